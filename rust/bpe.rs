@@ -1,0 +1,231 @@
+//! Merging the symbols of one piece: what the trainer does between its phases and the encoder on a
+//! cache miss.
+//!
+//! Always the pair of the lowest rank, the leftmost of equals, one at a time. The trainer replays
+//! merges in the order in which it learned them, so there a rank below the last applied one is out
+//! of reach (`IN_ORDER`): with a token that two different pairs can make, the two readings differ.
+//!
+//! Short pieces rescan a small array of ranks; past `SHORT` symbols a heap over a linked list keeps
+//! the cost at n log n, so a million equal characters take a fraction of a second.
+
+use crate::pairs::{NONE, PairMap};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+const SHORT: usize = 64;
+
+/// Ranked merges: the pair's value is its rank, `made[rank]` the symbol that it becomes.
+pub struct Rules {
+    ranks: PairMap,
+    made: Vec<u32>,
+}
+
+impl Rules {
+    pub fn new(merges: impl ExactSizeIterator<Item = (u32, u32, u32)>) -> Self {
+        let mut rules = Rules { ranks: PairMap::with_capacity(merges.len()), made: Vec::with_capacity(merges.len()) };
+        for (left, right, made) in merges {
+            // A pair named twice keeps its first rank: the second can never fire.
+            rules.ranks.get_or_insert(left, right, rules.made.len() as u32);
+            rules.made.push(made);
+        }
+        rules
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.made.is_empty()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.ranks.bytes() + self.made.len() * size_of::<u32>()
+    }
+
+    #[inline(always)]
+    pub fn rank(&self, left: u32, right: u32) -> u32 {
+        self.ranks.get(left, right)
+    }
+}
+
+/// Buffers kept between calls.
+#[derive(Default)]
+pub struct Scratch {
+    ranks: Vec<u32>,
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    heap: BinaryHeap<Reverse<(u32, u32)>>,
+}
+
+impl Scratch {
+    /// Gives back what an unusually long piece took.
+    pub fn trim(&mut self) {
+        if self.next.capacity() > 1 << 16 {
+            *self = Scratch::default();
+        }
+    }
+}
+
+/// Merges `symbols` in place. Returns whether anything changed.
+#[inline]
+pub fn apply<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scratch: &mut Scratch) -> bool {
+    match symbols.len() {
+        0 | 1 => false,
+        n if n <= SHORT => apply_short::<IN_ORDER>(rules, symbols, scratch),
+        _ => apply_long::<IN_ORDER>(rules, symbols, scratch),
+    }
+}
+
+fn apply_short<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scratch: &mut Scratch) -> bool {
+    let ranks = &mut scratch.ranks;
+    ranks.clear();
+    ranks.extend(symbols.windows(2).map(|pair| rules.rank(pair[0], pair[1])));
+    let mut changed = false;
+    loop {
+        let (mut best, mut at) = (NONE, 0);
+        for (position, &rank) in ranks.iter().enumerate() {
+            if rank < best {
+                (best, at) = (rank, position);
+            }
+        }
+        if best == NONE {
+            return changed;
+        }
+        changed = true;
+        let reachable = |rank: u32| if IN_ORDER && rank < best { NONE } else { rank };
+        symbols[at] = rules.made[best as usize];
+        symbols.remove(at + 1);
+        ranks.remove(at);
+        if at > 0 {
+            ranks[at - 1] = reachable(rules.rank(symbols[at - 1], symbols[at]));
+        }
+        if at < ranks.len() {
+            ranks[at] = reachable(rules.rank(symbols[at], symbols[at + 1]));
+        }
+    }
+}
+
+fn apply_long<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scratch: &mut Scratch) -> bool {
+    let n = symbols.len() as u32;
+    let Scratch { next, previous, heap, .. } = scratch;
+    next.clear();
+    next.extend(1..=n);
+    previous.clear();
+    previous.extend((0..n).map(|at| at.wrapping_sub(1)));
+    heap.clear();
+    for (at, pair) in symbols.windows(2).enumerate() {
+        let rank = rules.rank(pair[0], pair[1]);
+        if rank != NONE {
+            heap.push(Reverse((rank, at as u32)));
+        }
+    }
+    let mut changed = false;
+    // A symbol that was merged into its left neighbour becomes NONE and matches nothing.
+    while let Some(Reverse((rank, at))) = heap.pop() {
+        let left = symbols[at as usize];
+        let right_at = next[at as usize];
+        if left == NONE || right_at == n || rules.rank(left, symbols[right_at as usize]) != rank {
+            continue;
+        }
+        changed = true;
+        symbols[at as usize] = rules.made[rank as usize];
+        symbols[right_at as usize] = NONE;
+        let after = next[right_at as usize];
+        next[at as usize] = after;
+        if after < n {
+            previous[after as usize] = at;
+        }
+        let mut offer = |left_at: u32, right_at: u32| {
+            let found = rules.rank(symbols[left_at as usize], symbols[right_at as usize]);
+            if found != NONE && !(IN_ORDER && found < rank) {
+                heap.push(Reverse((found, left_at)));
+            }
+        };
+        if previous[at as usize] != u32::MAX {
+            offer(previous[at as usize], at);
+        }
+        if after < n {
+            offer(at, after);
+        }
+    }
+    symbols.retain(|&symbol| symbol != NONE);
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One pass over all symbols for every merge, in order: the definition.
+    fn replay(merges: &[(u32, u32, u32)], symbols: &mut Vec<u32>) {
+        for &(left, right, made) in merges {
+            let mut at = 0;
+            while at + 1 < symbols.len() {
+                if symbols[at] == left && symbols[at + 1] == right {
+                    symbols[at] = made;
+                    symbols.remove(at + 1);
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// Lowest rank, leftmost, from anew each time.
+    fn greedy(merges: &[(u32, u32, u32)], symbols: &mut Vec<u32>) {
+        let rank = |pair: &[u32]| merges.iter().position(|m| (m.0, m.1) == (pair[0], pair[1]));
+        while let Some((rank, at)) =
+            symbols.windows(2).enumerate().filter_map(|(at, pair)| Some((rank(pair)?, at))).min()
+        {
+            symbols[at] = merges[rank].2;
+            symbols.remove(at + 1);
+        }
+    }
+
+    /// Merges of real strings, so that two pairs now and then make the same token.
+    fn merges() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
+        prop::collection::vec((any::<u32>(), any::<u32>()), 0..40).prop_map(|raw| {
+            let mut strings: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
+            let mut merges: Vec<(u32, u32, u32)> = Vec::new();
+            for (left, right) in raw {
+                // Low symbols more often than not: their strings meet again.
+                let pick = |n: u32| if n % 3 > 0 { n / 3 % 3 } else { n / 3 % strings.len() as u32 };
+                let (left, right) = (pick(left), pick(right));
+                let made = strings[left as usize].clone() + &strings[right as usize];
+                let id = strings.iter().position(|s| *s == made).unwrap_or_else(|| {
+                    strings.push(made);
+                    strings.len() - 1
+                });
+                if merges.iter().all(|m| (m.0, m.1) != (left, right)) {
+                    merges.push((left, right, id as u32));
+                }
+            }
+            merges
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn equals_the_definitions(merges in merges(), short in prop::collection::vec(0u32..3, 0..40), long in prop::collection::vec(0u32..3, 65..300)) {
+            let rules = Rules::new(merges.iter().copied());
+            let mut scratch = Scratch::default();
+            for symbols in [short, long] {
+                let (mut fast, mut slow) = (symbols.clone(), symbols.clone());
+                apply::<false>(&rules, &mut fast, &mut scratch);
+                greedy(&merges, &mut slow);
+                prop_assert_eq!(&fast, &slow);
+                let (mut fast, mut slow) = (symbols.clone(), symbols.clone());
+                let changed = apply::<true>(&rules, &mut fast, &mut scratch);
+                replay(&merges, &mut slow);
+                prop_assert_eq!(&fast, &slow);
+                prop_assert_eq!(changed, fast != symbols);
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_equal_symbols_are_quick() {
+        let merges: Vec<_> = (0..16).map(|n| (n, n, n + 1)).collect();
+        let mut symbols = vec![0; 1_000_001];
+        apply::<false>(&Rules::new(merges.into_iter()), &mut symbols, &mut Scratch::default());
+        assert_eq!(symbols.iter().map(|&s| 1u64 << s).sum::<u64>(), 1_000_001);
+        assert!(symbols.len() < 30);
+    }
+}

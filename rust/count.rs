@@ -1,0 +1,303 @@
+//! Text -> (piece, count), within a share of memory.
+//!
+//! Each thread reads blocks, cuts pieces and counts them in a table of its own. A full table
+//! becomes a sorted run on disk and starts anew. Every so often all threads pause, all tables
+//! become runs, and the place in the sources is written down beside them: from there an interrupted count
+//! goes on. Neither the threads nor the runs nor the pauses change a count.
+
+use crate::crew::{Progress, Stage, Watch, crew};
+use crate::error::{Error, Result};
+use crate::merge::store::{ChunkBuilder, PieceStore};
+use crate::rss;
+use crate::source::Block;
+use crate::specials::Specials;
+use crate::spill::{self, PARTITIONS, Run};
+use crate::split::Pattern;
+use crate::table::{CountTable, Key};
+use crate::workdir::{Notes, WorkDir};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// A longer piece is cut: no word is so long, and a binary blob must not become one.
+pub const MAX_PIECE: usize = 4096;
+
+/// Where text comes from.
+pub trait Feed: Sync {
+    fn next_block(&self, worker: usize, block: &mut Block) -> Result<bool>;
+    /// Where to go on from, as JSON; `None` where that cannot be.
+    fn position(&self) -> Option<String>;
+    fn resume(&self, position: &str) -> Result<()>;
+    /// Bytes read so far, in the measure of the total that the watcher knows.
+    fn bytes_read(&self) -> u64;
+}
+
+pub struct Settings<'a> {
+    pub pattern: &'a Pattern,
+    pub specials: &'a Specials,
+    pub threads: usize,
+    /// Bytes for the tables of all threads.
+    pub memory: usize,
+    /// Resident bytes of the whole process at which a table is spilled early.
+    pub resident_limit: u64,
+    pub checkpoint_every: Duration,
+}
+
+/// What was counted, beside the counts.
+#[derive(Default, Debug, Clone, serde::Serialize, serde::Deserialize, PartialEq)]
+pub struct Totals {
+    pub pieces: u64,
+    pub cut_pieces: u64,
+    pub runs: u64,
+}
+
+struct Worker {
+    table: CountTable,
+    pending: Vec<Key>,
+    totals: Totals,
+    error: Option<Error>,
+}
+
+/// Pieces looked up at once: their slots are asked for together, so that their cache misses overlap.
+const PENDING: usize = 32;
+
+impl Worker {
+    fn new(memory: usize) -> Self {
+        Worker {
+            table: CountTable::new(memory),
+            pending: Vec::with_capacity(PENDING),
+            totals: Totals::default(),
+            error: None,
+        }
+    }
+
+    fn count(&mut self, text: &str, pattern: &Pattern, folder: &WorkDir) {
+        let bytes = text.as_bytes();
+        let mut pieces = 0;
+        let cut = pattern.split(text, MAX_PIECE, |start, end| {
+            pieces += 1;
+            match Key::short(bytes, start, end) {
+                Some(key) => {
+                    self.table.prefetch(key.hash);
+                    self.pending.push(key);
+                    if self.pending.len() == PENDING {
+                        self.settle(folder);
+                    }
+                }
+                None => self.add(folder, |table| table.add(&bytes[start..end], 1)),
+            }
+        });
+        self.settle(folder);
+        self.totals.pieces += pieces;
+        self.totals.cut_pieces += cut;
+    }
+
+    #[inline]
+    fn settle(&mut self, folder: &WorkDir) {
+        for n in 0..self.pending.len() {
+            let key = self.pending[n];
+            if self.table.add_short(&key, 1).is_err() {
+                self.add(folder, |table| table.add_short(&key, 1));
+            }
+        }
+        self.pending.clear();
+    }
+
+    /// Adds, spilling first where the table is full. An error waits for the end of the block.
+    #[cold]
+    fn add(&mut self, folder: &WorkDir, add: impl Fn(&mut CountTable) -> Result<(), crate::table::Full>) {
+        if add(&mut self.table).is_err() {
+            self.spill(folder);
+            add(&mut self.table).expect("an empty table has room for one piece");
+        }
+    }
+
+    fn spill(&mut self, folder: &WorkDir) {
+        if self.table.is_empty() || self.error.is_some() {
+            self.table.clear();
+            return;
+        }
+        match spill::spill(&mut self.table, &folder.new_run()) {
+            Ok(run) => {
+                folder.add_run(run);
+                self.totals.runs += 1;
+            }
+            Err(error) => {
+                self.table.clear();
+                self.error = Some(error);
+            }
+        }
+    }
+
+    /// Measured memory nears the budget although the shares should have kept it: spill and do with less.
+    fn relieve(&mut self, folder: &WorkDir) {
+        let less = (self.table.bytes() / 2).max(CountTable::smallest());
+        self.spill(folder);
+        self.table = CountTable::new(less);
+    }
+}
+
+/// Counts everything `feed` gives and stores the pieces.
+pub fn count(
+    feed: &dyn Feed,
+    settings: &Settings<'_>,
+    folder: &WorkDir,
+    progress: &Progress,
+    watch: &mut Watch<'_>,
+) -> Result<Counted> {
+    let mut before = Totals::default();
+    let mut done = false;
+    if let Some(notes) = folder.notes() {
+        before = notes.totals.clone();
+        done = notes.done;
+        if let (Some(position), false) = (&notes.position, done) {
+            feed.resume(position)?;
+        }
+    }
+    let share = settings.memory / settings.threads;
+    let workers: Vec<_> = (0..settings.threads).map(|_| Mutex::new(Worker::new(share))).collect();
+    let totals = |before: &Totals| {
+        workers.iter().fold(before.clone(), |mut sum, worker| {
+            let worker = worker.lock().unwrap();
+            sum.pieces += worker.totals.pieces;
+            sum.cut_pieces += worker.totals.cut_pieces;
+            sum.runs += worker.totals.runs;
+            sum
+        })
+    };
+    progress.stage.store(Stage::Counting as u64, Relaxed);
+    while !done {
+        let pause = AtomicBool::new(false);
+        let finished = AtomicUsize::new(0);
+        let started = Instant::now();
+        let mut watch_clock = |progress: &Progress| {
+            progress.done.store(feed.bytes_read(), Relaxed);
+            pause.fetch_or(started.elapsed() >= settings.checkpoint_every, Relaxed);
+            watch(progress)
+        };
+        crew(settings.threads, progress, &mut watch_clock, |n| {
+            let mut worker = workers[n].lock().unwrap();
+            let mut block = Block::new();
+            while !pause.load(Relaxed) {
+                progress.check()?;
+                if !feed.next_block(n, &mut block)? {
+                    finished.fetch_add(1, Relaxed);
+                    break;
+                }
+                for (_, text) in block.iter() {
+                    settings.specials.cut(text, &mut *worker, |worker, part| worker.count(part, settings.pattern, folder), |_, _| ());
+                }
+                if let Some(error) = worker.error.take() {
+                    return Err(error);
+                }
+                if rss::resident() > settings.resident_limit && worker.table.len() > 1000 {
+                    worker.relieve(folder);
+                }
+            }
+            Ok(())
+        })?;
+        done = finished.load(Relaxed) == settings.threads;
+        if !done || folder.has_runs() {
+            // A checkpoint, or the end of a count that already has runs: all of it goes to disk.
+            crew(settings.threads, progress, watch, |n| {
+                let mut worker = workers[n].lock().unwrap();
+                worker.spill(folder);
+                worker.error.take().map_or(Ok(()), Err)
+            })?;
+            if let Some(position) = feed.position() {
+                folder.write_notes(&Notes::new(folder, Some(position), totals(&before), done))?;
+            }
+        }
+    }
+    let sum = totals(&before);
+    let tables = workers.into_iter().map(|worker| worker.into_inner().unwrap().table).collect();
+    Ok(Counted { totals: sum, tables })
+}
+
+pub struct Counted {
+    pub totals: Totals,
+    tables: Vec<CountTable>,
+}
+
+impl Counted {
+    /// Gathers the counts of all threads and runs, a partition at a time on all threads, into the store of pieces.
+    pub fn into_store(
+        self,
+        folder: &WorkDir,
+        threads: usize,
+        memory: usize,
+        store_share: usize,
+        progress: &Progress,
+        watch: &mut Watch<'_>,
+    ) -> Result<(PieceStore, u64)> {
+        let mut store = PieceStore::new(folder.path(), store_share)?;
+        progress.enter(Stage::Sorting, PARTITIONS as u64);
+        let distinct = AtomicU64::new(0);
+        let next = AtomicUsize::new(0);
+        let runs = folder.take_runs();
+        let (tables, runs) = if runs.is_empty() {
+            (self.tables, runs)
+        } else {
+            drop(self.tables); // all of them are in the runs
+            let most = (memory / threads / MERGE_BUFFER).max(4);
+            (Vec::new(), spill::reduce(runs, most, memory, || folder.new_run())?)
+        };
+        let shared = Mutex::new(&mut store);
+        let builders = crew(threads, progress, watch, |_| {
+            let mut builder = ChunkBuilder::default();
+            loop {
+                let partition = next.fetch_add(1, Relaxed);
+                if partition >= PARTITIONS {
+                    return Ok(builder);
+                }
+                progress.check()?;
+                let mut add = |piece: &[u8], count: u64| {
+                    distinct.fetch_add(1, Relaxed);
+                    builder.add(piece, count);
+                    if builder.is_full() { shared.lock().unwrap().push(&mut builder) } else { Ok(()) }
+                };
+                if runs.is_empty() {
+                    merge_tables(&tables, partition, &mut add)?;
+                } else {
+                    spill::merge_partition(&runs, partition, memory / threads, |piece, _, count| add(piece, count))?;
+                }
+                progress.done.fetch_add(1, Relaxed);
+            }
+        })?;
+        for mut builder in builders {
+            store.push(&mut builder)?;
+        }
+        Ok((store, distinct.into_inner()))
+    }
+}
+
+const MERGE_BUFFER: usize = 64 << 10;
+
+fn merge_tables(tables: &[CountTable], partition: usize, add: &mut impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
+    let mut bytes = Vec::new();
+    let mut entries: Vec<(u64, std::ops::Range<usize>, u64)> = Vec::new();
+    for table in tables {
+        table.for_each_in(partition as u64, PARTITIONS.ilog2(), |key, hash, count| {
+            let start = bytes.len();
+            bytes.extend_from_slice(key);
+            entries.push((hash, start..bytes.len(), count));
+        });
+    }
+    entries.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| bytes[a.1.clone()].cmp(&bytes[b.1.clone()])));
+    for same in entries.chunk_by(|a, b| a.0 == b.0 && bytes[a.1.clone()] == bytes[b.1.clone()]) {
+        add(&bytes[same[0].1.clone()], same.iter().map(|entry| entry.2).sum())?;
+    }
+    Ok(())
+}
+
+/// Opens the folder of an earlier try, or an empty one.
+pub fn open_folder(path: &Path, signature: &str) -> Result<WorkDir> {
+    let folder = WorkDir::open(path, signature)?;
+    if let Some(notes) = folder.notes() {
+        for name in &notes.runs {
+            folder.add_run(Run::open_checked(&folder.path().join(name))?);
+        }
+    }
+    Ok(folder)
+}

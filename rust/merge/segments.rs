@@ -1,0 +1,117 @@
+//! What of the pieces can still change while the threshold lasts: the runs of symbols joined by
+//! pairs that may reach it.
+//!
+//! A pair below the threshold is not merged in this phase, and no pair that a merge makes across
+//! it can be more frequent than it is. So a piece falls apart there into segments that do not
+//! touch each other, and equal segments of different pieces are one, with their counts added.
+
+use super::sketch::Sketch;
+use crate::table::{CountTable, hash};
+use crate::varint;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const STRIPES: usize = 64;
+
+/// Bytes a segment and a symbol slot take at the most, first in these tables (a slot of 24 bytes at a
+/// load of 3/8, just after growing), then in the phase (symbol, segment number, three places in posting lists).
+const TABLE_BYTES: usize = 64;
+const WEIGHT_BYTES: usize = 8;
+const SLOT_BYTES: usize = 20;
+
+pub struct Segments {
+    stripes: Vec<Mutex<CountTable>>,
+    slots: AtomicUsize,
+    segments: AtomicUsize,
+}
+
+impl Segments {
+    pub fn new() -> Self {
+        Segments {
+            stripes: (0..STRIPES).map(|_| Mutex::new(CountTable::new(usize::MAX))).collect(),
+            slots: AtomicUsize::new(0),
+            segments: AtomicUsize::new(0),
+        }
+    }
+
+    /// What the phase over these segments will hold at the most.
+    pub fn bytes(&self) -> usize {
+        let segments = self.segments.load(Relaxed);
+        (segments * TABLE_BYTES).max(self.slots.load(Relaxed) * SLOT_BYTES + segments * WEIGHT_BYTES)
+    }
+
+    pub fn len(&self) -> usize {
+        self.segments.load(Relaxed)
+    }
+
+    /// Symbols of all segments, and one separator each.
+    pub fn slots(&self) -> usize {
+        self.slots.load(Relaxed)
+    }
+
+    /// Cuts a piece at the pairs that `alive` denies and counts what is left.
+    #[inline]
+    pub fn add(&self, symbols: &[u32], count: u64, alive: impl Fn(u32, u32) -> bool, key: &mut Vec<u8>) {
+        let mut start = 0;
+        for end in 1..=symbols.len() {
+            if end < symbols.len() && alive(symbols[end - 1], symbols[end]) {
+                continue;
+            }
+            if end - start > 1 {
+                key.clear();
+                symbols[start..end].iter().for_each(|&symbol| varint::put(key, u64::from(symbol)));
+                self.add_segment(key, end - start, count);
+            }
+            start = end;
+        }
+    }
+
+    fn add_segment(&self, key: &[u8], symbols: usize, count: u64) {
+        // The table orders by the hash's high bits, so the stripe comes from the low ones.
+        let mut table = self.stripes[hash(key) as usize % STRIPES].lock().unwrap();
+        let before = table.len();
+        table.add(key, count).expect("its size has no limit: the pass watches `bytes`");
+        if table.len() > before {
+            self.segments.fetch_add(1, Relaxed);
+            self.slots.fetch_add(symbols + 1, Relaxed);
+        }
+    }
+
+    /// Cuts the segments anew, after the threshold rose.
+    pub fn recut(&mut self, sketch: &Sketch, longest: impl Fn(u32, u32) -> bool) {
+        let old = std::mem::replace(self, Segments::new());
+        let (mut key, mut symbols) = (Vec::new(), Vec::new());
+        old.drain(|segment, count| {
+            symbols.clear();
+            symbols.extend(segment);
+            self.add(&symbols, count, |left, right| longest(left, right) && sketch.alive(left, right), &mut key);
+        });
+    }
+
+    /// Hands out every segment, in an order that depends on nothing but the segments, and frees the
+    /// tables on the way.
+    pub fn drain(self, mut each: impl FnMut(SymbolsOf<'_>, u64)) {
+        for stripe in self.stripes {
+            let table = stripe.into_inner().unwrap();
+            let shown = table.for_each_sorted(|key, _, count| {
+                each(SymbolsOf { key, at: 0 }, count);
+                Ok::<_, std::convert::Infallible>(())
+            });
+            let Ok(()) = shown;
+        }
+    }
+}
+
+/// The symbols of a segment's key.
+pub struct SymbolsOf<'a> {
+    key: &'a [u8],
+    at: usize,
+}
+
+impl Iterator for SymbolsOf<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        (self.at < self.key.len()).then(|| varint::get(self.key, &mut self.at) as u32)
+    }
+}

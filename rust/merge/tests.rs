@@ -1,0 +1,102 @@
+//! The learner against the definition of BPE, at memories so small that every phase is cut short.
+
+use super::store::{ChunkBuilder, PieceStore};
+use super::vocabulary::TieBreak;
+use super::{Course, Settings, learn};
+use crate::crew::Progress;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+
+type Pieces = BTreeMap<Vec<u8>, u64>;
+
+/// Recounts everything before every merge.
+fn oracle(pieces: &Pieces, settings: &Settings) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut words: Vec<(Vec<u32>, u64)> = pieces
+        .iter()
+        .map(|(piece, &count)| (piece.iter().map(|&byte| u32::from(crate::alphabet::IDS[byte as usize])).collect(), count))
+        .collect();
+    let mut tokens: Vec<Vec<u8>> = crate::alphabet::BYTES.iter().map(|&byte| vec![byte]).collect();
+    let mut merges = Vec::new();
+    while tokens.len() < settings.tokens {
+        let mut counts: HashMap<(u32, u32), u64> = HashMap::new();
+        for (symbols, count) in &words {
+            for pair in symbols.windows(2) {
+                if tokens[pair[0] as usize].len() + tokens[pair[1] as usize].len() <= settings.max_token_bytes {
+                    *counts.entry((pair[0], pair[1])).or_default() += count;
+                }
+            }
+        }
+        let best = counts.into_iter().max_by(|(a, m), (b, n)| {
+            m.cmp(n).then_with(|| match settings.tie_break {
+                TieBreak::SmallestIds => b.cmp(a),
+                TieBreak::GreatestBytes => {
+                    let bytes = |pair: &(u32, u32)| (&tokens[pair.0 as usize], &tokens[pair.1 as usize]);
+                    bytes(a).cmp(&bytes(b))
+                }
+            })
+        });
+        let Some(((left, right), count)) = best else { break };
+        if count < settings.min_frequency {
+            break;
+        }
+        let (a, b) = (tokens[left as usize].clone(), tokens[right as usize].clone());
+        let made = [a.clone(), b.clone()].concat();
+        merges.push((a, b));
+        let id = tokens.iter().position(|token| *token == made).unwrap_or_else(|| {
+            tokens.push(made);
+            tokens.len() - 1
+        }) as u32;
+        for (symbols, _) in &mut words {
+            let mut at = 0;
+            while at + 1 < symbols.len() {
+                if (symbols[at], symbols[at + 1]) == (left, right) {
+                    symbols[at] = id;
+                    symbols.remove(at + 1);
+                }
+                at += 1;
+            }
+        }
+    }
+    merges
+}
+
+fn learned(pieces: &Pieces, settings: &Settings, store_share: usize) -> (Vec<(Vec<u8>, Vec<u8>)>, Course) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = PieceStore::new(folder.path(), store_share).unwrap();
+    let mut builder = ChunkBuilder::default();
+    for (n, (piece, &count)) in pieces.iter().enumerate() {
+        builder.add(piece, count);
+        if n % 7 == 6 {
+            store.push(&mut builder).unwrap(); // many small chunks
+        }
+    }
+    store.push(&mut builder).unwrap();
+    let (vocabulary, course) = learn(&mut store, settings, &Progress::default(), &mut |_| Ok(())).unwrap();
+    let bytes = |id: u32| vocabulary.tokens()[id as usize].to_vec();
+    (vocabulary.merges.iter().map(|&(left, right, _)| (bytes(left), bytes(right))).collect(), course)
+}
+
+fn pieces() -> impl Strategy<Value = Pieces> {
+    prop::collection::btree_map("[ab]{1,12}|[abcd]{1,9}|[a-p ]{1,14}", 1u64..2000, 1..120)
+        .prop_map(|map| map.into_iter().map(|(piece, count)| (piece.into_bytes(), count)).collect())
+}
+
+proptest! {
+    #[test]
+    fn learns_what_the_definition_learns(
+        pieces in pieces(),
+        tokens in 257usize..420,
+        min_frequency in 0u64..40,
+        max_token_bytes in prop::sample::select(vec![2, 3, 5, 1000]),
+        bytes_rule in any::<bool>(),
+        memory in prop::sample::select(vec![3000, 20_000, 1 << 20]),
+        store_share in prop::sample::select(vec![0, 500, 1 << 20]),
+        threads in 1usize..4,
+    ) {
+        let tie_break = if bytes_rule { TieBreak::GreatestBytes } else { TieBreak::SmallestIds };
+        let settings = Settings { tokens, min_frequency, max_token_bytes, tie_break, threads, memory };
+        // A share that holds no segment at all may end in a refusal; what it learns is still right.
+        let (found, _) = learned(&pieces, &settings, store_share);
+        prop_assert_eq!(found, oracle(&pieces, &settings));
+    }
+}

@@ -1,0 +1,186 @@
+//! One input file on disk: opened, watched for change, and its bytes counted once however often it is resumed.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use super::FileSpec;
+use super::tally::{Tally, add};
+use super::window::Bytes;
+use crate::error::{Error, Result};
+
+/// Shared by a file's reader and its lane.
+pub(super) struct Disk {
+    pub path: PathBuf,
+    /// `None` is standard input.
+    file: Option<File>,
+    planned: Option<u64>,
+    position: AtomicU64,
+    /// Bytes of this file in `bytes_on_disk`: ahead of `position` after a resume, until that is passed.
+    counted: AtomicU64,
+    /// The system refused a read: what a decoder then says is not about the archive.
+    failed: AtomicBool,
+    /// What is wrong with the content, where the run goes on without the rest of the file.
+    pub broken: OnceLock<String>,
+    tally: Arc<Tally>,
+}
+
+impl Disk {
+    pub fn open(spec: &FileSpec, counted: u64, tally: &Arc<Tally>) -> Result<Arc<Disk>> {
+        let file = if spec.path == Path::new("-") {
+            None
+        } else {
+            Some(File::open(&spec.path).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => Error::Changed {
+                    path: spec.path.clone(),
+                    what: "is no longer there".into(),
+                },
+                _ => Error::io(&spec.path, error),
+            })?)
+        };
+        let disk = Disk {
+            path: spec.path.clone(),
+            file,
+            planned: spec.size,
+            position: AtomicU64::new(0),
+            counted: AtomicU64::new(counted),
+            failed: AtomicBool::new(false),
+            broken: OnceLock::new(),
+            tally: Arc::clone(tally),
+        };
+        disk.check_size()?;
+        Ok(Arc::new(disk))
+    }
+
+    pub fn is_stdin(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// A second handle; it shares the place in the file with this one.
+    pub fn handle(&self) -> Result<Option<File>> {
+        self.file
+            .as_ref()
+            .map(|file| file.try_clone().map_err(|e| Error::io(&self.path, e)))
+            .transpose()
+    }
+
+    pub fn seek(&self, offset: u64) -> Result<()> {
+        let Some(mut file) = self.file.as_ref() else {
+            return Err(Error::Invalid(
+                "standard input cannot be read again from the middle: start the run anew".into(),
+            ));
+        };
+        file.seek(SeekFrom::Start(offset))
+            .map_err(|error| Error::io(&self.path, error))?;
+        self.advance_to(offset);
+        Ok(())
+    }
+
+    /// Sets how far the file is consumed.
+    pub fn advance_to(&self, position: u64) {
+        self.position.store(position, Relaxed);
+        let counted = self.counted.load(Relaxed);
+        if position > counted {
+            add(&self.tally.bytes_on_disk, position - counted);
+            self.counted.store(position, Relaxed);
+        }
+    }
+
+    pub fn counted(&self) -> u64 {
+        self.counted.load(Relaxed)
+    }
+
+    pub fn planned(&self) -> Option<u64> {
+        self.planned
+    }
+
+    /// Fails if the file is not as large as it was when the run was planned.
+    pub fn check_size(&self) -> Result<()> {
+        let (Some(file), Some(planned)) = (&self.file, self.planned) else {
+            return Ok(());
+        };
+        let metadata = file.metadata().map_err(|e| Error::io(&self.path, e))?;
+        if metadata.is_file() && metadata.len() != planned {
+            return Err(self.changed(metadata.len()));
+        }
+        Ok(())
+    }
+
+    /// For the end of the bytes: they must be as many as planned.
+    pub fn check_end(&self) -> Result<()> {
+        let position = self.position.load(Relaxed);
+        match self.planned {
+            Some(planned) if position != planned => Err(self.changed(position)),
+            _ => self.check_size(),
+        }
+    }
+
+    fn changed(&self, bytes: u64) -> Error {
+        let planned = self.planned.unwrap_or_default();
+        let change = if bytes < planned { "shrunk" } else { "grown" };
+        Error::Changed {
+            path: self.path.clone(),
+            what: format!("has {change} from {planned} to {bytes} bytes since the run began"),
+        }
+    }
+
+    /// Whether the system refused a read since the file was opened.
+    pub fn failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// The file's content is damaged: stops the run, or ends this file's reading as if it ended here.
+    pub fn damaged(&self, skip_broken: bool, error: Error) -> Result<()> {
+        match error {
+            Error::Broken { what, .. } if skip_broken => self.set_broken(what),
+            Error::NotUtf8 { encoding, .. } if skip_broken => {
+                self.set_broken(format!("looks like {encoding}, not UTF-8"))
+            }
+            error => Err(error),
+        }
+    }
+
+    fn set_broken(&self, what: String) -> Result<()> {
+        // The first thing found wrong is the one to report.
+        let _ = self.broken.set(what);
+        Ok(())
+    }
+}
+
+/// The bytes of the file as they are.
+pub(super) struct PlainBytes(pub Arc<Disk>);
+
+impl Read for PlainBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let disk = &self.0;
+        loop {
+            let result = match disk.file.as_ref() {
+                Some(mut file) => file.read(buffer),
+                None => io::stdin().read(buffer),
+            };
+            match result {
+                Ok(read) => {
+                    disk.advance_to(disk.position.load(Relaxed) + read as u64);
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    disk.failed.store(true, Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+impl Bytes for PlainBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let read = Read::read(self, buffer).map_err(|error| Error::io(&self.0.path, error))?;
+        if read == 0 {
+            self.0.check_end()?;
+        }
+        Ok(read)
+    }
+}

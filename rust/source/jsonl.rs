@@ -1,0 +1,342 @@
+//! jsonl: a JSON object a line, of which one field is the document.
+//!
+//! Under the lane's lock lines are only found and counted; the worker parses them. A line longer than a block is
+//! parsed under the lock, its text written to a temporary file, and handed out from there: so a line is used
+//! whole or, when it is broken, not at all, whatever its length and the size of the blocks.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::block::{Block, Fragment};
+use super::disk::Disk;
+use super::json::{Fault, FaultKind, Fed, FieldReader, Line};
+use super::scratch::Scratch;
+use super::tally::add;
+use super::text::{Boundary, DocumentPlace, TextReader};
+use super::utf8::{decode, raw_prefix};
+use super::window::Window;
+use super::{Place, Shared};
+use crate::error::{Error, Result};
+
+pub(super) struct JsonlReader {
+    window: Window,
+    /// Lines handed out.
+    line: u64,
+    long: Option<LongLine>,
+}
+
+/// A line whose text is being handed out in parts.
+struct LongLine {
+    /// Where the line begins in the stream.
+    offset: u64,
+    text: TextReader,
+}
+
+/// Whole lines, in `Block::lines`, to be parsed.
+pub(super) struct Lines {
+    pub disk: Arc<Disk>,
+    pub file: u64,
+    /// Of the first of them, from 0.
+    pub line: u64,
+}
+
+/// What a call gave.
+pub(super) enum Given {
+    Lines(Lines),
+    Text,
+}
+
+impl JsonlReader {
+    pub fn new(window: Window) -> JsonlReader {
+        JsonlReader {
+            window,
+            line: 0,
+            long: None,
+        }
+    }
+
+    /// Goes on at a place; `window` stands at its offset.
+    pub fn resume(
+        window: Window,
+        line: u64,
+        handed: Option<u64>,
+        shared: &Shared,
+        disk: &Disk,
+    ) -> Result<JsonlReader> {
+        let mut reader = JsonlReader {
+            line,
+            ..JsonlReader::new(window)
+        };
+        if let Some(handed) = handed {
+            reader.open_long_line(shared, disk, Some(handed))?;
+        }
+        Ok(reader)
+    }
+
+    pub fn place(&self) -> Place {
+        match &self.long {
+            Some(long) => Place::Jsonl {
+                offset: long.offset,
+                line: self.line - 1,
+                handed: Some(long.text.window.offset()),
+            },
+            None => Place::Jsonl {
+                offset: self.window.offset(),
+                line: self.line,
+                handed: None,
+            },
+        }
+    }
+
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.window.into_buffer()
+    }
+
+    /// Fills `block` with lines or text. True when that was the last.
+    pub fn next(
+        &mut self,
+        shared: &Shared,
+        disk: &Arc<Disk>,
+        file: u64,
+        block: &mut Block,
+    ) -> Result<(Given, bool)> {
+        if self.long.is_none() {
+            // Half a block may be left of one that had too many lines; moving it to read more would cost time.
+            if self.window.bytes().len() < shared.block_bytes / 2 {
+                self.window.fill(shared.block_bytes)?;
+            }
+            let mut lines = self.whole_lines(shared);
+            if lines.is_none() {
+                self.window.fill(shared.block_bytes)?;
+                lines = self.whole_lines(shared);
+            }
+            if let Some((bytes, count)) = lines {
+                self.window.hand_over(bytes, &mut block.lines);
+                let given = Lines {
+                    disk: Arc::clone(disk),
+                    file,
+                    line: self.line,
+                };
+                self.line += count;
+                return Ok((Given::Lines(given), self.finished()));
+            }
+            self.open_long_line(shared, disk, None)?;
+        }
+        block.text.clear();
+        if let Some(long) = &mut self.long {
+            if long.text.next(shared, &Boundary::End, file, block)? {
+                self.long = None;
+            }
+        }
+        Ok((Given::Text, self.long.is_none() && self.finished()))
+    }
+
+    fn finished(&self) -> bool {
+        self.window.ended() && self.window.bytes().is_empty()
+    }
+
+    /// The bytes up to the last line's end, and how many lines; `None` if not one line ends.
+    fn whole_lines(&self, shared: &Shared) -> Option<(usize, u64)> {
+        let there = self.window.bytes();
+        let look = &there[..there.len().min(shared.block_bytes)];
+        let end = if self.window.ended() && look.len() == there.len() {
+            look.len()
+        } else {
+            look.iter().rposition(|&byte| byte == b'\n')? + 1
+        };
+        let count = look[..end].iter().filter(|&&byte| byte == b'\n').count();
+        if count <= shared.max_fragments {
+            return Some((end, count as u64));
+        }
+        let mut newlines = (0..end).filter(|&at| look[at] == b'\n');
+        let last = newlines.nth(shared.max_fragments - 1)?;
+        Some((last + 1, shared.max_fragments as u64))
+    }
+
+    /// Parses the line at the window's start into a temporary file. `handed` is how much of its text was handed
+    /// out before a resume: it is counted already.
+    fn open_long_line(&mut self, shared: &Shared, disk: &Disk, handed: Option<u64>) -> Result<()> {
+        let (offset, line) = (self.window.offset(), self.line);
+        let mut scratch = Scratch::create(&shared.options.spill_dir)?;
+        let mut reader = FieldReader::new(&shared.options.text_field);
+        let (outcome, invalid) = self.parse_line(shared, &mut reader, &mut scratch)?;
+        self.line += 1;
+        if handed.is_none() {
+            add(&shared.tally.invalid_utf8, invalid);
+        }
+        match outcome {
+            Ok(Line::Blank) => return Ok(()),
+            Ok(Line::Text) if handed.is_none() => {
+                add(&shared.tally.lone_surrogates, reader.lone_surrogates);
+            }
+            Ok(Line::Text) => {}
+            Err(fault) => return leave_out(shared, disk, line, fault),
+        }
+        let handed = handed.unwrap_or(0);
+        scratch.seek(handed)?;
+        let window = Window::new(Box::new(scratch), Vec::new(), handed);
+        let place = DocumentPlace {
+            document: line,
+            continues: handed > 0,
+        };
+        self.long = Some(LongLine {
+            offset,
+            text: TextReader::new(window, place, shared),
+        });
+        Ok(())
+    }
+
+    /// Consumes one line of any length, a block at a time. Gives its outcome and its invalid UTF-8 sequences.
+    fn parse_line(
+        &mut self,
+        shared: &Shared,
+        reader: &mut FieldReader<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(Result<Line, Fault>, u64)> {
+        let mut out = String::new();
+        let (mut fault, mut invalid, mut ended) = (None, 0, false);
+        while !ended {
+            self.window.fill(shared.block_bytes)?;
+            let there = self.window.bytes();
+            let look = &there[..there.len().min(shared.block_bytes)];
+            let decoded = decode(look, self.window.ended() && look.len() == there.len());
+            let text = decoded.text.as_ref();
+            let rest_from = match fault {
+                Some(_) => Some(0),
+                None => match reader.feed(text, &mut out) {
+                    Ok(Fed::More) => None,
+                    Ok(Fed::LineEnd(next)) => Some(next - 1),
+                    Err(found) => {
+                        fault = Some(found);
+                        Some(found.at)
+                    }
+                },
+            };
+            let newline = rest_from.and_then(|from| Some(from + text[from..].find('\n')?));
+            let used = newline.map_or(text.len(), |at| at + 1);
+            let (raw, bad) = match &decoded.text {
+                Cow::Borrowed(_) => (used, 0),
+                Cow::Owned(_) => raw_prefix(&look[..decoded.raw], used),
+            };
+            invalid += bad;
+            self.window.consume(raw);
+            ended = newline.is_some() || self.finished();
+            scratch.write(out.as_bytes())?;
+            out.clear();
+        }
+        Ok((fault.map_or_else(|| reader.finish(), Err), invalid))
+    }
+}
+
+/// Turns the lines in `block` into text. Needs no lock.
+pub(super) fn parse(shared: &Shared, lines: &Lines, block: &mut Block) -> Result<()> {
+    let bytes = std::mem::take(&mut block.lines);
+    // A line end is never part of an invalid sequence, so replacing leaves the lines as they are.
+    let text = match simdutf8::basic::from_utf8(&bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => {
+            let invalid = bytes
+                .utf8_chunks()
+                .filter(|chunk| !chunk.invalid().is_empty());
+            add(&shared.tally.invalid_utf8, invalid.count() as u64);
+            String::from_utf8_lossy(&bytes)
+        }
+    };
+    let parsed = parse_lines(shared, lines, &text, block);
+    drop(text);
+    block.lines = bytes;
+    parsed
+}
+
+fn parse_lines(shared: &Shared, lines: &Lines, text: &str, block: &mut Block) -> Result<()> {
+    let mut reader = FieldReader::new(&shared.options.text_field);
+    let (mut documents, mut lone_surrogates) = (0, 0);
+    let mut line = lines.line;
+    let mut at = 0;
+    block.text.clear();
+    while at < text.len() {
+        let start = block.text.len();
+        reader.start_line();
+        let rest = &text[at..];
+        let (length, outcome) = match reader.feed(rest, &mut block.text) {
+            Ok(Fed::LineEnd(next)) => (next, reader.finish()),
+            Ok(Fed::More) => (rest.len(), reader.finish()),
+            Err(fault) => {
+                let newline = rest[fault.at..].find('\n');
+                let length = newline.map_or(rest.len(), |newline| fault.at + newline + 1);
+                (length, Err(fault))
+            }
+        };
+        match outcome {
+            Ok(Line::Blank) => {}
+            Ok(Line::Text) => {
+                documents += 1;
+                lone_surrogates += reader.lone_surrogates;
+                if block.text.len() > start {
+                    block.fragments.push(Fragment {
+                        start,
+                        end: block.text.len(),
+                        file: lines.file,
+                        document: line,
+                        ends_document: true,
+                    });
+                }
+            }
+            Err(fault) => {
+                block.text.truncate(start);
+                leave_out(shared, &lines.disk, line, fault)?;
+            }
+        }
+        at += length;
+        line += 1;
+    }
+    add(&shared.tally.documents, documents);
+    add(&shared.tally.text_bytes, block.text.len() as u64);
+    add(&shared.tally.lone_surrogates, lone_surrogates);
+    Ok(())
+}
+
+/// A line (from 0) that gives no text: stops the run, or is counted by its reason.
+fn leave_out(shared: &Shared, disk: &Disk, line: u64, fault: Fault) -> Result<()> {
+    let field = &shared.options.text_field;
+    let path = disk.path.clone();
+    let number = Some(line + 1);
+    let (counter, error) = match fault.kind {
+        FaultKind::Json(what) => (
+            &shared.tally.broken_json,
+            Error::Broken {
+                path,
+                line: number,
+                what: format!("is not valid JSON at byte {} ({what})", fault.column),
+            },
+        ),
+        FaultKind::NotAString => (
+            &shared.tally.not_a_string,
+            Error::Broken {
+                path,
+                line: number,
+                what: format!("has something other than a string in the field {field:?}"),
+            },
+        ),
+        FaultKind::Missing => (
+            &shared.tally.missing_field,
+            Error::MissingField {
+                path,
+                line: number,
+                field: field.clone(),
+                found: Vec::new(),
+            },
+        ),
+    };
+    if !shared.options.skip_broken {
+        return Err(error);
+    }
+    add(counter, 1);
+    shared.tally.example(|| {
+        let sentence = error.to_string();
+        // What to do about it is for runs that stop.
+        let end = sentence.rfind(": ").unwrap_or(sentence.len());
+        sentence[..end].to_owned()
+    });
+    Ok(())
+}

@@ -1,0 +1,398 @@
+//! Lanes: the open files, and the workers that draw blocks from them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use super::disk::Disk;
+use super::jsonl::{self, Given, JsonlReader, Lines};
+use super::parquet::ParquetReader;
+use super::tally::add;
+use super::text::{DocumentPlace, TextReader};
+use super::window::Window;
+use super::{
+    Block, Counters, FilePosition, FileSpec, Format, Place, Position, ReadOptions, Shared,
+    decompress,
+};
+use crate::error::{Error, Result};
+
+/// Yields the files, one at a time, so that their number takes no memory.
+pub type Files = Box<dyn FnMut() -> Result<Option<FileSpec>> + Send>;
+
+/// Shared by all workers.
+///
+/// ```text
+/// let sources = Sources::new(files, 2, ReadOptions::default())?;
+/// let mut block = Block::new();
+/// while sources.next_block(worker, &mut block)? {
+///     for (fragment, text) in block.iter() { ... }
+/// }
+/// ```
+pub struct Sources {
+    shared: Shared,
+    files: Mutex<FileQueue>,
+    lanes: Vec<Mutex<Lane>>,
+    failed: AtomicBool,
+}
+
+struct FileQueue {
+    next: Files,
+    taken: u64,
+    exhausted: bool,
+    /// Files that were open when the run stopped: at most as many as it had lanes.
+    interrupted: VecDeque<(FileSpec, FilePosition)>,
+}
+
+#[derive(Default)]
+struct Lane {
+    file: Option<OpenFile>,
+    /// The last file's buffer, for the next one.
+    buffer: Vec<u8>,
+}
+
+struct OpenFile {
+    ordinal: u64,
+    spec: FileSpec,
+    disk: Arc<Disk>,
+    reader: Reader,
+}
+
+enum Reader {
+    Text(TextReader),
+    Jsonl(JsonlReader),
+    Parquet(Box<ParquetReader>),
+}
+
+/// What a lane gave a worker.
+enum Drawn {
+    Text,
+    /// Still to be parsed.
+    Lines(Lines),
+}
+
+impl Sources {
+    /// `lanes` is how many files are open at once. Worker w reads lane w modulo `lanes`.
+    pub fn new(files: Files, lanes: usize, options: ReadOptions) -> Result<Sources> {
+        Ok(Sources {
+            shared: Shared::new(options)?,
+            files: Mutex::new(FileQueue {
+                next: files,
+                taken: 0,
+                exhausted: false,
+                interrupted: VecDeque::new(),
+            }),
+            lanes: (0..lanes.max(1)).map(|_| Mutex::default()).collect(),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Fills `block` with the next text, which may be none; false at the end of all files.
+    ///
+    /// An error ends the reading: the worker that met it gets it, every call after that gives false.
+    pub fn next_block(&self, worker: usize, block: &mut Block) -> Result<bool> {
+        if self.failed.load(Relaxed) {
+            return Ok(false);
+        }
+        block.begin(self.shared.block_bytes);
+        let filled = self.fill(worker, block);
+        if filled.is_err() {
+            self.failed.store(true, Relaxed);
+        }
+        filled
+    }
+
+    /// The counters now. Costs no lock that readers hold while they read.
+    pub fn counters(&self) -> Counters {
+        self.shared.tally.snapshot()
+    }
+
+    /// Where reading stands. To be called when no worker is inside `next_block` and all that was handed out has
+    /// been used; `None` after an error, when the last blocks never reached their workers.
+    pub fn position(&self) -> Option<Position> {
+        if self.failed.load(Relaxed) {
+            return None;
+        }
+        let files = self.files.lock().expect(PANICKED);
+        let mut open: Vec<FilePosition> = self
+            .lanes
+            .iter()
+            .filter_map(|lane| Some(lane.lock().expect(PANICKED).file.as_ref()?.position()))
+            .chain(files.interrupted.iter().map(|(_, at)| at.clone()))
+            .collect();
+        open.sort_by_key(|file| file.file);
+        Some(Position {
+            files_taken: files.taken,
+            open,
+            counters: self.counters(),
+        })
+    }
+
+    /// Goes on from `position`, before the first block is drawn. The files must be the same, in the same order;
+    /// lanes, workers and block size need not be.
+    pub fn resume(&self, position: Position) -> Result<()> {
+        let mut files = self.files.lock().expect(PANICKED);
+        if files.taken > 0 {
+            return Err(Error::Invalid(
+                "reading has begun: it can only be resumed before the first block".into(),
+            ));
+        }
+        let mut open = position.open.into_iter().peekable();
+        while files.taken < position.files_taken {
+            let Some(spec) = (files.next)()? else {
+                return Err(Error::Invalid(format!(
+                    "there were at least {} files when the run stopped, now there are {}: start anew",
+                    position.files_taken, files.taken
+                )));
+            };
+            if let Some(at) = open.next_if(|at| at.file == files.taken) {
+                if at.path != spec.path.to_string_lossy() || at.size != spec.size {
+                    return Err(Error::Changed {
+                        path: spec.path,
+                        what: format!(
+                            "is not what was being read when the run stopped ({})",
+                            at.path
+                        ),
+                    });
+                }
+                if at.path == "-" {
+                    return Err(Error::Invalid(
+                        "standard input cannot be read again from the middle: start the run anew"
+                            .into(),
+                    ));
+                }
+                files.interrupted.push_back((spec, at));
+            }
+            files.taken += 1;
+        }
+        self.shared.tally.restore(position.counters);
+        Ok(())
+    }
+
+    fn fill(&self, worker: usize, block: &mut Block) -> Result<bool> {
+        match self.draw_from_any(worker, block)? {
+            None => return Ok(false),
+            Some(Drawn::Text) => {}
+            Some(Drawn::Lines(lines)) => jsonl::parse(&self.shared, &lines, block)?,
+        }
+        block.seal();
+        Ok(true)
+    }
+
+    fn draw_from_any(&self, worker: usize, block: &mut Block) -> Result<Option<Drawn>> {
+        let lanes = self.lanes.len();
+        let own = worker % lanes;
+        if let Some(drawn) = self.draw(self.lanes[own].lock().expect(PANICKED), block)? {
+            return Ok(Some(drawn));
+        }
+        // No file is left to open: help where one is still being read, if possible where nobody is waiting.
+        let others = || (1..lanes).map(|step| &self.lanes[(own + step) % lanes]);
+        for lane in others() {
+            match lane.try_lock() {
+                Ok(lane) => {
+                    if let Some(drawn) = self.draw(lane, block)? {
+                        return Ok(Some(drawn));
+                    }
+                }
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Poisoned(_)) => panic!("{PANICKED}"),
+            }
+        }
+        for lane in others() {
+            if let Some(drawn) = self.draw(lane.lock().expect(PANICKED), block)? {
+                return Ok(Some(drawn));
+            }
+        }
+        Ok(None)
+    }
+
+    fn draw(&self, mut lane: MutexGuard<'_, Lane>, block: &mut Block) -> Result<Option<Drawn>> {
+        if lane.file.is_none() {
+            let Some((ordinal, spec, at)) = self.files.lock().expect(PANICKED).take()? else {
+                return Ok(None);
+            };
+            let buffer = std::mem::take(&mut lane.buffer);
+            lane.file = Some(OpenFile::open(ordinal, spec, at, buffer, &self.shared)?);
+        }
+        let file = lane.file.as_mut().expect("opened above");
+        let (drawn, finished) = file.next(&self.shared, block)?;
+        if finished {
+            let file = lane.file.take().expect("read above");
+            lane.buffer = file.close(&self.shared);
+        }
+        Ok(Some(drawn))
+    }
+}
+
+const PANICKED: &str = "a worker panicked while it was reading";
+
+impl FileQueue {
+    fn take(&mut self) -> Result<Option<(u64, FileSpec, Option<FilePosition>)>> {
+        if let Some((spec, at)) = self.interrupted.pop_front() {
+            return Ok(Some((at.file, spec, Some(at))));
+        }
+        if self.exhausted {
+            return Ok(None);
+        }
+        let Some(spec) = (self.next)()? else {
+            self.exhausted = true;
+            return Ok(None);
+        };
+        self.taken += 1;
+        Ok(Some((self.taken - 1, spec, None)))
+    }
+}
+
+impl OpenFile {
+    fn open(
+        ordinal: u64,
+        spec: FileSpec,
+        at: Option<FilePosition>,
+        buffer: Vec<u8>,
+        shared: &Shared,
+    ) -> Result<OpenFile> {
+        let counted = at.as_ref().map_or(0, |at| at.counted);
+        let disk = Disk::open(&spec, counted, &shared.tally)?;
+        let place = at.map(|at| at.place);
+        let stream = |offset, buffer| -> Result<Window> {
+            let bytes = decompress::open(&disk, spec.compression, &shared.options, offset)?;
+            Ok(Window::new(bytes, buffer, offset))
+        };
+        let reader = match (spec.format, place) {
+            (Format::Text, None) => {
+                let mut window = stream(0, buffer)?;
+                skip_mark(&mut window, &disk, shared)?;
+                Reader::Text(TextReader::new(window, DocumentPlace::default(), shared))
+            }
+            (
+                Format::Text,
+                Some(Place::Text {
+                    offset,
+                    document,
+                    continues,
+                }),
+            ) => {
+                let place = DocumentPlace {
+                    document,
+                    continues,
+                };
+                Reader::Text(TextReader::new(stream(offset, buffer)?, place, shared))
+            }
+            (Format::Jsonl, None) => {
+                let mut window = stream(0, buffer)?;
+                skip_mark(&mut window, &disk, shared)?;
+                Reader::Jsonl(JsonlReader::new(window))
+            }
+            (
+                Format::Jsonl,
+                Some(Place::Jsonl {
+                    offset,
+                    line,
+                    handed,
+                }),
+            ) => {
+                let window = stream(offset, buffer)?;
+                Reader::Jsonl(JsonlReader::resume(window, line, handed, shared, &disk)?)
+            }
+            (Format::Parquet, place) => {
+                let (row, handed) = match place {
+                    Some(Place::Parquet { row, handed }) => (row, handed),
+                    _ => (0, 0),
+                };
+                let table = ParquetReader::open(&disk, spec.compression, shared, row, handed)?;
+                Reader::Parquet(Box::new(table))
+            }
+            _ => {
+                return Err(Error::Changed {
+                    path: spec.path,
+                    what: "was read in another format when the run stopped".into(),
+                });
+            }
+        };
+        Ok(OpenFile {
+            ordinal,
+            spec,
+            disk,
+            reader,
+        })
+    }
+
+    fn next(&mut self, shared: &Shared, block: &mut Block) -> Result<(Drawn, bool)> {
+        match &mut self.reader {
+            Reader::Text(reader) => {
+                let finished = reader.next(shared, &shared.boundary, self.ordinal, block)?;
+                Ok((Drawn::Text, finished))
+            }
+            Reader::Jsonl(reader) => {
+                let (given, finished) = reader.next(shared, &self.disk, self.ordinal, block)?;
+                let drawn = match given {
+                    Given::Text => Drawn::Text,
+                    Given::Lines(lines) => Drawn::Lines(lines),
+                };
+                Ok((drawn, finished))
+            }
+            Reader::Parquet(reader) => {
+                let finished = reader.next(shared, &self.disk, self.ordinal, block)?;
+                Ok((Drawn::Text, finished))
+            }
+        }
+    }
+
+    /// Counts the file as read and gives its buffer back.
+    fn close(self, shared: &Shared) -> Vec<u8> {
+        if let Some(size) = self.disk.planned() {
+            self.disk.advance_to(size);
+        }
+        if let Some(what) = self.disk.broken.get() {
+            add(&shared.tally.broken_files, 1);
+            shared
+                .tally
+                .example(|| format!("{} {what}", self.disk.path.display()));
+        }
+        add(&shared.tally.files, 1);
+        match self.reader {
+            Reader::Text(reader) => reader.window.into_buffer(),
+            Reader::Jsonl(reader) => reader.into_buffer(),
+            Reader::Parquet(_) => Vec::new(),
+        }
+    }
+
+    fn position(&self) -> FilePosition {
+        FilePosition {
+            file: self.ordinal,
+            path: self.spec.path.to_string_lossy().into_owned(),
+            size: self.spec.size,
+            counted: self.disk.counted(),
+            place: match &self.reader {
+                Reader::Text(reader) => Place::Text {
+                    offset: reader.window.offset(),
+                    document: reader.place.document,
+                    continues: reader.place.continues,
+                },
+                Reader::Jsonl(reader) => reader.place(),
+                Reader::Parquet(reader) => reader.place(),
+            },
+        }
+    }
+}
+
+/// Drops a UTF-8 byte order mark. UTF-16 would decode to nothing but U+FFFD and NUL, so it is refused.
+fn skip_mark(window: &mut Window, disk: &Disk, shared: &Shared) -> Result<()> {
+    window.fill(4)?;
+    let start = window.bytes();
+    let encoding = match start {
+        [0xEF, 0xBB, 0xBF, ..] => {
+            window.consume(3);
+            return Ok(());
+        }
+        [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..] => "UTF-32",
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "UTF-16",
+        _ => return Ok(()),
+    };
+    let error = Error::NotUtf8 {
+        path: disk.path.clone(),
+        encoding,
+    };
+    disk.damaged(shared.options.skip_broken, error)?;
+    window.end();
+    Ok(())
+}

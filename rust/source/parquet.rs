@@ -1,0 +1,385 @@
+//! parquet: a row is a document, its text in one column of strings.
+//!
+//! Read page by page: memory is the file's footer, one page of the column with its dictionary, and a batch of
+//! values, most of which are slices of that page. (A page is the writer's choice, usually 1 MB; a single huge value
+//! makes a huge page, and that has to be in memory whole.) Only the text column is read.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use parquet::basic::{ConvertedType, Type};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use super::block::{Block, Fragment};
+use super::disk::Disk;
+use super::scratch::Scratch;
+use super::tally::add;
+use super::text::{Boundary, DocumentPlace, TextReader};
+use super::window::{Bytes, Window};
+use super::{Compression, Place, Shared, decompress};
+use crate::error::{Error, Result};
+
+/// Rows decoded at a time: few where they are large. The sizes depend on nothing but the file, so that a damaged one
+/// gives the same rows whatever the size of the blocks.
+const BATCH_ROWS: usize = 256;
+const FIRST_BATCH_ROWS: usize = 16;
+const BATCH_BYTES: usize = 64 << 10;
+/// Rows a block looks at, so that a column of nulls does not keep a worker from hearing that it should stop.
+const BLOCK_ROWS: usize = 64 << 10;
+const COLUMNS_NAMED: usize = 20;
+
+pub(super) struct ParquetReader {
+    /// `None` if the file was damaged before its first row.
+    table: Option<Table>,
+    /// Rows done with.
+    row: u64,
+    /// The row that is too large for a block, while it is handed out.
+    long: Option<TextReader>,
+    packed: bool,
+}
+
+struct Table {
+    file: SerializedFileReader<File>,
+    /// Holds an unpacked file while it is read.
+    _scratch: Option<Scratch>,
+    column: usize,
+    /// Definition level of a value that is there.
+    present: i16,
+    rows: u64,
+    /// Of the row group after `chunk`.
+    next_group: usize,
+    chunk: Option<ColumnReaderImpl<ByteArrayType>>,
+    batch: Batch,
+}
+
+/// Rows decoded and not yet used.
+#[derive(Default)]
+struct Batch {
+    values: std::vec::IntoIter<ByteArray>,
+    /// One a row; empty if the column cannot be null.
+    levels: Vec<i16>,
+    /// Rows used.
+    used: usize,
+    rows: usize,
+    /// For the next batch.
+    next_rows: usize,
+}
+
+impl ParquetReader {
+    pub fn open(
+        disk: &Arc<Disk>,
+        compression: Compression,
+        shared: &Shared,
+        row: u64,
+        handed: u64,
+    ) -> Result<ParquetReader> {
+        let skip_broken = shared.options.skip_broken;
+        let mut reader = ParquetReader {
+            table: None,
+            row: 0,
+            long: None,
+            packed: compression != Compression::None || disk.is_stdin(),
+        };
+        let (file, scratch) = if reader.packed {
+            let scratch = unpack(disk, compression, shared)?;
+            (Some(scratch.handle()?), Some(scratch))
+        } else {
+            (disk.handle()?, None)
+        };
+        let Some(file) = file.filter(|_| disk.broken.get().is_none()) else {
+            return Ok(reader);
+        };
+        match guarded(disk, || SerializedFileReader::new(file)) {
+            Ok(file) => reader.table = Some(Table::new(file, scratch, disk, shared)?),
+            Err(error) => disk.damaged(skip_broken, error)?,
+        }
+        // Read up to the place rather than skipped to, so that the batches are the same.
+        while reader.row < row {
+            if reader.peek(disk, skip_broken)?.is_none() {
+                return Err(Error::Changed {
+                    path: disk.path.clone(),
+                    what: "has fewer rows than it had".into(),
+                });
+            }
+            reader.advance();
+        }
+        if handed > 0 {
+            if let Some(Some(value)) = reader.peek(disk, skip_broken)? {
+                reader.long = Some(reader.open_long(value, handed, shared));
+            }
+        }
+        Ok(reader)
+    }
+
+    pub fn place(&self) -> Place {
+        Place::Parquet {
+            row: self.row,
+            handed: self.long.as_ref().map_or(0, |long| long.window.offset()),
+        }
+    }
+
+    /// Fills `block` with rows or a part of one. True when that was the last.
+    pub fn next(
+        &mut self,
+        shared: &Shared,
+        disk: &Disk,
+        file: u64,
+        block: &mut Block,
+    ) -> Result<bool> {
+        let skip_broken = shared.options.skip_broken;
+        block.text.clear();
+        let (mut documents, mut nulls, mut invalid) = (0, 0, 0);
+        let mut finished = false;
+        for _ in 0..BLOCK_ROWS {
+            if self.long.is_some() || block.fragments.len() >= shared.max_fragments {
+                break;
+            }
+            let Some(value) = self.peek(disk, skip_broken)? else {
+                finished = true;
+                break;
+            };
+            let Some(value) = value else {
+                nulls += 1;
+                self.advance();
+                continue;
+            };
+            let bytes = value.data();
+            if block.text.len() + bytes.len() > shared.block_bytes {
+                if block.text.is_empty() {
+                    self.long = Some(self.open_long(value, 0, shared));
+                }
+                break;
+            }
+            let start = block.text.len();
+            match simdutf8::basic::from_utf8(bytes) {
+                Ok(text) => block.text.push_str(text),
+                Err(_) => {
+                    let chunks = bytes.utf8_chunks();
+                    invalid += chunks.filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
+                    block.text.push_str(&String::from_utf8_lossy(bytes));
+                }
+            }
+            documents += 1;
+            if block.text.len() > start {
+                block.fragments.push(Fragment {
+                    start,
+                    end: block.text.len(),
+                    file,
+                    document: self.row,
+                    ends_document: true,
+                });
+            }
+            self.advance();
+        }
+        add(&shared.tally.documents, documents);
+        add(&shared.tally.null_text, nulls);
+        add(&shared.tally.invalid_utf8, invalid);
+        add(&shared.tally.text_bytes, block.text.len() as u64);
+        if let Some(long) = &mut self.long {
+            // Only reached with an empty block: a row that did not fit after others waits for the next call.
+            if long.next(shared, &Boundary::End, file, block)? {
+                self.long = None;
+                self.advance();
+            }
+        }
+        if finished {
+            disk.check_size()?;
+        } else if let (Some(table), Some(size), false) = (&self.table, disk.planned(), self.packed)
+        {
+            let done = u128::from(size) * u128::from(self.row) / u128::from(table.rows.max(1));
+            disk.advance_to(done as u64);
+        }
+        Ok(finished)
+    }
+
+    /// The next row: `None` after the last, `Some(None)` if its text is null.
+    fn peek(&mut self, disk: &Disk, skip_broken: bool) -> Result<Option<Option<ByteArray>>> {
+        let Some(table) = &mut self.table else {
+            return Ok(None);
+        };
+        while table.batch.used == table.batch.rows {
+            match guarded(disk, || table.read_batch()) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error) => {
+                    disk.damaged(skip_broken, error)?;
+                    self.table = None;
+                    return Ok(None);
+                }
+            }
+        }
+        let batch = &table.batch;
+        let is_there = batch
+            .levels
+            .get(batch.used)
+            .is_none_or(|&level| level == table.present);
+        Ok(Some(if is_there {
+            batch.values.as_slice().first().cloned()
+        } else {
+            None
+        }))
+    }
+
+    /// Goes past the row that `peek` showed.
+    fn advance(&mut self) {
+        self.row += 1;
+        if let Some(table) = &mut self.table {
+            let batch = &mut table.batch;
+            let level = batch.levels.get(batch.used);
+            if level.is_none_or(|&level| level == table.present) {
+                batch.values.next();
+            }
+            batch.used += 1;
+        }
+    }
+
+    fn open_long(&self, value: ByteArray, handed: u64, shared: &Shared) -> TextReader {
+        let mut bytes = io::Cursor::new(value);
+        bytes.set_position(handed);
+        let window = Window::new(Box::new(Value(bytes)), Vec::new(), handed);
+        let place = DocumentPlace {
+            document: self.row,
+            continues: handed > 0,
+        };
+        TextReader::new(window, place, shared)
+    }
+}
+
+impl Table {
+    fn new(
+        file: SerializedFileReader<File>,
+        scratch: Option<Scratch>,
+        disk: &Disk,
+        shared: &Shared,
+    ) -> Result<Table> {
+        let field = &shared.options.text_field;
+        let metadata = file.metadata().file_metadata();
+        let columns = metadata.schema_descr().columns();
+        let Some(column) = columns.iter().position(|c| c.path().string() == *field) else {
+            let mut found: Vec<String> = columns.iter().map(|c| c.path().string()).collect();
+            if found.len() > COLUMNS_NAMED {
+                let more = found.len() - COLUMNS_NAMED;
+                found.truncate(COLUMNS_NAMED);
+                found.push(format!("{more} more"));
+            }
+            return Err(Error::MissingField {
+                path: disk.path.clone(),
+                line: None,
+                field: field.clone(),
+                found,
+            });
+        };
+        let description = &columns[column];
+        let is_text = description.physical_type() == Type::BYTE_ARRAY
+            && matches!(
+                description.converted_type(),
+                ConvertedType::NONE
+                    | ConvertedType::UTF8
+                    | ConvertedType::ENUM
+                    | ConvertedType::JSON
+            );
+        if !is_text || description.max_rep_level() > 0 {
+            return Err(Error::Invalid(format!(
+                "{}: the column {field:?} holds {}, not one text a row: name another with --text-field",
+                disk.path.display(),
+                if is_text { "lists" } else { "no text" },
+            )));
+        }
+        Ok(Table {
+            column,
+            present: description.max_def_level(),
+            rows: metadata.num_rows().try_into().unwrap_or(0),
+            file,
+            _scratch: scratch,
+            next_group: 0,
+            chunk: None,
+            batch: Batch::default(),
+        })
+    }
+
+    /// Decodes the next rows; false when there are none left.
+    fn read_batch(&mut self) -> Result<bool, ParquetError> {
+        loop {
+            let Some(chunk) = &mut self.chunk else {
+                if self.next_group == self.file.num_row_groups() {
+                    return Ok(false);
+                }
+                let group = self.file.get_row_group(self.next_group)?;
+                let ColumnReader::ByteArrayColumnReader(chunk) =
+                    group.get_column_reader(self.column)?
+                else {
+                    return Err(ParquetError::General("the column changes its type".into()));
+                };
+                self.chunk = Some(chunk);
+                self.next_group += 1;
+                self.batch.next_rows = FIRST_BATCH_ROWS;
+                continue;
+            };
+            let mut values = Vec::new();
+            self.batch.levels.clear();
+            let (rows, ..) = chunk.read_records(
+                self.batch.next_rows,
+                Some(&mut self.batch.levels),
+                None,
+                &mut values,
+            )?;
+            if rows == 0 {
+                self.chunk = None;
+                continue;
+            }
+            let bytes: usize = values.iter().map(ByteArray::len).sum();
+            let average = (bytes / values.len().max(1)).max(1);
+            self.batch.next_rows = (BATCH_BYTES / average).clamp(1, BATCH_ROWS);
+            self.batch.values = values.into_iter();
+            self.batch.used = 0;
+            self.batch.rows = rows;
+            return Ok(true);
+        }
+    }
+}
+
+/// A value as a stream.
+struct Value(io::Cursor<ByteArray>);
+
+impl Bytes for Value {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        Ok(self.0.read(buffer).unwrap_or(0))
+    }
+}
+
+/// parquet is read from its end, so a stream has to become a file first.
+fn unpack(disk: &Arc<Disk>, compression: Compression, shared: &Shared) -> Result<Scratch> {
+    let mut bytes = decompress::open(disk, compression, &shared.options, 0)?;
+    let mut scratch = Scratch::create(&shared.options.spill_dir)?;
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match bytes.read(&mut buffer)? {
+            0 => return Ok(scratch),
+            read => scratch.write(&buffer[..read])?,
+        }
+    }
+}
+
+/// Names what goes wrong in the parquet crate, panics on damaged files included.
+fn guarded<T>(disk: &Disk, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
+    let reason = match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(ParquetError::External(error))) if error.is::<io::Error>() => {
+            let source = *error.downcast::<io::Error>().expect("asked above");
+            return Err(Error::io(&disk.path, source));
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the reader gave up on it".into(),
+    };
+    disk.check_size()?;
+    Err(Error::Broken {
+        path: disk.path.clone(),
+        line: None,
+        what: format!("is not a sound parquet file ({reason})"),
+    })
+}

@@ -1,0 +1,70 @@
+//! A temporary file that is gone when its owner is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::window::Bytes;
+use crate::error::{Error, Result};
+
+pub(super) struct Scratch {
+    file: File,
+    path: PathBuf,
+}
+
+impl Scratch {
+    pub fn create(folder: &Path) -> Result<Scratch> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let path = folder.join(format!("source-{}-{number}.tmp", std::process::id()));
+        fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .map_err(|error| Error::write(&path, error))?;
+        // Where an open file may be removed it is removed now, so that not even a kill leaves it behind.
+        #[cfg(unix)]
+        fs::remove_file(&path).map_err(|error| Error::write(&path, error))?;
+        Ok(Scratch { file, path })
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file
+            .write_all(bytes)
+            .map_err(|error| Error::write(&self.path, error))
+    }
+
+    pub fn seek(&mut self, offset: u64) -> Result<()> {
+        self.file
+            .seek(SeekFrom::Start(offset))
+            .map_err(|error| Error::io(&self.path, error))?;
+        Ok(())
+    }
+
+    /// A second handle; it shares the place in the file with this one.
+    pub fn handle(&self) -> Result<File> {
+        self.file
+            .try_clone()
+            .map_err(|error| Error::io(&self.path, error))
+    }
+}
+
+impl Bytes for Scratch {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        self.file
+            .read(buffer)
+            .map_err(|error| Error::io(&self.path, error))
+    }
+}
+
+#[cfg(not(unix))]
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing to be done about a failure here: the file is in the temporary folder anyway.
+        let _ = fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,131 @@
+//! cl100k, Llama 3 and Qwen 2, which differ in two places only.
+//!
+//! Llama 3 is `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+//! ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`; Qwen 2 takes digits one by one; cl100k, as
+//! tiktoken publishes it now, has `\s++$` before `\s*[\r\n]+`, so that white space at the end of
+//! the text is one piece even where it holds a line end (`a\n ` is `a`, `\n ` and not `\n`, ` `).
+
+use super::Rule;
+use super::blocks::Block;
+use crate::unicode::{Classes, LETTER, NEWLINE, NUMBER, OTHER, SPACE};
+
+#[derive(Clone, Copy)]
+pub(super) struct Cl100k<const DIGITS: usize, const WHOLE_TAIL: bool>;
+
+impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_TAIL> {
+    #[inline]
+    fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize {
+        let (flags, width) = classes.decode(text, start);
+        let body = start + width;
+        if flags & LETTER != 0 {
+            return classes.skip(text, body, LETTER);
+        }
+        if flags & NUMBER != 0 {
+            return numbers(classes, text, body, DIGITS - 1);
+        }
+        if flags & NEWLINE == 0 {
+            if text[start] == b'\'' {
+                if let Some(end) = contraction(text, start) {
+                    return end;
+                }
+            }
+            let (next, next_width) = classes.decode(text, body);
+            if next & LETTER != 0 {
+                return classes.skip(text, body + next_width, LETTER);
+            }
+            if flags & OTHER != 0 || text[start] == b' ' && next & OTHER != 0 {
+                let end = classes.skip(text, body, OTHER);
+                return classes.skip(text, end, NEWLINE);
+            }
+        }
+        white_space(classes, text, start, WHOLE_TAIL)
+    }
+
+    #[inline]
+    fn starts(self, block: &Block, text: &[u8]) -> u64 {
+        let Block {
+            letters,
+            white,
+            spaces,
+            newlines,
+            others,
+            ..
+        } = *block;
+        let change = |class: u64| class & !(class << 1);
+
+        // Line ends behind punctuation belong to it: adding the first of a run carries through
+        // the whole run and so clears it.
+        let behind_others = newlines & others << 1;
+        let taken = newlines & !newlines.wrapping_add(behind_others);
+        let (white, newlines) = (white & !taken, newlines & !taken);
+
+        let bodies = change(others) & !(spaces << 1);
+        let horizontal = white & !newlines;
+        // One character that is no line end goes with the letters behind it, if it starts a piece.
+        let words = change(letters) & !((horizontal | bodies) << 1);
+        let starts = words
+            | bodies
+            | block.digit_groups(DIGITS)
+            | change(white)
+            | block.after_last_newline(white, newlines)
+            | horizontal & block.followed_by(!block.white);
+        if bodies & block.apostrophes == 0 {
+            return starts;
+        }
+        block.with_contractions(starts, bodies & block.apostrophes, |at| {
+            contraction(text, at)
+        })
+    }
+}
+
+/// The end of the contraction whose apostrophe is at `start`, in any case. U+017F, the long s, is
+/// an `s` when case is ignored; it is the only character outside ASCII that folds to one of these.
+#[inline]
+pub(super) fn contraction(text: &[u8], start: usize) -> Option<usize> {
+    let behind = text.get(start + 1..)?;
+    match behind {
+        [b's' | b'S' | b'd' | b'D' | b'm' | b'M' | b't' | b'T', ..] => Some(start + 2),
+        [b'l' | b'L', b'l' | b'L', ..] | [b'v' | b'V' | b'r' | b'R', b'e' | b'E', ..] => {
+            Some(start + 3)
+        }
+        [0xC5, 0xBF, ..] => Some(start + 3),
+        _ => None,
+    }
+}
+
+/// The end of a run of at most `more` numbers from `at` on.
+#[inline]
+pub(super) fn numbers(classes: &Classes, text: &[u8], mut at: usize, more: usize) -> usize {
+    for _ in 0..more {
+        let (flags, width) = classes.decode(text, at);
+        if flags & NUMBER == 0 {
+            break;
+        }
+        at += width;
+    }
+    at
+}
+
+/// `\s*[\r\n]+|\s+(?!\S)|\s+`: up to the last line end of the run if it has one, else as GPT-2
+/// does it; with `whole_tail`, all of it at the end of the text.
+#[inline]
+pub(super) fn white_space(classes: &Classes, text: &[u8], start: usize, whole_tail: bool) -> usize {
+    let (mut last, mut end, mut newline) = (start, start, None);
+    loop {
+        let (flags, width) = classes.decode(text, end);
+        if flags & SPACE == 0 {
+            let at_end = width == 0;
+            return match newline {
+                _ if whole_tail && at_end => end,
+                Some(newline) => newline,
+                None if at_end || last == start => end,
+                None => last,
+            };
+        }
+        last = end;
+        end += width;
+        if flags & NEWLINE != 0 {
+            newline = Some(end);
+        }
+    }
+}
