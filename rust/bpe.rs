@@ -31,6 +31,17 @@ impl Rules {
         rules
     }
 
+    /// Every pair has the rank of the token that it makes, which is its id.
+    pub fn ranked_by_id(merges: &[(u32, u32, u32)]) -> Self {
+        let mut ranks = PairMap::with_capacity(merges.len());
+        let mut largest = 0;
+        for &(left, right, made) in merges {
+            ranks.get_or_insert(left, right, made);
+            largest = largest.max(made);
+        }
+        Rules { ranks, made: (0..=largest).collect() }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.made.is_empty()
     }

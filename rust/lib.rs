@@ -20,3 +20,4 @@ pub mod rss;
 pub mod specials;
 pub mod workdir;
 pub mod train;
+pub mod encode;

@@ -6,6 +6,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 pub struct Specials {
     automaton: Option<AhoCorasick>,
+    tokens: Vec<String>,
     longest: usize,
 }
 
@@ -20,11 +21,23 @@ impl Specials {
             let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(tokens);
             Some(built.map_err(|error| Error::Invalid(format!("the special tokens cannot be searched for: {error}")))?)
         };
-        Ok(Specials { automaton, longest: tokens.iter().map(String::len).max().unwrap_or(0) })
+        Ok(Specials { automaton, longest: tokens.iter().map(String::len).max().unwrap_or(0), tokens: tokens.to_vec() })
     }
 
     pub fn is_empty(&self) -> bool {
         self.automaton.is_none()
+    }
+
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Whether `cut` is inside an occurrence of any token.
+    pub fn spans(&self, text: &str, cut: usize) -> bool {
+        self.tokens.iter().any(|token| {
+            let from = (cut + 1).saturating_sub(token.len());
+            (from..cut).any(|start| text.as_bytes()[start..].starts_with(token.as_bytes()))
+        })
     }
 
     /// Calls `text` for the stretches between special tokens and `special` with each one's index, in order.

@@ -397,7 +397,3 @@ impl<'f> FieldReader<'f> {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "json_tests.rs"]
-mod tests;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::block::{Block, Fragment};
 use super::disk::Disk;
 use super::json::{Fault, FaultKind, Fed, FieldReader, Line};
+use super::scan::{count_byte, find_byte};
 use super::scratch::Scratch;
 use super::tally::add;
 use super::text::{Boundary, DocumentPlace, TextReader};
@@ -144,13 +145,15 @@ impl JsonlReader {
         } else {
             look.iter().rposition(|&byte| byte == b'\n')? + 1
         };
-        let count = look[..end].iter().filter(|&&byte| byte == b'\n').count();
+        let count = count_byte(&look[..end], b'\n');
         if count <= shared.max_fragments {
             return Some((end, count as u64));
         }
-        let mut newlines = (0..end).filter(|&at| look[at] == b'\n');
-        let last = newlines.nth(shared.max_fragments - 1)?;
-        Some((last + 1, shared.max_fragments as u64))
+        let mut end = 0;
+        for _ in 0..shared.max_fragments {
+            end = find_byte(look, end, b'\n')? + 1;
+        }
+        Some((end, shared.max_fragments as u64))
     }
 
     /// Parses the line at the window's start into a temporary file. `handed` is how much of its text was handed

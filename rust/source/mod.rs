@@ -198,3 +198,6 @@ impl Shared {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

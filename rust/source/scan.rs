@@ -30,6 +30,16 @@ pub(super) fn find_special(bytes: &[u8], from: usize) -> Option<usize> {
     )
 }
 
+/// How often `byte` occurs.
+pub(super) fn count_byte(bytes: &[u8], byte: u8) -> usize {
+    // Sums of at most 255 ones stay in a byte each, which the compiler adds up a whole register at a time.
+    let ones = |chunk: &[u8]| -> u8 { chunk.iter().map(|&other| u8::from(other == byte)).sum() };
+    bytes
+        .chunks(255)
+        .map(|chunk| usize::from(ones(chunk)))
+        .sum()
+}
+
 /// High bits where a byte of `word` equals `byte`. A borrow can also mark bytes above the first hit, never below it.
 #[inline]
 fn equal(word: u64, byte: u8) -> u64 {
@@ -64,12 +74,13 @@ mod tests {
     proptest! {
         #[test]
         fn finds_what_a_plain_search_finds(
-            bytes in prop::collection::vec(prop_oneof![4 => any::<u8>(), 1 => Just(b'\n'), 1 => Just(0x0B), 4 => Just(0xFF)], 0..80),
+            bytes in prop::collection::vec(prop_oneof![4 => any::<u8>(), 1 => Just(b'\n'), 1 => Just(0x0B), 4 => Just(0xFF)], 0..600),
             from in 0usize..20,
         ) {
             let from = from.min(bytes.len());
             let plain = |hit: &dyn Fn(u8) -> bool| bytes[from..].iter().position(|&byte| hit(byte)).map(|at| from + at);
             prop_assert_eq!(find_byte(&bytes, from, b'\n'), plain(&|byte| byte == b'\n'));
+            prop_assert_eq!(count_byte(&bytes, 0xFF), bytes.iter().filter(|&&byte| byte == 0xFF).count());
             prop_assert_eq!(find_special(&bytes, from), plain(&|byte| byte < 0x20 || byte == b'"' || byte == b'\\'));
         }
     }

@@ -13,6 +13,8 @@ use crate::unicode::{Classes, LETTER, NEWLINE, NUMBER, OTHER, SPACE};
 pub(super) struct Cl100k<const DIGITS: usize, const WHOLE_TAIL: bool>;
 
 impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_TAIL> {
+    const CUTS_BEHIND_NEWLINES: bool = !WHOLE_TAIL;
+
     #[inline]
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize {
         let (flags, width) = classes.decode(text, start);
@@ -24,10 +26,10 @@ impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_
             return numbers(classes, text, body, DIGITS - 1);
         }
         if flags & NEWLINE == 0 {
-            if text[start] == b'\'' {
-                if let Some(end) = contraction(text, start) {
-                    return end;
-                }
+            if text[start] == b'\''
+                && let Some(end) = contraction(text, start)
+            {
+                return end;
             }
             let (next, next_width) = classes.decode(text, body);
             if next & LETTER != 0 {

@@ -1,4 +1,4 @@
-//! Any regex at all, on fancy-regex: tens of megabytes a second, against a gigabyte for the named
+//! Any regex at all, on fancy-regex: some 20 MB a second, against a gigabyte and more for the named
 //! patterns.
 //!
 //! A regex may need more backtracking than fancy-regex allows. There is no piece to be had then and

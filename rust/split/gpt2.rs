@@ -8,13 +8,15 @@ use crate::unicode::{Classes, LETTER, NUMBER, OTHER, SPACE};
 pub(super) struct Gpt2;
 
 impl Rule for Gpt2 {
+    const CUTS_BEHIND_NEWLINES: bool = false;
+
     #[inline]
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize {
         let first = text[start];
-        if first == b'\'' {
-            if let Some(end) = contraction(text, start) {
-                return end;
-            }
+        if first == b'\''
+            && let Some(end) = contraction(text, start)
+        {
+            return end;
         }
         let body = start + usize::from(first == b' ');
         let (flags, width) = classes.decode(text, body);

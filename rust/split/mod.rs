@@ -1,7 +1,7 @@
 //! Cuts text into pieces, the units that BPE never merges across.
 //!
 //! The named patterns are written by hand and give the pieces of their reference regex on every
-//! valid text; any other regex runs on fancy-regex, some thirty times slower. What makes them fast
+//! valid text; any other regex runs on fancy-regex, fifty to a hundred times slower. What makes them fast
 //! is in `blocks.rs`; what lets a long text be cut into blocks without changing a piece is in
 //! `stable.rs`.
 //!
@@ -45,6 +45,9 @@ pub enum Pattern {
 
 /// One named pattern, twice: a character at a time, and for 64 ASCII bytes at once.
 trait Rule: Copy {
+    /// Whether `\s*[\r\n]+` is a piece even where all that follows it is white space.
+    const CUTS_BEHIND_NEWLINES: bool;
+
     /// Where the piece that begins at `start` ends, where nothing follows `text`.
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize;
 
@@ -128,10 +131,19 @@ impl Pattern {
         }
     }
 
+    /// The last place in `text` that is a boundary whatever stands around it: behind a letter, before
+    /// something that no pattern joins to one. `None` if there is none near the end, or for a custom regex.
+    pub fn word_boundary(&self, text: &str) -> Option<usize> {
+        match self {
+            Pattern::Whole | Pattern::Custom(_) => None,
+            _ => stable::behind_a_word(text),
+        }
+    }
+
     /// An `n` such that `text[..n]` alone has the pieces it has at the start of any longer text
     /// that begins with `text`; 0 if there is none. `text` itself begins at a piece boundary.
     ///
-    /// For the named patterns this is certain. With a cap, at most about `cap` bytes at the end
+    /// For the named patterns this is certain. With a cap, less than three times `cap` bytes
     /// are left over; without, a text of one endless run has no stable prefix. For a custom regex
     /// it holds as long as the regex looks at no more than 4 KB behind or before a match.
     ///

@@ -17,6 +17,8 @@ const EITHER: u8 = CASELESS | MARK;
 pub(super) struct O200k;
 
 impl Rule for O200k {
+    const CUTS_BEHIND_NEWLINES: bool = true;
+
     #[inline]
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize {
         let (flags, width) = classes.decode(text, start);

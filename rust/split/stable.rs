@@ -19,7 +19,7 @@ pub(super) fn prefix<R: Rule>(rule: R, text: &str, cap: usize) -> usize {
 
 /// The last place between a letter and a character that no pattern takes into the piece of a
 /// letter before it. Only a letter, a mark (o200k) or an apostrophe (o200k's contractions) is.
-fn behind_a_word(text: &str) -> Option<usize> {
+pub(super) fn behind_a_word(text: &str) -> Option<usize> {
     let classes = Classes::get();
     let from = floor(text, text.len().saturating_sub(LOOK_BACK));
     let mut next_ends_word = false;
@@ -47,10 +47,13 @@ pub(super) fn by_scanning<R: Rule>(rule: R, text: &str, cap: usize) -> usize {
         if !whole_window && !run_is_over {
             return;
         }
-        // With white space before the cut, the white space before that would come out longer
-        // (`\s+(?!\S)`). A piece cut off by the cap is safe: those before it see as much as ever.
-        let at_cap = whole_window && end == floor(text, start.saturating_add(cap));
-        if at_cap || classes.skip(&bytes[..end], start, SPACE) < end {
+        // Where white space before the cut would end the text, the white space before that would
+        // come out longer (`\s+(?!\S)`). Not so behind a line end, for the rules that cut there;
+        // nor behind a piece cut off by the cap: those before it see as much as ever.
+        let has_other = || classes.skip(&bytes[..end], start, SPACE) < end;
+        let at_newline = R::CUTS_BEHIND_NEWLINES && matches!(bytes[end - 1], b'\r' | b'\n');
+        let at_cap = || whole_window && end == floor(text, start.saturating_add(cap));
+        if at_newline || has_other() || at_cap() {
             stable = end;
         }
     });

@@ -90,9 +90,11 @@ fn nasty_text(longest: usize) -> impl Strategy<Value = String> {
     let text = |characters: Vec<char>| characters.into_iter().collect::<String>();
     let run = |(character, count): (char, usize)| character.to_string().repeat(count);
     let runs = move |runs: Vec<_>| runs.into_iter().map(run).collect::<String>();
+    let nearly_ascii = prop_oneof![40 => nasty_ascii(), 1 => nasty_character()];
     prop_oneof![
         3 => prop::collection::vec(nasty_character(), 0..longest).prop_map(text),
         3 => prop::collection::vec(nasty_ascii(), 0..longest).prop_map(text),
+        2 => prop::collection::vec(nearly_ascii, 0..longest).prop_map(text),
         1 => prop::collection::vec(any::<char>(), 0..longest / 2).prop_map(text),
         1 => prop::collection::vec((nasty_character(), 1usize..70), 1..8).prop_map(runs),
     ]
@@ -175,6 +177,52 @@ proptest! {
     }
 }
 
+/// Every short ending of a text, with continuations that change pieces where any can.
+#[test]
+fn a_stable_prefix_holds_for_every_ending() {
+    let alphabet = ["A", "a", "中", "'", "!", " ", "\n", "1"];
+    let mut endings = vec![String::new()];
+    for _ in 0..4 {
+        let longer = |ending: &String| alphabet.map(|character| format!("{ending}{character}"));
+        endings = endings.iter().flat_map(longer).collect();
+    }
+    for text in endings.iter().map(|ending| format!("1, 2, 3,{ending}AAA'")) {
+        // With a word and an apostrophe behind the ending, with the word, with neither.
+        for end in [text.len(), text.len() - 1, text.len() - 4] {
+            let text = &text[..end];
+            for (pattern, _) in references() {
+                for cap in [5, UNCAPPED] {
+                    let prefix = prefix_by_scanning(pattern, text, cap);
+                    let first_half = pieces(pattern, &text[..prefix], cap);
+                    for following in ["b", "s", "ll", "中", "\n", "' "] {
+                        let longer = format!("{text}{following}");
+                        let mut halves = first_half.clone();
+                        halves.extend(pieces(pattern, &longer[prefix..], cap));
+                        let expected = pieces(pattern, &longer, cap);
+                        assert_eq!(halves, expected, "{pattern:?} {cap} cut at {prefix}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn white_space_that_ends_beyond_a_block_is_left_for_later() {
+    let padding = "x".repeat(70);
+    for space in [" ", "\u{3000}", " \u{a0}"] {
+        for end in ["\n", "y", "1", "!", ""] {
+            for shift in 0..66 {
+                let text = format!("{}\n  {space}{end}{padding}", "y".repeat(shift));
+                for (pattern, regex) in references() {
+                    let expected = oracle(regex, &text, UNCAPPED);
+                    assert_eq!(pieces(pattern, &text, UNCAPPED), expected, "{pattern:?}");
+                }
+            }
+        }
+    }
+}
+
 fn split_by<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
     pieces(&Pattern::named(name).unwrap(), text, UNCAPPED)
 }
@@ -232,6 +280,10 @@ fn pathological_texts_take_linear_time() {
     let texts = [
         " ".repeat(many),
         "\n ".repeat(many),
+        "\n  ".repeat(many),
+        " \t\r\n \n".repeat(many),
+        format!("\n{}", " ".repeat(5000)).repeat(200),
+        "\n\n\u{a0}".repeat(many),
         format!("\n{}x", " ".repeat(many)),
         "'".repeat(many),
         "'s".repeat(many),
@@ -250,7 +302,7 @@ fn pathological_texts_take_linear_time() {
                 pattern.split(text, cap, |_, _| ());
                 let left = text.len() - pattern.stable_prefix(text, cap);
                 assert!(
-                    cap == UNCAPPED || left < 2 * cap,
+                    cap == UNCAPPED || left < 3 * cap,
                     "{pattern:?} {cap} leaves {left}"
                 );
             }

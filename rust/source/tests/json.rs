@@ -1,6 +1,6 @@
 //! The field reader against serde_json.
 
-use super::*;
+use super::super::json::*;
 use proptest::prelude::*;
 use serde_json::Value;
 

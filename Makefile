@@ -1,0 +1,89 @@
+# Every target sets up what it needs by itself, from python3, pip, git, a C compiler and cargo.
+#
+#   make test     environment, native build, cargo test, pytest
+#   make lint     ruff, mypy, clippy, rustfmt, and the stub of the native module against the module
+#   make bench    the benchmarks of benchmarks/, results dated in benchmarks/results/
+#   make lock     requirements/ from pyproject.toml; LOCK_FLAGS=--upgrade for newer versions
+#   make wheel    a wheel for this platform in dist/
+#
+# Stamps in .venv keep a second run quick: the environment is made anew only when the lock changes,
+# the native module is built anew only when a Rust file changes.
+
+PYTHON ?= python3
+CARGO_FLAGS ?=
+PYTEST_FLAGS ?=
+LOCK_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# One interpreter for maturin and clippy, or each would rebuild PyO3 after the other.
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
+
+.PHONY: all env build test test-rust test-python lint format bench demo lock wheel clean
+all: build
+
+env: $(VENV)/.installed
+build: $(VENV)/.built
+
+# Debian's python3 comes without ensurepip: there the machine's pip fills the environment.
+$(VENV)/.installed: requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "ramlet needs Python 3.10 or newer: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null && $(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --without-pip $(VENV)
+	@if $(BIN)/python -c 'import pip' 2>/dev/null; then pip="$(BIN)/python -m pip"; \
+		else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
+		$$pip install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# The editable install makes the `ramlet` script; it is needed again only when the metadata changes.
+$(VENV)/.editable: $(VENV)/.installed pyproject.toml
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.editable $(RUST)
+	$(BIN)/maturin develop --release --skip-install $(CARGO_FLAGS)
+	@touch $@
+
+test: test-rust test-python
+
+# Without the `python` feature: the tests link no libpython, which many Pythons do not have.
+test-rust:
+	cargo test --quiet $(CARGO_FLAGS)
+
+test-python: build
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+# Clippy twice: with the bindings, and without them, as the tests see the crate.
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest ramlet._native --concise
+	cargo fmt --check
+	cargo clippy --quiet --all-targets $(CARGO_FLAGS) -- -D warnings
+	cargo clippy --quiet --all-targets --features python $(CARGO_FLAGS) -- -D warnings
+
+format: env
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+	cargo fmt
+
+bench: build
+	@set -e; for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script; done
+
+demo:
+	@echo "make demo comes with a later version: from raw text to a model that writes, in one command"
+
+# No header, no index addresses: the lock says what, the machine's own pip settings say from where.
+lock: env
+	UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile pyproject.toml --quiet $(LOCK_FLAGS) \
+		--group dev --extra hf --extra gpt2 --universal --python-version 3.10 \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+		--output-file requirements/dev.txt
+
+wheel: env
+	$(BIN)/maturin build --release --strip --out dist $(CARGO_FLAGS)
+
+clean:
+	rm -rf $(VENV) dist target python/ramlet/*.so

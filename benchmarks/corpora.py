@@ -1,0 +1,226 @@
+"""Makes the corpora that the benchmarks run on, from what a Debian machine can get.
+
+    python benchmarks/corpora.py code nat                    # 618 MB of C, 123 MB of prose in forty languages
+    python benchmarks/corpora.py synthetic --size 12GB       # distinct words without end (Heaps' law)
+
+`code`  every .c file of the newest linux-source-6.* package, sorted by path. No root needed: packages are
+        downloaded and unpacked here, not installed. Without apt: the .py files of this interpreter's
+        library and site-packages, and `corpora.json` says so.
+`nat`   LibreOffice's help in nine languages, GNOME's help in forty, and three dictionaries (Arabic, Hindi, English):
+        Latin, Greek, Cyrillic, Arabic, Hebrew, Indic, Han, kana and Hangul. Markup is stripped. 836 k distinct
+        GPT-2 pieces. Bare word lists are left out: one word a line, each once, is no running text.
+`synthetic`  words drawn from a Zipf-Mandelbrot law of exponent 1.25 over endless ranks, so that n words hold
+        about n**0.8 distinct ones. See synthetic.py.
+
+Everything is cached in benchmarks/data; the same packages give the same bytes. What was made, of which package
+versions, with size and SHA-256, is printed and kept in benchmarks/data/corpora.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import html
+import json
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent / "data"
+
+CODE_PACKAGES = ["linux-source-6.1", "linux-source-6.12"]  # the first one that apt knows
+
+NAT_PACKAGES = [
+    *(f"libreoffice-help-{language}" for language in ("de", "el", "en-us", "es", "fr", "ja", "ko", "ru", "zh-cn")),
+    "gnome-user-docs",
+    "dict-freedict-ara-eng",
+    "dict-freedict-eng-hin",
+    "dict-gcide",
+]
+
+SCRIPTS = re.compile(r"(?is)<(script|style|head)\b.*?</\1\s*>|<!--.*?-->")
+INLINE_TAG = re.compile(
+    r"(?i)</?(?:a|abbr|app|b|cmd|code|em|file|gui|guiseq|i|key|kbd|link|span|strong|sub|sup|tt|u)\b[^>]*>"
+)
+OTHER_TAG = re.compile(r"<[^>]*>")
+BLANKS = re.compile(r"[ \t\r\f\v]+")
+BLANK_LINES = re.compile(r" ?\n[ \n]*")
+
+
+class MissingPackage(Exception):
+    """apt is not there, or does not know or get the package."""
+
+
+def download(package: str, folder: Path) -> Path:
+    """The .deb of `package`, from `folder` or from the mirror."""
+    found = sorted(folder.glob(f"{package}_*.deb"))
+    if not found:
+        if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+            raise MissingPackage("apt-get and dpkg-deb are needed")
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["apt-get", "download", "-qq", package]
+        got = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if got.returncode and os.geteuid() == 0:  # a fresh image has no package lists; refreshing them takes root
+            subprocess.run(["apt-get", "update", "-qq"], capture_output=True)
+            got = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        found = sorted(folder.glob(f"{package}_*.deb"))
+        if not found:
+            raise MissingPackage(f"{package}: {got.stderr.strip()} (as root, try apt-get update)")
+    return found[-1]
+
+
+def package_version(deb: Path) -> str:
+    shown = subprocess.run(["dpkg-deb", "-W", deb], capture_output=True, text=True, check=True)
+    return shown.stdout.strip().replace("\t", "=")
+
+
+def clean(raw: bytes) -> bytes:
+    """Valid UTF-8 that ends in a newline: every trainer then reads the very same text."""
+    text = raw.decode("utf-8", errors="replace")
+    return (text if text.endswith("\n") else text + "\n").encode()
+
+
+def strip_markup(raw: bytes) -> bytes:
+    text = SCRIPTS.sub(" ", raw.decode("utf-8", errors="replace"))
+    text = html.unescape(OTHER_TAG.sub("\n", INLINE_TAG.sub("", text)))
+    return BLANK_LINES.sub("\n", BLANKS.sub(" ", text)).strip().encode() + b"\n"
+
+
+def code_documents(deb: Path) -> Iterator[bytes]:
+    with tempfile.TemporaryDirectory(dir=DATA) as scratch:
+        subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
+        (archive,) = Path(scratch).glob("usr/src/linux-source-*.tar.xz")
+        sources = Path(scratch, "c")
+        sources.mkdir()
+        # The archive's own order is not promised to be sorted, so the files go to disk first.
+        with lzma.open(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+            for member in tar:
+                if member.isfile() and member.name.endswith(".c"):
+                    member.name = member.name.replace("/", "\x01")  # flat: one folder, sorted as the paths are
+                    tar.extract(member, sources, filter="data")
+        for path in sorted(sources.iterdir()):
+            yield clean(path.read_bytes())
+
+
+def nat_documents(deb: Path) -> Iterator[bytes]:
+    with tempfile.TemporaryDirectory(dir=DATA) as scratch:
+        subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
+        for path in sorted(Path(scratch).rglob("*")):
+            if path.is_symlink() or not path.is_file():
+                continue
+            if path.suffix in {".html", ".page"}:
+                yield strip_markup(path.read_bytes())
+            elif path.name.endswith(".dict.dz"):
+                yield clean(gzip.decompress(path.read_bytes()))
+
+
+def python_documents() -> Iterator[bytes]:
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    for path in sorted({path for folder in folders for path in Path(folder).rglob("*.py")}):
+        yield clean(path.read_bytes())
+
+
+def documentation_documents() -> Iterator[bytes]:
+    for path in sorted(Path("/usr/share/doc").rglob("*")):
+        if path.is_file() and path.suffix in {".html", ".htm"}:
+            yield strip_markup(path.read_bytes())
+        elif path.is_file() and path.suffix in {"", ".txt", ".md"}:
+            yield clean(path.read_bytes())
+
+
+def documents_of(name: str) -> tuple[list[str], Iterator[bytes]]:
+    """Where the corpus comes from (package versions) and its documents, or the fallback's."""
+    debs = DATA / "debs"
+    try:
+        if name == "code":
+            for package in CODE_PACKAGES:
+                try:
+                    deb = download(package, debs)
+                    return [package_version(deb)], code_documents(deb)
+                except MissingPackage as error:
+                    missing = error
+            raise missing
+        packages = [download(package, debs) for package in NAT_PACKAGES]
+        return [package_version(deb) for deb in packages], (text for deb in packages for text in nat_documents(deb))
+    except MissingPackage as error:
+        print(f"{name}: falling back to files at hand: {error}", file=sys.stderr)
+        if name == "code":
+            return ["fallback: .py files of this interpreter"], python_documents()
+        return ["fallback: /usr/share/doc"], documentation_documents()
+
+
+def write_atomically(target: Path, blocks: Iterator[bytes]) -> tuple[int, str]:
+    """Streams blocks to `target`; returns its size and SHA-256."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".partial")
+    digest, size = hashlib.sha256(), 0
+    with partial.open("wb") as out:
+        for block in blocks:
+            out.write(block)
+            digest.update(block)
+            size += len(block)
+    partial.replace(target)
+    return size, digest.hexdigest()
+
+
+def describe(target: Path, size: int, digest: str, made_from: list[str]) -> None:
+    ledger = DATA / "corpora.json"
+    entries = json.loads(ledger.read_text()) if ledger.exists() else {}
+    entries[target.name] = {"bytes": size, "sha256": digest, "made_from": made_from}
+    ledger.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
+
+
+def known(target: Path) -> dict[str, Any] | None:
+    ledger = DATA / "corpora.json"
+    entry = json.loads(ledger.read_text()).get(target.name) if ledger.exists() else None
+    return entry if entry and target.exists() and target.stat().st_size == entry["bytes"] else None
+
+
+def corpus(name: str, size: int = 0, seed: int = 0) -> Path:
+    """The path of corpus `name` ("code", "nat", or "synthetic" of `size` bytes), made first where it is missing."""
+    target = DATA / (f"synthetic-{size}-{seed}.txt" if name == "synthetic" else f"{name}.txt")
+    if known(target) is None:
+        DATA.mkdir(parents=True, exist_ok=True)
+        if name == "synthetic":
+            from synthetic import synthetic_blocks
+
+            made_from, blocks = [f"synthetic.py, seed {seed}"], synthetic_blocks(size, seed)
+        else:
+            made_from, blocks = documents_of(name)
+        written, digest = write_atomically(target, blocks)
+        describe(target, written, digest, made_from)
+    return target
+
+
+def parse_size(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMG]?)B?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 200MB or 12GB")
+    return int(float(match[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[match[2]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpora", nargs="*", choices=["code", "nat", "synthetic"], default=["code", "nat"])
+    parser.add_argument("--size", type=parse_size, default=parse_size("200MB"), help="of synthetic: 200MB, 12GB")
+    parser.add_argument("--seed", type=int, default=0, help="of synthetic")
+    options = parser.parse_args()
+    for name in options.corpora:
+        path = corpus(name, options.size, options.seed)
+        entry = known(path)
+        assert entry is not None
+        print(f"{path}\n  {entry['bytes']:,} bytes, sha256 {entry['sha256']}\n  {', '.join(entry['made_from'])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The native core, as Python sees it. Private: the modules of ramlet are its only callers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+Spec = tuple[str, str, str, int]
+"""Path ("-" is standard input), format (text, jsonl, parquet), compression ("", gz, zst, xz, bz2), size or -1."""
+
+Watch = Callable[[str, int, int], None]
+"""Called with the stage (counting, sorting, merging), what is done and the total; a few times a second."""
+
+Special = tuple[str, int]
+
+def train_bpe(
+    *,
+    files: Iterator[Spec] | None,
+    texts: Iterator[list[str]] | None,
+    total_bytes: int,
+    read: dict[str, Any],
+    pattern_name: str,
+    specials: Sequence[str],
+    tokens: int,
+    min_frequency: int,
+    max_token_bytes: int,
+    tie_break: str,
+    threads: int,
+    memory: int,
+    resident_limit: int,
+    work_dir: str,
+    signature: str,
+    checkpoint_seconds: float,
+    progress: Watch | None,
+) -> dict[str, Any]: ...
+def least_memory(threads: int, tokens: int) -> int: ...
+def pattern_regex(name: str) -> str: ...
+def recognise_pattern(regex: str) -> str | None: ...
+def count_characters(
+    files: Iterator[Spec],
+    read: dict[str, Any],
+    *,
+    threads: int,
+    block_bytes: int,
+    window_bytes: int,
+    spill_dir: str,
+    total_bytes: int,
+    progress: Watch | None,
+) -> tuple[dict[str, int], dict[str, Any]]: ...
+@final
+class Encoder:
+    @staticmethod
+    def bpe(
+        tokens: list[bytes | None],
+        merges: Sequence[tuple[int, int, int]],
+        *,
+        pattern_name: str,
+        ignore_merges: bool,
+        rank_by_id: bool,
+        nfc: bool,
+        added: Sequence[Special],
+        cache_bytes: int,
+    ) -> Encoder: ...
+    @staticmethod
+    def characters(
+        characters: Sequence[tuple[str, int]], unknown: int | None, *, added: Sequence[Special], cache_bytes: int
+    ) -> Encoder: ...
+    @property
+    def narrow(self) -> bool: ...
+    def encode(self, text: str, specials: Sequence[Special]) -> list[int]: ...
+    def encode_batch(
+        self, texts: Sequence[str], specials: Sequence[Special], *, threads: int, wide: bool
+    ) -> tuple[npt.NDArray[np.uint16] | npt.NDArray[np.uint32], npt.NDArray[np.uint64]]: ...
+    def stream(self, specials: Sequence[Special]) -> EncodeStream: ...
+    def decode(self, ids: Sequence[int]) -> bytes: ...
+
+@final
+class EncodeStream:
+    def push(self, text: str) -> list[int]: ...
+    def finish(self) -> list[int]: ...
+
+@final
+class Reader:
+    def __new__(
+        cls,
+        files: Iterator[Spec],
+        read: dict[str, Any],
+        *,
+        encoder: Encoder | None,
+        block_bytes: int,
+        window_bytes: int,
+        spill_dir: str,
+    ) -> Reader: ...
+    def next_batch(self) -> list[tuple[str, bool]] | None: ...
+    def counters(self) -> dict[str, Any]: ...

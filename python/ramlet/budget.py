@@ -1,0 +1,300 @@
+"""The memory budget: read it, divide it, measure against it, report.
+
+A budget is a promise about the peak resident set (RSS) of the whole process tree, file-mapped pages
+included: what `htop`, `VmHWM` and `ru_maxrss` show. It is an object handed down and divided, never a
+global:
+
+    budget = Budget.parse("2GB")
+    budget.require(310_000_000, "a read block, a table and a spill buffer for each of 2 threads")
+    with Meter(budget) as meter:
+        meter.stage("count")
+        shares = budget.divide(table=6, blocks=1, spill=1)   # shares["table"].total bytes, ...
+        meter.stage("merge")
+        ...
+    meter.closing_line()                                      # "peak 1.43 GB of 2.00 GB"
+
+Accounting is not RSS: allocators, fragmentation and imports come on top of what a consumer was given.
+So consumers are sized from `available()`, which starts from what is resident already and keeps a
+reserve, and the meter says what became of it. Sizing is decided here, measuring in `ramlet.memory`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from ramlet.errors import BudgetError
+from ramlet.memory import PeakCounter, free_memory, resident_memory
+
+__all__ = ["Budget", "Meter", "Point", "StageUsage", "format_bytes"]
+
+AUTO_PERCENT = 60
+"""What `auto` takes of the free memory: the rest is for the page cache, which makes reading fast, and
+for whatever else the machine does."""
+
+SMALLEST = 1_000_000
+"""Anything below a megabyte is a forgotten unit, not a budget."""
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{prefix + tail: 1000**power for power, prefix in enumerate("kmgt", 1) for tail in ("", "b")},
+    **{prefix + tail: 1024**power for power, prefix in enumerate("kmgt", 1) for tail in ("i", "ib")},
+}
+
+
+def format_bytes(count: float) -> str:
+    """Three digits and a decimal unit, as a person says it.
+
+    >>> format_bytes(1_430_000_000), format_bytes(128_000_000), format_bytes(512)
+    ('1.43 GB', '128 MB', '512 B')
+    """
+    if abs(count) < 999.5:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        count /= 1000
+        # Compared as it will be rounded, or 999.7 MB would read "1000 MB".
+        if abs(count) < 999.5 or unit == "TB":
+            break
+    digits = 2 if abs(count) < 9.995 else 1 if abs(count) < 99.95 else 0
+    return f"{count:.{digits}f} {unit}"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """So many bytes of RSS for the process tree, or for one part of the work."""
+
+    total: int
+    """The promise, in bytes."""
+
+    reserve: int = -1
+    """Kept out of `available()` for what no consumer accounts for; -1 is a 32nd of the total,
+    an assumption about allocator slack that the meter shows right or wrong."""
+
+    def __post_init__(self) -> None:
+        if self.total < 0:
+            raise BudgetError(f"a memory budget of {self.total} bytes is no budget: give one like 2GB")
+        if self.reserve < 0:
+            object.__setattr__(self, "reserve", self.total // 32)
+
+    @classmethod
+    def parse(cls, value: Budget | str | int | None) -> Budget:
+        """A budget from what a user wrote.
+
+        `512MB`, `2GB`, `1.5g` are decimal, `2GiB`, `512mi` binary; `50%` is a part of what is free on
+        the machine or in its cgroup, whichever is less; `auto`, or None, is 60% of it. A whole number
+        is bytes.
+        """
+        if isinstance(value, Budget):
+            return value
+        if isinstance(value, int):
+            return cls(_checked(value, str(value)))
+        text = f"{AUTO_PERCENT}%" if value is None or value.strip().lower() == "auto" else value.strip()
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|[a-z]*)", text.lower())
+        if match is None or (match[2] != "%" and match[2] not in _UNITS):
+            raise BudgetError(f"cannot read {text!r} as memory: write it like 512MB, 2GB, 2GiB, 50% or auto")
+        amount = float(match[1])
+        if match[2] != "%":
+            return cls(_checked(int(amount * _UNITS[match[2]]), text))
+        if not 0 < amount <= 100:
+            raise BudgetError(f"{text} of the free memory is no budget: give a part between 1% and 100%")
+        return cls(int(free_memory() * amount / 100))
+
+    def divide(self, **weights: float) -> dict[str, Budget]:
+        """The whole, divided in proportion to the weights; the parts never add up to more than it.
+
+        >>> {name: part.total for name, part in Budget(1000).divide(table=3, blocks=1).items()}
+        {'table': 750, 'blocks': 250}
+        """
+        whole = sum(weights.values())
+        if whole <= 0 or min(weights.values()) < 0:
+            raise ValueError(f"weights must be positive: {weights}")
+        return {name: Budget(int(self.total * weight / whole)) for name, weight in weights.items()}
+
+    def share(self, fraction: float) -> Budget:
+        """One part of the budget, as a fraction of it."""
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"a share is between 0 and 1, not {fraction}")
+        return Budget(int(self.total * fraction))
+
+    def available(self) -> int:
+        """Bytes that may still be taken now: the total less what is resident and less the reserve."""
+        return max(0, self.total - resident_memory() - self.reserve)
+
+    def require(self, minimum: int, what: str | Mapping[str, int]) -> None:
+        """Refuses a budget too small to work in, naming the smallest that does and what takes it.
+
+        `what` is the words, or the bytes each consumer takes, from which the words are made.
+        """
+        if self.total >= minimum:
+            return
+        if not isinstance(what, str):
+            parts = sorted(what.items(), key=lambda part: -part[1])
+            what = ", ".join(f"{format_bytes(size)} for {name}" for name, size in parts)
+        # As it would be typed after --memory, rounded up so that it is enough.
+        enough = f"{math.ceil(minimum / 1e6)}MB"
+        raise BudgetError(f"needs at least {enough}: {what} (the budget is {format_bytes(self.total)})")
+
+    def __str__(self) -> str:
+        return format_bytes(self.total)
+
+
+def _checked(total: int, text: str) -> int:
+    if total < SMALLEST:
+        raise BudgetError(f"{text} is less than a megabyte of memory: give a unit, as in 512MB or 2GB")
+    return total
+
+
+@dataclass(frozen=True)
+class Point:
+    """The most memory resident in one slice of time."""
+
+    seconds: float
+    rss: int
+    stage: str
+
+
+@dataclass
+class StageUsage:
+    """What one stage took."""
+
+    seconds: float = 0.0
+    peak: int = 0
+
+
+class Meter:
+    """Samples the RSS of the process tree in a thread, by stage.
+
+    20 samples a second, about 0.1 ms each. The timeline stays under 512 points however long the run:
+    when it is full, neighbours are folded into one (the larger is kept) and each later point covers
+    twice the time. `peak` also takes in the kernel's own high-water marks, so that a spike between
+    two samples is not missed.
+    """
+
+    POINTS = 512
+
+    def __init__(self, budget: Budget | None = None, *, interval: float = 0.05) -> None:
+        self.budget = budget
+        self.stages: dict[str, StageUsage] = {}
+        self._interval = interval
+        self._points: list[Point] = []
+        self._stride = 1  # samples folded into one point
+        self._pending: list[Point] = []
+        self._stage = ""
+        self._stage_began = 0.0
+        self._began = 0.0
+        self._current = 0
+        self._peak = 0
+        self._counter = PeakCounter()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Meter:
+        if self._thread is not None:
+            raise RuntimeError("a meter measures one run: make another")
+        self._began = self._stage_began = time.monotonic()
+        self._counter = PeakCounter()
+        self.sample()
+        self._thread = threading.Thread(target=self._watch, name="ramlet-meter", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.sample()
+        with self._lock:
+            self._close_stage()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                self.sample()
+            except OSError:
+                continue  # out of file descriptors, say; the high-water mark catches up later
+
+    def sample(self) -> int:
+        """Takes a sample now and returns it: bytes resident in the process tree."""
+        rss = resident_memory()
+        high = self._counter.grown()
+        with self._lock:
+            self._current = rss
+            self._record(rss, max(rss, high))
+        return rss
+
+    def _record(self, rss: int, peak: int) -> None:
+        # A high-water mark that grew since the last sample belongs to the stage that was running.
+        if peak > self._peak:
+            self._peak = rss = peak
+        if self._stage:
+            usage = self.stages[self._stage]
+            usage.peak = max(usage.peak, rss)
+        self._pending.append(Point(time.monotonic() - self._began, rss, self._stage))
+        if len(self._pending) < self._stride:
+            return
+        self._points.append(max(self._pending, key=lambda point: point.rss))
+        self._pending.clear()
+        if len(self._points) == self.POINTS:
+            pairs = [self._points[at : at + 2] for at in range(0, len(self._points), 2)]
+            self._points = [max(pair, key=lambda point: point.rss) for pair in pairs]
+            self._stride *= 2
+
+    def stage(self, name: str) -> None:
+        """From here on the run is in this stage; coming back to a name adds to it."""
+        self.sample()
+        with self._lock:
+            self._close_stage()
+            self._stage = name
+            self.stages.setdefault(name, StageUsage())
+        self.sample()
+
+    def _close_stage(self) -> None:
+        now = time.monotonic()
+        if self._stage:
+            self.stages[self._stage].seconds += now - self._stage_began
+        self._stage_began = now
+
+    @property
+    def current(self) -> int:
+        """The latest sample, in bytes."""
+        return self._current
+
+    @property
+    def peak(self) -> int:
+        """The most bytes resident at any moment of the run so far."""
+        return self._peak
+
+    @property
+    def timeline(self) -> list[Point]:
+        """At most 512 points over the whole run, oldest first."""
+        with self._lock:
+            latest = [max(self._pending, key=lambda point: point.rss)] if self._pending else []
+            return self._points + latest
+
+    def closing_line(self) -> str:
+        """`peak 1.43 GB of 2.00 GB`, with which every command ends."""
+        line = f"peak {format_bytes(self.peak)}"
+        return line if self.budget is None else f"{line} of {format_bytes(self.budget.total)}"
+
+    def summary(self) -> dict[str, object]:
+        """For `stats.json`: budget and peak in bytes, the stages, and the timeline by stage."""
+        return {
+            "budget": self.budget.total if self.budget else None,
+            "peak": self.peak,
+            "stages": {
+                name: {"seconds": round(usage.seconds, 3), "peak": usage.peak} for name, usage in self.stages.items()
+            },
+            "timeline": [[round(point.seconds, 2), point.rss, point.stage] for point in self.timeline],
+        }

@@ -1,0 +1,65 @@
+"""The errors ramlet raises, each one sentence with the cause and the way out.
+
+    RamletError                      catch this one to catch them all
+    ├── BudgetError      (ValueError)   a memory budget that cannot be read, or is too small to work in
+    ├── SettingsError    (ValueError)   a setting, or two together, that make no sense
+    ├── SourceError      (ValueError)   an input that is missing, unreadable or holds no text
+    │   ├── SourceChanged               a file that shrank, vanished or was rewritten while it was read
+    │   └── BrokenInput                 broken content: a JSON line, a compressed stream, a missing field
+    ├── TokenizerError   (ValueError)   a tokenizer file that cannot be used, text it cannot encode
+    ├── DiskFull         (OSError)      no space left for spilled counts or for a result
+    └── Interrupted                     Ctrl-C between two batches; what is on disk is whole
+
+The commands print `str(error)` and exit with 1. In a program, the built-in parents let code that does
+not know ramlet treat them as what they are.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokenInput",
+    "BudgetError",
+    "DiskFull",
+    "Interrupted",
+    "RamletError",
+    "SettingsError",
+    "SourceChanged",
+    "SourceError",
+    "TokenizerError",
+]
+
+
+class RamletError(Exception):
+    """The parent of every error that ramlet raises on purpose."""
+
+
+class BudgetError(RamletError, ValueError):
+    """A memory budget that cannot be read, or is too small to work in."""
+
+
+class SettingsError(RamletError, ValueError):
+    """A setting, or two together, that make no sense."""
+
+
+class SourceError(RamletError, ValueError):
+    """An input that is missing, unreadable or holds no text."""
+
+
+class SourceChanged(SourceError):
+    """A file that shrank, vanished or was rewritten while it was read."""
+
+
+class BrokenInput(SourceError):
+    """Content that cannot be read: a broken JSON line, a truncated stream, a missing field."""
+
+
+class TokenizerError(RamletError, ValueError):
+    """A tokenizer file that cannot be used, or text that a tokenizer cannot encode."""
+
+
+class DiskFull(RamletError, OSError):
+    """No space left for spilled counts or for a result."""
+
+
+class Interrupted(RamletError):
+    """Ctrl-C between two batches; what is on disk is whole, and the same call goes on from it."""

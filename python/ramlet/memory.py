@@ -1,0 +1,199 @@
+"""What is free on this machine, and what this process tree holds of it.
+
+On Linux both are read from /proc and the cgroup files: no dependency, and a sample of a process
+with nine threads takes 0.1 ms. Elsewhere psutil does it.
+
+The resident memory of a tree is the sum over its processes. Pages that two of them share are counted
+twice, as `htop` shows them: the promise is kept in the strictest reading.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["PeakCounter", "free_memory", "resident_memory"]
+
+_LINUX = sys.platform.startswith("linux")
+_PAGE = resource.getpagesize()
+# A process that ends while it is looked at shows in one of these ways.
+_ENDED = (FileNotFoundError, ProcessLookupError, IndexError)
+_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
+
+
+def free_memory(root: str | Path = "/") -> int:
+    """Bytes free for us: on the machine or in the tightest cgroup above us, whichever is less.
+
+    Page cache counts as free, for the kernel gives it up before it refuses anyone. `root` holds
+    `proc` and `sys`; tests give another.
+    """
+    if not _LINUX:
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    root = Path(root)
+    free = [_meminfo(root)]
+    free.extend(_cgroup_free(folder) for folder in _cgroup_folders(root))
+    return max(0, min(free))
+
+
+def _meminfo(root: Path) -> int:
+    fields = {}
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = int(value.split()[0]) * 1024
+    # Before Linux 3.14 there is no MemAvailable.
+    return fields.get("MemAvailable", fields["MemFree"] + fields.get("Cached", 0))
+
+
+def _cgroup_folders(root: Path) -> Iterator[Path]:
+    """The cgroup folders that bound this process, from its own up to the top of the mount.
+
+    A v1 memory hierarchy and a v2 one may both be mounted; in a container the mount shows only a part
+    of the hierarchy, which its mount root names.
+    """
+    ours: dict[str, str] = {}
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            ours["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            ours["cgroup"] = path
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        # 36 35 98:0 /mount/root /mount/point rw,noatime shared:1 - cgroup cgroup rw,memory
+        mount, _, system = line.partition(" - ")
+        kind, _, options = system.split(" ", 2)
+        if kind not in ours or (kind == "cgroup" and "memory" not in options.split(",")):
+            continue
+        mount_root, mount_point = mount.split()[3:5]
+        top = root / mount_point.lstrip("/")
+        folder = top
+        if _inside(ours[kind], mount_root):
+            folder = top / os.path.relpath(ours[kind], mount_root)
+        while folder != top:
+            yield folder
+            folder = folder.parent
+        yield top
+
+
+def _inside(path: str, folder: str) -> bool:
+    return ".." not in path and (folder == "/" or path == folder or path.startswith(folder + "/"))
+
+
+def _cgroup_free(folder: Path) -> int:
+    if (folder / "memory.max").exists():
+        limit, usage, fields = "memory.max", "memory.current", ("inactive_file", "active_file")
+    else:
+        limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        fields = ("total_inactive_file", "total_active_file")
+    most = _number(folder / limit)
+    if most >= _UNLIMITED:
+        return _UNLIMITED
+    cache = 0
+    for line in _read(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in fields:
+            cache += int(value)
+    used = _number(folder / usage)
+    return most - max(0, (0 if used >= _UNLIMITED else used) - cache)
+
+
+def _number(path: Path) -> int:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else _UNLIMITED
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def resident_memory() -> int:
+    """Bytes resident now in this process and all its descendants."""
+    if not _LINUX:
+        import psutil
+
+        ours = psutil.Process()
+        return sum(_psutil_rss(process) for process in [ours, *ours.children(recursive=True)])
+    total = 0
+    waiting = [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as statm:
+                total += int(statm.read().split()[1]) * _PAGE
+            waiting.extend(_children(pid))
+        except _ENDED:
+            continue
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as children:
+                found.extend(map(int, children.read().split()))
+    except FileNotFoundError:
+        # A thread that just ended, or a kernel without the file; the slow way serves both.
+        return _children_by_scan(pid)
+    return found
+
+
+def _children_by_scan(pid: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                # The command's name may hold anything, so fields are counted from its closing bracket.
+                if int(stat.read().rpartition(b")")[2].split()[1]) == pid:
+                    found.append(int(name))
+        except _ENDED:
+            continue
+    return found
+
+
+def _psutil_rss(process: object) -> int:
+    import psutil
+
+    try:
+        return int(process.memory_info().rss)  # type: ignore[attr-defined]
+    except psutil.Error:
+        return 0
+
+
+class PeakCounter:
+    """The kernel's high-water marks since this object was made.
+
+    They cannot be reset without lying to other tools, so a mark says something about our span only
+    once it has moved.
+    """
+
+    def __init__(self) -> None:
+        self._at_start = _high_water_marks()
+
+    def grown(self) -> int:
+        """The largest mark that moved since the start, in bytes; 0 when none did."""
+        pairs = zip(self._at_start, _high_water_marks(), strict=True)
+        return max((now for before, now in pairs if now > before), default=0)
+
+
+def _high_water_marks() -> tuple[int, int]:
+    """Of this process, and of its largest child that has ended."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if _LINUX:
+        # ru_maxrss outlives exec: a small command started by a large process would inherit its peak.
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"VmHWM:"):
+                    own = int(line.split()[1]) * 1024
+                    break
+    return own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit

@@ -1,0 +1,392 @@
+"""Inputs as a user names them -> files to read, one at a time.
+
+    for source in expand(["corpus/", "more/**/*.jsonl.gz", "-"]):
+        source.path, source.format, source.compression, source.size
+
+An input is a file, a folder, a glob or `-` for standard input.
+
+**A file** named outright is always taken. Its suffixes say how to read it: `.parquet`, `.jsonl` and
+`.ndjson`, anything else is text; `.gz`, `.zst`, `.xz` or `.bz2` after that, it is compressed. A
+`.json` file is one text, not lines; `format="jsonl"` says otherwise for all inputs.
+
+**A folder** is walked all the way down, in the order of the paths. Every regular file is taken, source
+code and files without a suffix included, except: hidden ones (and hidden folders), those whose suffix
+tells a picture, archive, program or the like, and, where the suffix says nothing, those with a NUL
+byte in their first kilobyte. Linked folders are not followed, linked files are read.
+
+**A glob** takes what it matches, by the rule of a folder; `*` never matches a hidden name. When it
+ends in a suffix (`*.log`), that suffix is taken for text. Without `**`, a folder it matches is walked.
+
+A file that two inputs name is read once, where it comes first.
+
+Nothing is kept for a file once it is handed out: memory is the names of the folders being walked. At
+8 us a file, half of them looked into, 100,000 files take about a second.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ramlet.errors import SettingsError, SourceError
+
+__all__ = ["Source", "expand", "fingerprint"]
+
+FORMATS = ("text", "jsonl", "parquet")
+
+_FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+_COMPRESSION_OF = {".gz": "gz", ".zst": "zst", ".zstd": "zst", ".xz": "xz", ".bz2": "bz2"}
+
+
+def _suffixes(words: str) -> frozenset[str]:
+    return frozenset("." + word for word in words.split())
+
+
+_ARCHIVES = _suffixes("zip tar tgz tbz tbz2 txz tzst 7z rar")
+
+# Not text for sure; a folder's file with one of these is passed over.
+_BINARY = _ARCHIVES | _suffixes(
+    "png jpg jpeg gif bmp ico tif tiff webp heic avif psd xcf mp3 wav flac ogg oga opus m4a aac wma mid "
+    "mp4 mkv avi mov webm wmv flv m4v jar war whl egg deb rpm iso img dmg cab apk lz lz4 lzma br "
+    "o a so dylib dll exe lib obj ko class pyc pyo pyd wasm bc rlib rmeta pdf doc docx xls xlsx ppt pptx "
+    "odt ods odp odg epub mobi djvu ttf otf woff woff2 eot npy npz pkl pickle pt pth ckpt safetensors gguf "
+    "onnx tflite h5 hdf5 arrow feather orc avro bin idx db sqlite sqlite3 mdb rdb mo gmo swp"
+)
+
+# Text for sure; these spare a folder's walk a look into the file.
+_TEXT = _suffixes(
+    "txt text md markdown rst adoc org tex bib log csv tsv html htm xhtml xml svg json yaml yml toml ini cfg "
+    "conf srt vtt po pot properties py pyi pyx c h cc cpp cxx hh hpp hxx cu cuh rs go java kt kts scala groovy "
+    "js mjs cjs jsx ts tsx vue svelte css scss less sql sh bash zsh fish ps1 bat rb php pl pm lua r jl m mm hs "
+    "ml mli ex exs erl hrl clj cljs lisp el scm rkt swift dart zig nim f f90 f95 pas asm s v sv vhd tcl cmake "
+    "mk dts dtsi proto thrift graphql tf gradle diff patch ipynb"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to read."""
+
+    path: str
+    """As the input named it; `-` is standard input."""
+
+    format: str
+    """`text`, `jsonl` or `parquet`."""
+
+    compression: str
+    """`gz`, `zst`, `xz`, `bz2`, or nothing."""
+
+    size: int | None
+    """Bytes on disk; None for standard input and pipes, whose end is not known."""
+
+    modified: int = 0
+    """Time of the last change, in nanoseconds."""
+
+    def spec(self) -> tuple[str, str, str, int]:
+        """As the native core takes it: (path, format, compression, size or -1)."""
+        return self.path, self.format, self.compression, -1 if self.size is None else self.size
+
+
+Input = str | os.PathLike[str]
+
+
+def expand(
+    inputs: Input | Iterable[Input],
+    *,
+    format: str | None = None,  # noqa: A002 - the word users know it by
+    skipped: dict[str, int] | None = None,
+) -> Iterator[Source]:
+    """The files that the inputs name, in order.
+
+    What is wrong with an input is told at once, before the first file is handed out. `skipped` is
+    filled, as the walk goes, with how many files were passed over, by reason: `hidden`, `binary`,
+    `special` (sockets, devices, dangling links), `repeated`.
+    """
+    if format is not None and format not in FORMATS:
+        raise SettingsError(f"no format {format!r}: it is one of {', '.join(FORMATS)}")
+    names = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
+    plan = [_recognise(os.fspath(name), format) for name in names]
+    if not plan:
+        raise SourceError("no input: name a file, a folder, a glob, or - for standard input")
+    return _walk_all(plan, {} if skipped is None else skipped)
+
+
+def fingerprint(inputs: Input | Iterable[Input], *, format: str | None = None) -> str:  # noqa: A002
+    """A hash over path, reading, size and time of change of every file; it moves when one of them does.
+
+    Standard input and pipes have no size or time: they hash by name alone.
+    """
+    # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own BLAKE2 is there without it.
+    try:
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
+    digest = blake2b(digest_size=16)
+    for source in expand(inputs, format=format):
+        path = source.path if source.size is None else os.path.abspath(source.path)
+        fields = f"\0{source.format}\0{source.compression}\0{source.size}\0{source.modified}\0"
+        digest.update(os.fsencode(path) + fields.encode())
+    return digest.hexdigest()
+
+
+def _recognise(name: str, form: str | None) -> _File | _Folder | _Glob:
+    """The input as what it is, checked."""
+    if not name:
+        raise SourceError("an input is empty: name a file, a folder, a glob, or - for standard input")
+    if name == "-":
+        return _File(Source("-", form or "text", "", None), "-")
+    if name.startswith("hf://"):
+        raise SourceError(f"cannot read {name} from the hub: download it and give the folder")
+    try:
+        status = os.stat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        if not _WILD.search(name):
+            raise SourceError(f"no such file or folder: {name}{_nearest(name)}") from None
+        try:
+            glob = _Glob(name, form)
+        except re.error:
+            raise SourceError(f"cannot read {name} as a pattern: check its [...]") from None
+        if next(glob.files({}), None) is None:
+            raise SourceError(f"nothing matches {name}: check the pattern") from None
+        return glob
+    except OSError as error:
+        raise SourceError(f"cannot read {name}: {error.strerror}") from None
+    if stat.S_ISDIR(status.st_mode):
+        folder = _Folder(name, form)
+        if next(folder.files({}), None) is None:
+            raise SourceError(f"no text in the folder {name}: it is empty, or all in it is hidden or binary")
+        return folder
+    inner, compression = _suffix_chain(name)
+    if inner in _ARCHIVES:
+        raise SourceError(f"{name} is an archive: unpack it and give the folder")
+    if not os.access(name, os.R_OK):
+        raise SourceError(f"cannot read {name}: no permission")
+    form = form or _FORMAT_OF.get(inner, "text")
+    if stat.S_ISREG(status.st_mode):
+        source = Source(name, form, compression, status.st_size, status.st_mtime_ns)
+    else:
+        source = Source(name, form, compression, None)
+    return _File(source, os.path.realpath(name))
+
+
+def _walk_all(plan: list[_File | _Folder | _Glob], skipped: dict[str, int]) -> Iterator[Source]:
+    if len(plan) == 1:
+        yield from plan[0].files(skipped)
+        return
+    # A file is left to the first input that names it. Which one that is can be told from the inputs
+    # alone, so that no list of files seen has to be kept.
+    first: dict[str, int] = {}
+    wide: list[_Folder | _Glob] = []
+    for order, each in enumerate(plan):
+        if isinstance(each, _File):
+            first.setdefault(each.real, order)
+    for order, each in enumerate(plan):
+        folder = real_folder = ""
+        for source in each.files(skipped):
+            if isinstance(each, _File):
+                real = each.real
+            else:
+                here, name = os.path.split(source.path)
+                if here != folder:
+                    folder, real_folder = here, os.path.realpath(here)
+                real = os.path.join(real_folder, name)
+            covered = source.size is not None and any(other.covers(real) for other in wide)
+            if covered or first.get(real, order) < order:
+                skipped["repeated"] = skipped.get("repeated", 0) + 1
+            else:
+                yield source
+        if not isinstance(each, _File):
+            wide.append(each)
+
+
+class _File:
+    def __init__(self, source: Source, real: str) -> None:
+        self.source = source
+        self.real = real
+
+    def files(self, skipped: dict[str, int]) -> Iterator[Source]:
+        yield self.source
+
+
+class _Folder:
+    def __init__(self, name: str, form: str | None) -> None:
+        self.name = name
+        self.form = form
+        self.inside = os.path.realpath(name).rstrip("/") + "/"
+
+    def files(self, skipped: dict[str, int]) -> Iterator[Source]:
+        return self._walk(self.name.rstrip("/") + "/", skipped)
+
+    def _walk(self, folder: str, skipped: dict[str, int]) -> Iterator[Source]:
+        for name in _listing(folder):
+            if name.startswith("."):
+                skipped["hidden"] = skipped.get("hidden", 0) + 1
+            elif not name.endswith("/"):
+                if source := _take(folder + name, name, self.form, skipped):
+                    yield source
+            elif not name.endswith("//"):
+                yield from self._walk(folder + name, skipped)
+
+    def covers(self, real: str) -> bool:
+        """Whether this folder hands out the file at this real path."""
+        if not real.startswith(self.inside):
+            return False
+        parts = real[len(self.inside) :].split("/")
+        return not any(part.startswith(".") for part in parts) and _is_text(real, *_suffix_chain(parts[-1]), self.form)
+
+
+_WILD = re.compile(r"[*?[]")
+
+
+class _Glob:
+    """A walk from the last folder that the pattern names outright, keeping what the pattern matches.
+
+    One expression decides for a path below that folder. Folders that cannot lead to a match are left
+    out by their own part of the pattern, up to the first `**`; from there on all are looked into.
+    """
+
+    def __init__(self, name: str, form: str | None) -> None:
+        self.form = form
+        parts = name.split("/")
+        literal = next(at for at, part in enumerate(parts) if _WILD.search(part))
+        self.base = "/".join(parts[:literal]) + "/" if literal else ""
+        self.inside = os.path.realpath(self.base or ".").rstrip("/") + "/"
+        parts = [part for part in parts[literal:] if part]
+        deep = "**" in parts
+        self.known = [re.compile(_part(part)) for part in parts[: parts.index("**") if deep else None]]
+        # Below a folder that the pattern matches all files are meant, unless `**` reaches them anyway.
+        tail = "" if deep else "(?:/(?!\\.)[^/]+)*"
+        steps = ["(?:(?!\\.)[^/]+/)*" if part == "**" else _part(part) + "/" for part in parts[:-1]]
+        last = "(?:(?!\\.)[^/]+/)*(?!\\.)[^/]+" if parts[-1] == "**" else _part(parts[-1])
+        self.path = re.compile("".join(steps) + last + tail)
+        # Written out, the suffix is meant: what has it is text, whatever the suffix says.
+        suffix = re.search(r"\.\w+$", parts[-1])
+        self.suffix = suffix[0] if suffix else None
+
+    def files(self, skipped: dict[str, int]) -> Iterator[Source]:
+        if not self.base or os.path.isdir(self.base):
+            yield from self._walk("", 0, skipped)
+
+    def _walk(self, below: str, depth: int, skipped: dict[str, int]) -> Iterator[Source]:
+        for listed in _listing((self.base + below) or "."):
+            name = listed.rstrip("/")
+            path = below + name
+            if depth < len(self.known):
+                if not self.known[depth].fullmatch(name):
+                    continue
+                enter = listed != name
+            else:
+                # A linked folder may lead back up: it is entered only where the pattern asks for it.
+                enter = listed == name + "/" and not name.startswith(".")
+            if enter:
+                yield from self._walk(path + "/", depth + 1, skipped)
+            elif listed == name and self.path.fullmatch(path):
+                source = _take(self.base + path, name, self.form, skipped, self._means(path))
+                if source:
+                    yield source
+
+    def _means(self, path: str) -> bool:
+        return self.suffix is not None and path.endswith(self.suffix)
+
+    def covers(self, real: str) -> bool:
+        """Whether this glob hands out the file at this real path."""
+        if not real.startswith(self.inside):
+            return False
+        path = real[len(self.inside) :]
+        return self.path.fullmatch(path) is not None and (
+            self._means(path) or _is_text(real, *_suffix_chain(os.path.basename(path)), self.form)
+        )
+
+
+def _part(pattern: str) -> str:
+    """One part of a glob, between slashes, as a regular expression; a wildcard matches no leading dot."""
+    pieces = ["(?!\\.)"] if _WILD.match(pattern) else []
+    for wild, negated, members, other in re.findall(r"(\*+|\?)|\[(!?)(\]?[^]]+)\]|(.)", pattern, re.DOTALL):
+        if wild:
+            pieces.append("[^/]" if wild == "?" else "[^/]*")
+        elif members:
+            escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+            pieces.append(f"[{'^/' if negated else ''}{escaped}]")
+        else:
+            pieces.append(re.escape(other))
+    return "".join(pieces)
+
+
+def _listing(folder: str) -> list[str]:
+    """The names in a folder, sorted; a folder's ends in a slash, that of a link to a folder in two.
+
+    Names alone, for a folder may hold a million: the entries that scandir gives, kept, take over twice as much.
+    """
+    names = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                slashes = "" if not entry.is_dir() else "//" if entry.is_symlink() else "/"
+                names.append(entry.name + slashes)
+    except OSError as error:
+        raise SourceError(f"cannot read the folder {folder}: {error.strerror}") from None
+    names.sort()
+    return names
+
+
+def _take(path: str, name: str, form: str | None, skipped: dict[str, int], meant: bool = False) -> Source | None:
+    """The file as a source, or None and the reason counted."""
+    inner, compression = _suffix_chain(name)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if not os.path.islink(path):
+            raise SourceError(f"cannot read {path}: {error.strerror}") from None
+        reason = "special"
+    else:
+        if not stat.S_ISREG(status.st_mode):
+            reason = "special"
+        elif not meant and not _is_text(path, inner, compression, form):
+            reason = "binary"
+        else:
+            form = form or _FORMAT_OF.get(inner, "text")
+            return Source(path, form, compression, status.st_size, status.st_mtime_ns)
+    skipped[reason] = skipped.get(reason, 0) + 1
+    return None
+
+
+def _is_text(path: str, inner: str, compression: str, form: str | None) -> bool:
+    if inner in _BINARY:
+        return False
+    if inner in _TEXT or inner in _FORMAT_OF or compression or form == "parquet":
+        return True
+    try:
+        # Not open(), which costs more; a pipe must not make us wait for its writer.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return b"\0" not in os.read(file, 1024)
+        finally:
+            os.close(file)
+    except OSError:
+        return True  # the reader will say what is wrong with it
+
+
+def _suffix_chain(name: str) -> tuple[str, str]:
+    """`a.jsonl.gz` -> (`.jsonl`, `gz`)."""
+    stem, suffix = os.path.splitext(name)
+    compression = _COMPRESSION_OF.get(suffix.lower(), "")
+    if compression:
+        suffix = os.path.splitext(stem)[1]
+    return suffix.lower(), compression
+
+
+def _nearest(name: str) -> str:
+    """`; did you mean X?`, when something near is there."""
+    import difflib
+
+    folder, last = os.path.split(name.rstrip("/"))
+    while folder and not os.path.isdir(folder):
+        folder, last = os.path.split(folder)
+    try:
+        near = difflib.get_close_matches(last, os.listdir(folder or "."), 1)
+    except OSError:
+        near = []
+    return f"; did you mean {os.path.join(folder, near[0])}?" if near else ""

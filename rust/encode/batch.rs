@@ -1,0 +1,122 @@
+//! Many documents at once on all threads, in one row of ids with the documents' ends.
+
+use super::{Encoder, Id};
+use crate::crew::{Progress, Watch, crew};
+use crate::error::Result;
+use crate::specials::Specials;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What one thread takes at a time. A longer document is divided, shorter ones go together.
+const TASK: usize = 256 << 10;
+
+#[derive(Default)]
+pub struct Batch<I> {
+    pub ids: Vec<I>,
+    /// Where each document ends in `ids`.
+    pub ends: Vec<u64>,
+}
+
+/// A stretch of one document, or several whole ones.
+struct Task {
+    documents: std::ops::Range<usize>,
+    /// Within the document, where the range is one document that was divided.
+    stretch: Option<(usize, usize)>,
+}
+
+pub fn encode_batch<I: Id>(
+    encoder: &Encoder,
+    documents: &[&str],
+    specials: &Specials,
+    special_ids: &[u32],
+    threads: usize,
+    watch: &mut Watch<'_>,
+) -> Result<Batch<I>> {
+    let tasks = divide(encoder, documents, specials);
+    let threads = threads.min(tasks.len()).max(1);
+    let done: Vec<Mutex<Batch<I>>> = tasks.iter().map(|_| Mutex::default()).collect();
+    let next = AtomicUsize::new(0);
+    let progress = Progress::default();
+    let work = |_| {
+        let mut worker = encoder.worker();
+        loop {
+            let n = next.fetch_add(1, Relaxed);
+            let Some(task) = tasks.get(n) else { break };
+            progress.check()?;
+            let mut batch = Batch::default();
+            for document in task.documents.clone() {
+                let text = documents[document];
+                let text = task.stretch.map_or(text, |(start, end)| &text[start..end]);
+                encoder.encode_into(&mut worker, text, specials, special_ids, &mut batch.ids)?;
+                batch.ends.push(batch.ids.len() as u64);
+            }
+            *done[n].lock().unwrap() = batch;
+        }
+        encoder.give_back(worker);
+        Ok(())
+    };
+    if threads == 1 && documents.iter().map(|document| document.len()).sum::<usize>() <= TASK {
+        work(0)?;
+    } else {
+        crew(threads, &progress, watch, work)?;
+    }
+    Ok(join(tasks, done, documents.len()))
+}
+
+fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    let mut gathered = (0, 0);
+    let close = |tasks: &mut Vec<Task>, gathered: &mut (usize, usize), end: usize| {
+        if gathered.0 < end {
+            tasks.push(Task { documents: gathered.0..end, stretch: None });
+        }
+        *gathered = (end, 0);
+    };
+    for (n, text) in documents.iter().enumerate() {
+        if text.len() <= 2 * TASK {
+            gathered.1 += text.len();
+            if gathered.1 >= TASK {
+                close(&mut tasks, &mut gathered, n + 1);
+            }
+            continue;
+        }
+        close(&mut tasks, &mut gathered, n);
+        let mut start = 0;
+        while start < text.len() {
+            let mut window = TASK;
+            let cut = loop {
+                let mut end = (start + window).min(text.len());
+                while !text.is_char_boundary(end) {
+                    end += 1;
+                }
+                if end == text.len() {
+                    break end - start;
+                }
+                match encoder.stable_prefix(&text[start..end], specials, usize::MAX) {
+                    0 => window *= 2, // one long run of text without a place to cut
+                    cut => break cut,
+                }
+            };
+            tasks.push(Task { documents: n..n + 1, stretch: Some((start, start + cut)) });
+            start += cut;
+        }
+        gathered = (n + 1, 0);
+    }
+    close(&mut tasks, &mut gathered, documents.len());
+    tasks
+}
+
+fn join<I: Id>(tasks: Vec<Task>, done: Vec<Mutex<Batch<I>>>, documents: usize) -> Batch<I> {
+    let parts: Vec<Batch<I>> = done.into_iter().map(|batch| batch.into_inner().unwrap()).collect();
+    let total = parts.iter().map(|part| part.ids.len()).sum();
+    let mut all = Batch { ids: Vec::with_capacity(total), ends: Vec::with_capacity(documents) };
+    for (task, part) in tasks.into_iter().zip(parts) {
+        let base = all.ids.len() as u64;
+        all.ids.extend_from_slice(&part.ids);
+        if all.ends.len() > task.documents.start {
+            all.ends.pop(); // a later stretch of the same document
+        }
+        all.ends.extend(part.ends.iter().map(|end| base + end));
+    }
+    all
+}

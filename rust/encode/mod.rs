@@ -1,0 +1,342 @@
+//! Text -> ids: the trainer's own splitter, a cache of fixed size, exact merges on a miss.
+//!
+//! Nothing here depends on the cache, the threads or how the text was divided among them: a text is
+//! divided only where its pieces are divided anyway.
+
+mod batch;
+pub mod cache;
+
+use crate::bpe::{Rules, Scratch, apply};
+use crate::error::{Error, Result};
+use crate::pairs::NONE;
+use crate::specials::Specials;
+use crate::split::Pattern;
+use crate::table::Key;
+pub use batch::{Batch, encode_batch};
+use cache::{Cache, LONG_PIECE, Packed};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+/// An id as it is written: two bytes where the vocabulary fits, else four.
+pub trait Id: Copy + Send + Sync + Default + 'static {
+    const NARROW: bool;
+    fn from_u32(id: u32) -> Self;
+}
+
+impl Id for u16 {
+    const NARROW: bool = true;
+    #[inline(always)]
+    fn from_u32(id: u32) -> u16 {
+        id as u16
+    }
+}
+
+impl Id for u32 {
+    const NARROW: bool = false;
+    #[inline(always)]
+    fn from_u32(id: u32) -> u32 {
+        id
+    }
+}
+
+pub enum Model {
+    Bpe(Bpe),
+    /// One id a character; the unknown ones become `unknown`, or stop the work.
+    Characters { ids: Vec<u32>, unknown: Option<u32> },
+}
+
+pub struct Bpe {
+    pub pattern: Pattern,
+    /// Id of each byte; `NONE` where the vocabulary lacks it.
+    pub bytes: [u32; 256],
+    pub rules: Rules,
+    /// Pieces that are tokens as a whole are that token, whatever the merges say (`ignore_merges`).
+    pub whole: Option<HashMap<Box<[u8]>, u32>>,
+    pub nfc: bool,
+}
+
+pub struct Encoder {
+    model: Model,
+    /// Tokens that are found in any text (added tokens that are not special), with their ids.
+    added: Specials,
+    added_ids: Vec<u32>,
+    /// Whether every id fits two bytes: then cached ids are packed seven to an entry.
+    narrow: bool,
+    cache_bytes: usize,
+    workers: Mutex<Vec<Worker>>,
+}
+
+/// What one thread keeps between texts.
+pub struct Worker {
+    cache: Cache,
+    symbols: Vec<u32>,
+    scratch: Scratch,
+    pending: Vec<(Option<Key>, u32, u32)>,
+}
+
+const PENDING: usize = 32;
+
+impl Encoder {
+    /// `cache_bytes` is for each thread.
+    pub fn new(model: Model, added: &[(String, u32)], largest_id: u32, cache_bytes: usize) -> Result<Self> {
+        let names: Vec<String> = added.iter().map(|(name, _)| name.clone()).collect();
+        Ok(Encoder {
+            model,
+            added: Specials::new(&names)?,
+            added_ids: added.iter().map(|&(_, id)| id).collect(),
+            narrow: largest_id < 1 << 16,
+            cache_bytes,
+            workers: Mutex::new(Vec::new()),
+        })
+    }
+
+    pub fn is_narrow(&self) -> bool {
+        self.narrow
+    }
+
+    /// Sets what each thread's cache may take from now on; what they hold is forgotten.
+    pub fn set_cache_bytes(&mut self, bytes: usize) {
+        self.cache_bytes = bytes;
+        self.workers.lock().unwrap().clear();
+    }
+
+    fn worker(&self) -> Worker {
+        self.workers.lock().unwrap().pop().unwrap_or_else(|| Worker {
+            cache: Cache::new(self.cache_bytes),
+            symbols: Vec::new(),
+            scratch: Scratch::default(),
+            pending: Vec::with_capacity(PENDING),
+        })
+    }
+
+    fn give_back(&self, mut worker: Worker) {
+        worker.scratch.trim();
+        worker.symbols.shrink_to(1 << 16);
+        self.workers.lock().unwrap().push(worker);
+    }
+
+    /// Normalised text, where the tokenizer normalises and the text is not so already.
+    fn normalised(&self, text: &str) -> Option<String> {
+        match &self.model {
+            Model::Bpe(Bpe { nfc: true, .. }) if is_nfc_quick(text.chars()) != IsNormalized::Yes => {
+                Some(text.nfc().collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// Where `text`, that goes on, can be divided; 0 if nowhere. See `Pattern::stable_prefix`.
+    pub fn stable_prefix(&self, text: &str, specials: &Specials, cap: usize) -> usize {
+        match &self.model {
+            Model::Bpe(bpe) if bpe.nfc || !self.added.is_empty() => self.word_boundary(&bpe.pattern, text, specials),
+            Model::Bpe(bpe) => specials.stable_prefix(&bpe.pattern, text, cap),
+            Model::Characters { .. } => specials.stable_prefix(&Pattern::Whole, text, 64),
+        }
+    }
+
+    /// A place that is one whatever stands around it: behind a letter, before something that is neither a
+    /// letter nor a mark (so normalisation does not join the two), and not inside a token found in text.
+    fn word_boundary(&self, pattern: &Pattern, text: &str, specials: &Specials) -> usize {
+        let mut end = text.len().saturating_sub(specials.longest().max(self.added.longest()));
+        while end > 0 {
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            match pattern.word_boundary(&text[..end]) {
+                Some(cut) if specials.spans(text, cut) || self.added.spans(text, cut) => end = cut - 1,
+                Some(cut) => return cut,
+                None => return 0,
+            }
+        }
+        0
+    }
+
+    /// Appends the ids of `text`; `specials` (with their ids) are found in it, nothing else is special.
+    fn encode_into<I: Id>(&self, worker: &mut Worker, text: &str, specials: &Specials, special_ids: &[u32], out: &mut Vec<I>) -> Result<()> {
+        let mut state = (worker, out, Ok(()));
+        specials.cut(
+            text,
+            &mut state,
+            |state, part| {
+                if state.2.is_ok() {
+                    state.2 = self.encode_ordinary(state.0, part, state.1);
+                }
+            },
+            |state, n| state.1.push(I::from_u32(special_ids[n])),
+        );
+        state.2
+    }
+
+    fn encode_ordinary<I: Id>(&self, worker: &mut Worker, text: &str, out: &mut Vec<I>) -> Result<()> {
+        if self.added.is_empty() {
+            return self.encode_plain(worker, text, out);
+        }
+        let mut state = (worker, out, Ok(()));
+        self.added.cut(
+            text,
+            &mut state,
+            |state, part| {
+                if state.2.is_ok() {
+                    state.2 = self.encode_plain(state.0, part, state.1);
+                }
+            },
+            |state, n| state.1.push(I::from_u32(self.added_ids[n])),
+        );
+        state.2
+    }
+
+    fn encode_plain<I: Id>(&self, worker: &mut Worker, text: &str, out: &mut Vec<I>) -> Result<()> {
+        match &self.model {
+            Model::Bpe(bpe) => {
+                let normalised = self.normalised(text);
+                let text = normalised.as_deref().unwrap_or(text);
+                if bpe.rules.is_empty() && bpe.whole.is_none() {
+                    return bpe.encode_bytes(text, out);
+                }
+                worker.encode_pieces(bpe, self.narrow, text, out)
+            }
+            Model::Characters { ids, unknown } => {
+                out.reserve(text.len() / 2);
+                for (at, character) in text.char_indices() {
+                    let id = match ids.get(character as usize) {
+                        Some(&id) if id != NONE => id,
+                        _ => unknown.ok_or_else(|| unknown_character(text, at, character))?,
+                    };
+                    out.push(I::from_u32(id));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn unknown_character(text: &str, at: usize, character: char) -> Error {
+    let before: String = text[..at].chars().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect();
+    Error::Invalid(format!(
+        "the character {character:?} (U+{:04X}, after {before:?}) is not in this tokenizer's vocabulary: \
+         train it on text that has it, or with --unknown",
+        character as u32
+    ))
+}
+
+fn no_such_byte(byte: u8) -> Error {
+    Error::Invalid(format!("this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"))
+}
+
+impl Bpe {
+    fn encode_bytes<I: Id>(&self, text: &str, out: &mut Vec<I>) -> Result<()> {
+        out.reserve(text.len());
+        for &byte in text.as_bytes() {
+            let id = self.bytes[byte as usize];
+            if id == NONE {
+                return Err(no_such_byte(byte));
+            }
+            out.push(I::from_u32(id));
+        }
+        Ok(())
+    }
+
+    /// The ids of one piece, into `symbols`.
+    fn merge(&self, piece: &[u8], symbols: &mut Vec<u32>, scratch: &mut Scratch) -> Result<()> {
+        symbols.clear();
+        if let Some(&id) = self.whole.as_ref().and_then(|whole| whole.get(piece)) {
+            symbols.push(id);
+            return Ok(());
+        }
+        symbols.extend(piece.iter().map(|&byte| self.bytes[byte as usize]));
+        if let Some(at) = symbols.iter().position(|&symbol| symbol == NONE) {
+            return Err(no_such_byte(piece[at]));
+        }
+        apply::<false>(&self.rules, symbols, scratch);
+        Ok(())
+    }
+}
+
+impl Worker {
+    fn encode_pieces<I: Id>(&mut self, bpe: &Bpe, narrow: bool, text: &str, out: &mut Vec<I>) -> Result<()> {
+        let bytes = text.as_bytes();
+        if u32::try_from(bytes.len()).is_err() {
+            return Err(Error::Invalid("a text of over 4 GB without a place to cut: divide it".into()));
+        }
+        let mut failed = Ok(());
+        bpe.pattern.split(text, usize::MAX, |start, end| {
+            let key = Key::short(bytes, start, end);
+            if let Some(key) = &key {
+                self.cache.prefetch(key.hash);
+            }
+            self.pending.push((key, start as u32, end as u32));
+            if self.pending.len() == PENDING && failed.is_ok() {
+                failed = self.settle(bpe, narrow, bytes, out);
+            }
+        });
+        failed?;
+        self.settle(bpe, narrow, bytes, out)
+    }
+
+    fn settle<I: Id>(&mut self, bpe: &Bpe, narrow: bool, bytes: &[u8], out: &mut Vec<I>) -> Result<()> {
+        // Room for a whole entry a piece, so that every one can be written at full width.
+        out.reserve(self.pending.len() * 8);
+        let mut pending = std::mem::take(&mut self.pending);
+        for &(key, start, end) in &pending {
+            let piece = &bytes[start as usize..end as usize];
+            match key {
+                Some(key) => {
+                    let packed = match self.cache.get(&key) {
+                        Some(packed) => packed,
+                        None => {
+                            bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
+                            let Some(packed) = Packed::new(&self.symbols, narrow) else {
+                                out.extend(self.symbols.iter().map(|&id| I::from_u32(id)));
+                                out.reserve(PENDING * 8);
+                                continue;
+                            };
+                            self.cache.put(&key, packed);
+                            packed
+                        }
+                    };
+                    write_packed(packed, narrow, out);
+                }
+                None if piece.len() <= LONG_PIECE => {
+                    if let Some(ids) = self.cache.get_long(piece) {
+                        out.extend(ids.iter().map(|&id| I::from_u32(id)));
+                    } else {
+                        bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
+                        self.cache.put_long(piece, &self.symbols);
+                        out.extend(self.symbols.iter().map(|&id| I::from_u32(id)));
+                    }
+                    out.reserve(PENDING * 8);
+                }
+                None => {
+                    bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
+                    out.extend(self.symbols.iter().map(|&id| I::from_u32(id)));
+                    out.reserve(PENDING * 8);
+                }
+            }
+        }
+        pending.clear();
+        self.pending = pending;
+        Ok(())
+    }
+}
+
+#[inline(always)]
+fn write_packed<I: Id>(packed: Packed, narrow: bool, out: &mut Vec<I>) {
+    let length = packed.len();
+    let mut all = packed.all();
+    debug_assert!(out.capacity() - out.len() >= 8);
+    // SAFETY: `settle` keeps room for 8 ids a pending piece, and an entry holds at most 7.
+    unsafe {
+        let end = out.as_mut_ptr().add(out.len());
+        if narrow && I::NARROW {
+            end.cast::<u128>().write_unaligned(all);
+        } else {
+            let bits = if narrow { 16 } else { 24 };
+            for n in 0..length {
+                end.add(n).write(I::from_u32(all as u32 & ((1 << bits) - 1)));
+                all >>= bits;
+            }
+        }
+        out.set_len(out.len() + length);
+    }
+}

@@ -1,0 +1,227 @@
+//! The encoder and its streams as Python classes.
+
+use super::{Stash, pattern, raise, watcher};
+use crate::bpe::Rules;
+use crate::encode::{self, Batch, Bpe, Id, Model, encode_batch};
+use crate::error::{Error, Result};
+use crate::pairs::NONE;
+use crate::specials::Specials;
+use numpy::{Element, PyArray1};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Text -> ids. Built by `ramlet.Tokenizer`, which knows the files; safe to use from many threads.
+#[pyclass(frozen)]
+pub struct Encoder {
+    shared: Arc<Shared>,
+}
+
+pub struct Shared {
+    encoder: encode::Encoder,
+    /// The bytes of every id, for decoding; empty where there is no such id.
+    tokens: Vec<Box<[u8]>>,
+}
+
+impl Shared {
+    pub fn stable_prefix_plain(&self, text: &str) -> usize {
+        self.encoder.stable_prefix(text, &no_specials(), STREAM_PIECE)
+    }
+}
+
+fn no_specials() -> Specials {
+    Specials::new(&[]).expect("nothing to go wrong")
+}
+
+/// In a stream a piece without an end must be cut somewhere, or it would be held as a whole.
+const STREAM_PIECE: usize = 1 << 20;
+
+impl Encoder {
+    pub fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+
+    fn build(model: Model, tokens: Vec<Box<[u8]>>, added: &[(String, u32)], largest_id: u32, cache_bytes: usize) -> Result<Self> {
+        let encoder = encode::Encoder::new(model, added, largest_id, cache_bytes)?;
+        Ok(Encoder { shared: Arc::new(Shared { encoder, tokens }) })
+    }
+}
+
+type Special = (String, u32);
+
+fn specials_of(specials: Vec<Special>) -> Result<(Specials, Vec<u32>)> {
+    let (names, ids): (Vec<String>, Vec<u32>) = specials.into_iter().unzip();
+    Ok((Specials::new(&names)?, ids))
+}
+
+#[pymethods]
+impl Encoder {
+    /// `tokens[id]` are the token's bytes (None: no such id); `merges` are (left id, right id, merged
+    /// id) by rank, or all of one rank with its merged token (`rank_by_id`, as in a tiktoken file).
+    #[staticmethod]
+    #[pyo3(signature = (tokens, merges, *, pattern_name, ignore_merges, rank_by_id, nfc, added, cache_bytes))]
+    #[allow(clippy::too_many_arguments)]
+    fn bpe(
+        py: Python<'_>,
+        tokens: &Bound<'_, PyList>,
+        merges: Vec<(u32, u32, u32)>,
+        pattern_name: &str,
+        ignore_merges: bool,
+        rank_by_id: bool,
+        nfc: bool,
+        added: Vec<(String, u32)>,
+        cache_bytes: usize,
+    ) -> PyResult<Self> {
+        let tokens = tokens
+            .iter()
+            .map(|token| Ok(Box::from(token.extract::<Option<&[u8]>>()?.unwrap_or_default())))
+            .collect::<PyResult<Vec<Box<[u8]>>>>()?;
+        let mut bytes = [NONE; 256];
+        for (id, token) in tokens.iter().enumerate() {
+            if let [byte] = **token {
+                bytes[byte as usize] = id as u32;
+            }
+        }
+        let known = |id: u32| (id as usize) < tokens.len();
+        if merges.iter().any(|&(left, right, made)| !known(left) || !known(right) || !known(made)) {
+            return Err(raise(py, Error::Invalid("a merge names an id that the vocabulary lacks".into())));
+        }
+        let whole = ignore_merges.then(|| {
+            let named = tokens.iter().enumerate().filter(|(_, token)| !token.is_empty());
+            named.map(|(id, token)| (token.clone(), id as u32)).collect::<HashMap<_, _>>()
+        });
+        let rules = if rank_by_id { Rules::ranked_by_id(&merges) } else { Rules::new(merges.iter().copied()) };
+        let largest = (tokens.len() as u32).saturating_sub(1).max(added.iter().map(|added| added.1).max().unwrap_or(0));
+        pattern(pattern_name)
+            .and_then(|pattern| Self::build(Model::Bpe(Bpe { pattern, bytes, rules, whole, nfc }), tokens, &added, largest, cache_bytes))
+            .map_err(|error| raise(py, error))
+    }
+
+    /// One id a character. `unknown` is the id of every other character; without it they are an error.
+    #[staticmethod]
+    #[pyo3(signature = (characters, unknown, *, added, cache_bytes))]
+    fn characters(py: Python<'_>, characters: Vec<(char, u32)>, unknown: Option<u32>, added: Vec<(String, u32)>, cache_bytes: usize) -> PyResult<Self> {
+        let size = characters.iter().map(|&(character, _)| character as usize + 1).max().unwrap_or(0);
+        let mut ids = vec![NONE; size];
+        let largest = characters.iter().map(|&(_, id)| id).chain(unknown).chain(added.iter().map(|added| added.1)).max().unwrap_or(0);
+        let mut tokens: Vec<Box<[u8]>> = vec![Box::default(); largest as usize + 1];
+        for (character, id) in characters {
+            ids[character as usize] = id;
+            tokens[id as usize] = character.to_string().into_bytes().into();
+        }
+        Self::build(Model::Characters { ids, unknown }, tokens, &added, largest, cache_bytes).map_err(|error| raise(py, error))
+    }
+
+    /// Whether every id fits two bytes.
+    #[getter]
+    fn narrow(&self) -> bool {
+        self.shared.encoder.is_narrow()
+    }
+
+    #[pyo3(signature = (text, specials))]
+    fn encode(&self, py: Python<'_>, text: &str, specials: Vec<Special>) -> PyResult<Vec<u32>> {
+        let stash = Stash::default();
+        let result = py.detach(|| {
+            let (specials, ids) = specials_of(specials)?;
+            encode_batch::<u32>(&self.shared.encoder, &[text], &specials, &ids, 1, &mut watcher(&stash, None))
+        });
+        Ok(stash.raise(py, result)?.ids)
+    }
+
+    /// The ids of all texts in one array (uint16 where they fit and `wide` is not asked for, else
+    /// uint32), and in another (uint64) where each text ends in it.
+    #[pyo3(signature = (texts, specials, *, threads, wide))]
+    fn encode_batch<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<Bound<'py, PyString>>,
+        specials: Vec<Special>,
+        threads: usize,
+        wide: bool,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
+        let texts = texts.iter().map(|text| text.to_str()).collect::<PyResult<Vec<&str>>>()?;
+        let run = Run { shared: &self.shared, texts: &texts, specials, threads };
+        if wide || !self.shared.encoder.is_narrow() { run.arrays::<u32>(py) } else { run.arrays::<u16>(py) }
+    }
+
+    /// A stream that gives the ids of one text that comes in parts.
+    #[pyo3(signature = (specials))]
+    fn stream(&self, py: Python<'_>, specials: Vec<Special>) -> PyResult<EncodeStream> {
+        let (specials, ids) = specials_of(specials).map_err(|error| raise(py, error))?;
+        Ok(EncodeStream { shared: self.shared(), specials, ids, held: Mutex::default() })
+    }
+
+    /// The bytes of the tokens, one after another.
+    fn decode<'py>(&self, py: Python<'py>, ids: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
+        let mut bytes = Vec::with_capacity(ids.len() * 4);
+        for id in ids {
+            match self.shared.tokens.get(id as usize) {
+                Some(token) => bytes.extend_from_slice(token),
+                None => {
+                    let last = self.shared.tokens.len() - 1;
+                    return Err(raise(py, Error::Invalid(format!("there is no token {id}: ids go up to {last}"))));
+                }
+            }
+        }
+        Ok(PyBytes::new(py, &bytes))
+    }
+}
+
+struct Run<'a> {
+    shared: &'a Shared,
+    texts: &'a [&'a str],
+    specials: Vec<Special>,
+    threads: usize,
+}
+
+impl Run<'_> {
+    fn arrays<'py, I: Id + Element>(self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
+        let stash = Stash::default();
+        let result = py.detach(|| {
+            let (specials, ids) = specials_of(self.specials)?;
+            encode_batch::<I>(&self.shared.encoder, self.texts, &specials, &ids, self.threads, &mut watcher(&stash, None))
+        });
+        let Batch { ids, ends } = stash.raise(py, result)?;
+        Ok((PyArray1::from_vec(py, ids).into_any(), PyArray1::from_vec(py, ends)))
+    }
+}
+
+/// Holds back only what the next part could still change.
+#[pyclass(frozen)]
+pub struct EncodeStream {
+    shared: Arc<Shared>,
+    specials: Specials,
+    ids: Vec<u32>,
+    held: Mutex<String>,
+}
+
+impl EncodeStream {
+    fn take(&self, py: Python<'_>, more: &str, last: bool) -> PyResult<Vec<u32>> {
+        let stash = Stash::default();
+        let result = py.detach(|| {
+            let mut held = self.held.lock().unwrap();
+            held.push_str(more);
+            let encoder = &self.shared.encoder;
+            let mut ready = if last { held.len() } else { encoder.stable_prefix(&held, &self.specials, usize::MAX) };
+            if ready == 0 && held.len() > 2 * STREAM_PIECE {
+                ready = encoder.stable_prefix(&held, &self.specials, STREAM_PIECE);
+            }
+            let batch = encode_batch::<u32>(encoder, &[&held[..ready]], &self.specials, &self.ids, 1, &mut watcher(&stash, None))?;
+            held.drain(..ready);
+            Ok(batch.ids)
+        });
+        stash.raise(py, result)
+    }
+}
+
+#[pymethods]
+impl EncodeStream {
+    fn push(&self, py: Python<'_>, text: &str) -> PyResult<Vec<u32>> {
+        self.take(py, text, false)
+    }
+
+    fn finish(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        self.take(py, "", true)
+    }
+}

@@ -1,0 +1,113 @@
+//! The Python bindings: the only folder that knows PyO3. Coarse calls, with the GIL released inside.
+
+mod encode;
+mod read;
+mod train;
+
+use crate::crew::Progress;
+use crate::error::{Error, Result};
+use crate::split::Pattern;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex};
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<encode::Encoder>()?;
+    module.add_class::<encode::EncodeStream>()?;
+    module.add_class::<read::Reader>()?;
+    module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
+    module.add_function(wrap_pyfunction!(train::train_bpe, module)?)?;
+    module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(pattern_regex, module)?)?;
+    module.add_function(wrap_pyfunction!(recognise_pattern, module)?)?;
+    Ok(())
+}
+
+/// A name, a known spelling of one, or any other regex.
+fn pattern(text: &str) -> Result<Pattern> {
+    if let Some(pattern) = Pattern::named(text).or_else(|| Pattern::recognise(text)) {
+        return Ok(pattern);
+    }
+    Pattern::custom(text).map_err(|reason| Error::Invalid(format!("the pattern {text:?} is not a regex that can be used: {reason}")))
+}
+
+/// The reference regex of a named pattern.
+#[pyfunction]
+fn pattern_regex(py: Python<'_>, name: &str) -> PyResult<String> {
+    pattern(name).map(|pattern| pattern.regex().to_owned()).map_err(|error| raise(py, error))
+}
+
+/// The name of the pattern that a regex is a known spelling of.
+#[pyfunction]
+fn recognise_pattern(regex: &str) -> Option<&'static str> {
+    Some(match Pattern::recognise(regex)? {
+        Pattern::Gpt2 => "gpt2",
+        Pattern::Cl100k => "cl100k",
+        Pattern::O200k => "o200k",
+        Pattern::Llama3 => "llama3",
+        Pattern::Qwen2 => "qwen2",
+        Pattern::Whole => "whole",
+        Pattern::Custom(_) => return None,
+    })
+}
+
+/// The exception of `ramlet.errors` that an error of ours is.
+fn raise(py: Python<'_>, error: Error) -> PyErr {
+    let class = match &error {
+        Error::Io { .. } => "SourceError",
+        Error::Changed { .. } => "SourceChanged",
+        Error::Broken { .. } | Error::MissingField { .. } | Error::NotUtf8 { .. } => "BrokenInput",
+        Error::Window { .. } | Error::Budget { .. } => "BudgetError",
+        Error::DiskFull { .. } => "DiskFull",
+        Error::Cancelled => "Interrupted",
+        Error::Invalid(_) => "SettingsError",
+    };
+    let made = py
+        .import("ramlet.errors")
+        .and_then(|errors| errors.getattr(class))
+        .and_then(|class| class.call1((error.to_string(),)));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(_) => PyRuntimeError::new_err(error.to_string()),
+    }
+}
+
+/// Python's own exceptions on their way through code that does not know them: whoever meets one
+/// puts it here and cancels, and it is raised at the end in place of the cancellation.
+#[derive(Default, Clone)]
+struct Stash(Arc<Mutex<Option<PyErr>>>);
+
+impl Stash {
+    fn keep<T>(&self, result: PyResult<T>) -> Result<T> {
+        result.map_err(|error| {
+            self.0.lock().unwrap().get_or_insert(error);
+            Error::Cancelled
+        })
+    }
+
+    fn raise<T>(&self, py: Python<'_>, result: Result<T>) -> PyResult<T> {
+        result.map_err(|error| self.0.lock().unwrap().take().unwrap_or_else(|| raise(py, error)))
+    }
+}
+
+/// Notices Ctrl-C and tells the callback, if there is one, `(stage, done, total)`.
+fn watcher<'a>(stash: &'a Stash, callback: Option<&'a Py<PyAny>>) -> impl FnMut(&Progress) -> Result<()> + 'a {
+    const STAGES: [&str; 3] = ["counting", "sorting", "merging"];
+    let mut last: Option<std::time::Instant> = None;
+    move |progress| {
+        use std::sync::atomic::Ordering::Relaxed;
+        if last.is_some_and(|last| last.elapsed() < std::time::Duration::from_millis(45)) {
+            return Ok(());
+        }
+        last = Some(std::time::Instant::now());
+        stash.keep(Python::attach(|py| {
+            py.check_signals()?;
+            if let Some(callback) = callback {
+                let stage = STAGES[progress.stage.load(Relaxed) as usize];
+                callback.call1(py, (stage, progress.done.load(Relaxed), progress.total.load(Relaxed)))?;
+            }
+            Ok(())
+        }))
+    }
+}

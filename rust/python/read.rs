@@ -1,0 +1,188 @@
+//! Files given by Python, read by the core.
+
+use super::{Stash, raise, watcher};
+use crate::crew::{Progress, crew};
+use crate::error::{Error, Result};
+use crate::source::{Block, Compression, Counters, Documents, FileSpec, Format, ReadOptions, Sources, StablePrefix};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// How Python asks for sources to be read: the keys of `ramlet.sources.ReadSettings`.
+pub struct Input {
+    documents: Documents,
+    text_field: String,
+    skip_broken: bool,
+}
+
+impl Input {
+    pub fn from_dict(read: &Bound<'_, PyDict>) -> PyResult<Input> {
+        let py = read.py();
+        let get = |key: &str| read.get_item(key)?.ok_or_else(|| raise(py, Error::Invalid(format!("no setting {key:?}"))));
+        let documents = match get("documents")?.extract::<&str>()? {
+            "file" => Documents::File,
+            "line" => Documents::Line,
+            "separator" => Documents::Separator(get("separator")?.extract()?),
+            other => return Err(raise(py, Error::Invalid(format!("documents are 'file', 'line' or 'separator', not {other:?}")))),
+        };
+        Ok(Input {
+            documents,
+            text_field: get("text_field")?.extract()?,
+            skip_broken: get("skip_broken")?.extract()?,
+        })
+    }
+
+    pub fn options(&self, block_bytes: usize, window_bytes: u64, spill_dir: PathBuf, stable_prefix: StablePrefix) -> ReadOptions {
+        ReadOptions {
+            documents: self.documents.clone(),
+            text_field: self.text_field.clone(),
+            skip_broken: self.skip_broken,
+            block_bytes,
+            window_bytes,
+            spill_dir,
+            stable_prefix,
+        }
+    }
+
+    /// Reads what the iterator names: tuples of path, format, compression and size (-1: not known).
+    pub fn sources(&self, files: Py<PyAny>, lanes: usize, options: ReadOptions, stash: &Stash) -> Result<Sources> {
+        let stash = stash.clone();
+        Sources::new(Box::new(move || next_file(&files, &stash)), lanes, options)
+    }
+}
+
+fn next_file(files: &Py<PyAny>, stash: &Stash) -> Result<Option<FileSpec>> {
+    let next = stash.keep(Python::attach(|py| {
+        let Some(item) = files.bind(py).try_iter()?.next() else { return Ok(None) };
+        item?.extract::<(PathBuf, String, String, i64)>().map(Some)
+    }))?;
+    let Some((path, format, compression, size)) = next else { return Ok(None) };
+    let unknown = |what: &str| Error::Invalid(format!("{} has an unknown {what}", path.display()));
+    Ok(Some(FileSpec {
+        format: Format::named(&format).ok_or_else(|| unknown("format"))?,
+        compression: Compression::named(&compression).ok_or_else(|| unknown("compression"))?,
+        size: u64::try_from(size).ok(),
+        path,
+    }))
+}
+
+pub fn counters_dict<'py>(py: Python<'py>, counters: &Counters) -> PyResult<Bound<'py, PyDict>> {
+    let all = PyDict::new(py);
+    all.set_item("files", counters.files)?;
+    all.set_item("documents", counters.documents)?;
+    all.set_item("bytes_on_disk", counters.bytes_on_disk)?;
+    all.set_item("text_bytes", counters.text_bytes)?;
+    all.set_item("invalid_utf8", counters.invalid_utf8)?;
+    all.set_item("lone_surrogates", counters.lone_surrogates)?;
+    all.set_item("null_text", counters.null_text)?;
+    all.set_item("broken_json", counters.broken_json)?;
+    all.set_item("missing_field", counters.missing_field)?;
+    all.set_item("not_a_string", counters.not_a_string)?;
+    all.set_item("broken_files", counters.broken_files)?;
+    all.set_item("examples", PyList::new(py, &counters.examples)?)?;
+    Ok(all)
+}
+
+/// Hands out text a block at a time: `next_batch()` is a list of (text, whether a document ends there).
+#[pyclass(frozen)]
+pub struct Reader {
+    sources: Sources,
+    block: Mutex<Block>,
+    stash: Stash,
+}
+
+#[pymethods]
+impl Reader {
+    /// Texts are cut where `encoder` can encode the parts one by one.
+    #[new]
+    #[pyo3(signature = (files, read, *, encoder, block_bytes, window_bytes, spill_dir))]
+    fn new(
+        py: Python<'_>,
+        files: Py<PyAny>,
+        read: &Bound<'_, PyDict>,
+        encoder: Option<Py<super::encode::Encoder>>,
+        block_bytes: usize,
+        window_bytes: u64,
+        spill_dir: PathBuf,
+    ) -> PyResult<Self> {
+        let input = Input::from_dict(read)?;
+        let cut: StablePrefix = match encoder {
+            Some(encoder) => {
+                let shared = encoder.get().shared();
+                Box::new(move |text| shared.stable_prefix_plain(text))
+            }
+            None => Box::new(str::len),
+        };
+        let options = input.options(block_bytes, window_bytes, spill_dir, cut);
+        let stash = Stash::default();
+        let sources = input.sources(files, 1, options, &stash).map_err(|error| raise(py, error))?;
+        Ok(Reader { sources, block: Mutex::default(), stash })
+    }
+
+    fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let mut block = std::mem::take(&mut *self.block.lock().unwrap());
+        let more = py.detach(|| self.sources.next_block(0, &mut block));
+        let list = match self.stash.raise(py, more)? {
+            false => None,
+            true => {
+                let batch: Vec<_> = block.iter().map(|(fragment, text)| (text, fragment.ends_document)).collect();
+                Some(PyList::new(py, batch)?)
+            }
+        };
+        *self.block.lock().unwrap() = block;
+        Ok(list)
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        counters_dict(py, &self.sources.counters())
+    }
+}
+
+/// Every character of the sources with its count.
+#[pyfunction]
+#[pyo3(signature = (files, read, *, threads, block_bytes, window_bytes, spill_dir, total_bytes, progress))]
+#[allow(clippy::too_many_arguments)]
+pub fn count_characters<'py>(
+    py: Python<'py>,
+    files: Py<PyAny>,
+    read: &Bound<'py, PyDict>,
+    threads: usize,
+    block_bytes: usize,
+    window_bytes: u64,
+    spill_dir: PathBuf,
+    total_bytes: u64,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+    let stash = Stash::default();
+    let input = Input::from_dict(read)?;
+    let options = input.options(block_bytes, window_bytes, spill_dir, Box::new(str::len));
+    let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
+    let told = Progress::default();
+    told.total.store(total_bytes, std::sync::atomic::Ordering::Relaxed);
+    let mut watch = watcher(&stash, progress.as_ref());
+    let counted = py.detach(|| {
+        let mut watch = |progress: &Progress| {
+            progress.done.store(sources.counters().bytes_on_disk, std::sync::atomic::Ordering::Relaxed);
+            watch(progress)
+        };
+        crew(threads, &told, &mut watch, |worker| {
+            let mut counts = vec![0u64; char::MAX as usize + 1]; // touched only where text is
+            let mut block = Block::new();
+            while sources.next_block(worker, &mut block)? {
+                told.check()?;
+                for (_, text) in block.iter() {
+                    text.chars().for_each(|character| counts[character as usize] += 1);
+                }
+            }
+            Ok(counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, count)| (at as u32, *count)).collect::<Vec<_>>())
+        })
+    });
+    let all = PyDict::new(py);
+    for (code, count) in stash.raise(py, counted)?.into_iter().flatten() {
+        let character = char::from_u32(code).expect("counted from chars");
+        let before: u64 = all.get_item(character)?.map_or(Ok(0), |count| count.extract())?;
+        all.set_item(character, before + count)?;
+    }
+    Ok((all, counters_dict(py, &sources.counters())?))
+}

@@ -1,0 +1,184 @@
+//! `train_bpe`: the trainer's spine behind one call.
+
+use super::read::{Input, counters_dict};
+use super::{Stash, pattern, raise, watcher};
+use crate::count::Feed;
+use crate::crew::Progress;
+use crate::error::{Error, Result};
+use crate::merge::vocabulary::TieBreak;
+use crate::source::{Block, Fragment, Sources};
+use crate::specials::Specials;
+use crate::train::{Settings, Shares, train};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The least memory with which `train_bpe` works, beyond what the process holds already.
+#[pyfunction]
+pub fn least_memory(threads: usize, tokens: usize) -> usize {
+    Shares::least(threads, tokens)
+}
+
+/// Texts from a Python iterator: each item is a list of documents.
+struct Texts<'a> {
+    iterator: Py<PyAny>,
+    stash: &'a Stash,
+    taken: Mutex<bool>,
+    documents: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Feed for Texts<'_> {
+    fn next_block(&self, _: usize, block: &mut Block) -> Result<bool> {
+        let mut exhausted = self.taken.lock().unwrap();
+        block.text.clear();
+        block.fragments.clear();
+        if *exhausted {
+            return Ok(false);
+        }
+        let more = self.stash.keep(Python::attach(|py| {
+            let Some(item) = self.iterator.bind(py).try_iter()?.next() else { return Ok(false) };
+            for (document, text) in item?.try_iter()?.enumerate() {
+                let text = text?;
+                let start = block.text.len();
+                block.text.push_str(text.extract::<&str>()?);
+                let end = block.text.len();
+                block.fragments.push(Fragment { start, end, file: 0, document: document as u64, ends_document: true });
+            }
+            Ok(true)
+        }))?;
+        *exhausted = !more;
+        self.documents.fetch_add(block.fragments.len() as u64, Relaxed);
+        self.bytes.fetch_add(block.text.len() as u64, Relaxed);
+        Ok(more)
+    }
+
+    fn position(&self) -> Option<String> {
+        None
+    }
+
+    fn resume(&self, _: &str) -> Result<()> {
+        Err(Error::Invalid("an iterator cannot go on where another one stopped: start anew".into()))
+    }
+
+    fn bytes_read(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (
+    *, files, texts, total_bytes, read, pattern_name, specials, tokens, min_frequency, max_token_bytes, tie_break,
+    threads, memory, resident_limit, work_dir, signature, checkpoint_seconds, progress
+))]
+#[allow(clippy::too_many_arguments)]
+pub fn train_bpe<'py>(
+    py: Python<'py>,
+    files: Option<Py<PyAny>>,
+    texts: Option<Py<PyAny>>,
+    total_bytes: u64,
+    read: &Bound<'py, PyDict>,
+    pattern_name: &str,
+    specials: Vec<String>,
+    tokens: usize,
+    min_frequency: u64,
+    max_token_bytes: usize,
+    tie_break: &str,
+    threads: usize,
+    memory: usize,
+    resident_limit: u64,
+    work_dir: std::path::PathBuf,
+    signature: String,
+    checkpoint_seconds: f64,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let stash = Stash::default();
+    let prepared = (|| {
+        let pattern = pattern(pattern_name)?;
+        let shares = Shares::new(memory, threads, tokens)?;
+        let tie_break = match tie_break {
+            "hf" => TieBreak::SmallestIds,
+            "bytes" => TieBreak::GreatestBytes,
+            other => return Err(Error::Invalid(format!("the tie break is 'hf' or 'bytes', not {other:?}"))),
+        };
+        Ok((pattern, shares, tie_break))
+    })();
+    let (pattern, shares, tie_break) = prepared.map_err(|error| raise(py, error))?;
+    let settings = Settings {
+        pattern: pattern.clone(),
+        specials: specials.clone(),
+        tokens,
+        min_frequency,
+        max_token_bytes,
+        tie_break,
+        threads,
+        memory,
+        resident_limit,
+        work_dir,
+        signature,
+        checkpoint_every: Duration::from_secs_f64(checkpoint_seconds.clamp(0.0, 1e9)),
+    };
+    let told = Progress::default();
+    told.total.store(total_bytes, Relaxed);
+    let input = Input::from_dict(read)?;
+    let result = match (files, texts) {
+        (Some(files), None) => {
+            let cut_out = Specials::new(&specials).map_err(|error| raise(py, error))?;
+            let cut = {
+                let pattern = pattern.clone();
+                Box::new(move |text: &str| cut_out.stable_prefix(&pattern, text, crate::count::MAX_PIECE))
+            };
+            let options = input.options(shares.block_bytes, shares.window_bytes, settings.work_dir.clone(), cut);
+            let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
+            let outcome = py.detach(|| train(&sources, &settings, &told, &mut watcher(&stash, progress.as_ref())));
+            (outcome, Counts::Sources(sources))
+        }
+        (None, Some(texts)) => {
+            let feed = Texts {
+                iterator: texts.bind(py).try_iter()?.into_any().unbind(),
+                stash: &stash,
+                taken: Mutex::new(false),
+                documents: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+            };
+            let outcome = py.detach(|| train(&feed, &settings, &told, &mut watcher(&stash, progress.as_ref())));
+            (outcome, Counts::Texts(feed.documents.into_inner(), feed.bytes.into_inner()))
+        }
+        _ => return Err(raise(py, Error::Invalid("give either files or texts".into()))),
+    };
+    let (outcome, counts) = result;
+    let trained = stash.raise(py, outcome)?;
+    let all = PyDict::new(py);
+    let tokens = trained.vocabulary.tokens().iter().map(|token| PyBytes::new(py, token));
+    all.set_item("tokens", PyList::new(py, tokens)?)?;
+    all.set_item("merges", PyList::new(py, trained.vocabulary.merges.iter().copied())?)?;
+    let counters = match counts {
+        Counts::Sources(sources) => counters_dict(py, &sources.counters())?,
+        Counts::Texts(documents, bytes) => {
+            let counters = PyDict::new(py);
+            counters.set_item("documents", documents)?;
+            counters.set_item("text_bytes", bytes)?;
+            counters
+        }
+    };
+    all.set_item("read", counters)?;
+    all.set_item("pieces", trained.totals.pieces)?;
+    all.set_item("cut_pieces", trained.totals.cut_pieces)?;
+    all.set_item("distinct_pieces", trained.distinct)?;
+    all.set_item("spilled_runs", trained.totals.runs)?;
+    all.set_item("merge_phases", trained.course.phases)?;
+    all.set_item("regex_failures", pattern.failures())?;
+    let seconds = PyDict::new(py);
+    for (name, value) in ["counting", "sorting", "merging"].iter().zip(trained.seconds) {
+        seconds.set_item(name, value)?;
+    }
+    all.set_item("seconds", seconds)?;
+    Ok(all)
+}
+
+enum Counts {
+    Sources(Sources),
+    Texts(u64, u64),
+}

@@ -1,0 +1,37 @@
+"""What the tests share: slow ones on demand, and running the command as a user does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RunRamlet = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests that take over ten seconds")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="slow; run with --slow"))
+
+
+@pytest.fixture
+def ramlet(tmp_path: Path) -> RunRamlet:
+    """Runs `ramlet ARGUMENTS` in a process of its own, in the test's folder."""
+
+    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        settings = {"cwd": tmp_path, "env": {**os.environ, "COLUMNS": "100"}, **options}
+        command = [sys.executable, "-m", "ramlet", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)  # type: ignore[call-overload,no-any-return]
+
+    return run

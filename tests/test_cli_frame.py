@@ -1,0 +1,343 @@
+"""The frame around the commands: errors in one place, option names, help, and the line of progress."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import ramlet as package
+from conftest import RunRamlet
+from ramlet import cli
+from ramlet.budget import Budget, Meter
+from ramlet.cli import progress as progress_module
+from ramlet.cli.progress import Progress
+
+TOY = '''
+"""A command that does what it is told, to try the frame with."""
+from __future__ import annotations
+import sys, time
+from typing import Annotated
+import typer
+from ramlet import errors
+from ramlet.cli.options import Debug, Inputs, Json, Memory, Quiet, new_app
+
+app = new_app("Tries the frame.")
+
+@app.command()
+def run(
+    inputs: Inputs,
+    tokens_per_shard: Annotated[int, typer.Option(help="How many.")] = 7,
+    separator: Annotated[str, typer.Option()] = "",
+    memory: Memory = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Does it."""
+    what = inputs[0]
+    if what == "ramlet-error":
+        raise errors.SourceError("no such file or folder: x; did you mean y?")
+    if what == "interrupt":
+        raise KeyboardInterrupt
+    if what == "interrupted":
+        raise errors.Interrupted("between two batches")
+    if what == "sleep":
+        print("asleep", flush=True)
+        time.sleep(60)
+    if what == "bug":
+        raise ZeroDivisionError("what a\\nday")
+    if what == "panic":
+        raise type("PanicException", (BaseException,), {})("index out of bounds")
+    if what == "disk":
+        open("/nowhere/at/all", "w")
+    if what == "memory":
+        raise MemoryError
+    if what == "flood":
+        for number in range(10**6):
+            print(number)
+    print(inputs, tokens_per_shard, repr(separator), memory, json, quiet, debug)
+
+@app.command()
+def other() -> None:
+    """Does nothing."""
+
+def add_to(root: typer.Typer) -> None:
+    root.add_typer(app, name="toy")
+'''
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> list[str]:
+    """The command line of `ramlet` with one more command, `toy`."""
+    (tmp_path / "toy_command.py").write_text(TOY)
+    start = f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        from ramlet import cli
+        cli.COMMANDS["toy"] = "toy_command"
+        sys.exit(cli.main())
+    """
+    (tmp_path / "start.py").write_text(textwrap.dedent(start))
+    return [sys.executable, str(tmp_path / "start.py")]
+
+
+def run(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("what", "code", "sentence"),
+        [
+            ("ramlet-error", 1, "error: no such file or folder: x; did you mean y?"),
+            ("interrupt", 130, "interrupted; run the same command to go on"),
+            ("interrupted", 130, "interrupted; run the same command to go on"),
+            ("disk", 1, "error: /nowhere/at/all: No such file or directory"),
+            ("memory", 1, "error: the machine is out of memory: give a smaller --memory, or free some"),
+            (
+                "bug",
+                1,
+                "error: ZeroDivisionError: what a day; this is a defect of ramlet, "
+                "run it again with --debug to see where",
+            ),
+            (
+                "panic",
+                1,
+                "error: PanicException: index out of bounds; this is a defect of ramlet, "
+                "run it again with --debug to see where",
+            ),
+        ],
+    )
+    def test_one_sentence_and_a_code(self, toy: list[str], what: str, code: int, sentence: str) -> None:
+        done = run(toy, "toy", "run", what)
+        assert (done.returncode, done.stderr, done.stdout) == (code, sentence + "\n", "")
+
+    @pytest.mark.parametrize(("what", "name"), [("ramlet-error", "SourceError"), ("bug", "ZeroDivisionError")])
+    def test_debug_shows_the_traceback(self, toy: list[str], what: str, name: str) -> None:
+        done = run(toy, "toy", "run", what, "--debug")
+        assert done.returncode == 1
+        assert "Traceback (most recent call last)" in done.stderr
+        assert "toy_command.py" in done.stderr
+        assert name in done.stderr.splitlines()[-1 if what != "bug" else -2]
+
+    def test_ctrl_c(self, toy: list[str]) -> None:
+        child = subprocess.Popen(
+            [*toy, "toy", "run", "sleep"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "asleep\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors) == (130, "interrupted; run the same command to go on\n")
+
+    def test_a_closed_pipe_is_no_error(self, toy: list[str]) -> None:
+        child = subprocess.Popen(
+            [*toy, "toy", "run", "flood"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline() == "0\n"
+        child.stdout.close()
+        assert child.stderr.read() == ""
+        assert child.wait(timeout=30) == 141
+        child.stderr.close()
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "sentence", "path"),
+        [
+            (["toy", "run"], "missing argument 'INPUT...'", "ramlet toy run"),
+            (["toy", "run", "x", "--tokens-per-shrd", "3"], "shrd; did you mean --tokens-per-shard?", "ramlet toy run"),
+            (["toy", "run", "x", "--tokens_per_shrd=3"], "did you mean --tokens-per-shard?", "ramlet toy run"),
+            (["toy", "run", "x", "--zzz"], "no such option: --zzz", "ramlet toy run"),
+            (["toy", "run", "x", "--tokens-per-shard", "many"], "'many' is not a valid int", "ramlet toy run"),
+            (["toy", "rnu"], "no such command 'rnu'; did you mean 'run'?", "ramlet toy"),
+            (["tyo"], "no such command 'tyo'; did you mean 'toy'?", "ramlet"),
+            (["--versoin"], "no such option: --versoin; did you mean --version?", "ramlet"),
+        ],
+    )  # fmt: skip
+    def test_wrong_usage_is_told_with_the_nearest(
+        self, toy: list[str], arguments: list[str], sentence: str, path: str
+    ) -> None:
+        done = run(toy, *arguments)
+        told, hint = done.stderr.splitlines()
+        assert done.returncode == 2
+        assert told.startswith("error: ")
+        assert sentence in told
+        assert hint == f"  {path} --help tells what there is"
+        assert done.stdout == ""
+
+    @pytest.mark.parametrize("option", ["--tokens_per_shard", "--tokens-per-shard", "--tokens_per-shard"])
+    def test_underscores_in_option_names_are_hyphens(self, toy: list[str], option: str) -> None:
+        assert run(toy, "toy", "run", "x", option, "3").stdout == "['x'] 3 '' auto False False False\n"
+        assert run(toy, "toy", "run", "x", f"{option}=3").stdout == "['x'] 3 '' auto False False False\n"
+
+    def test_values_and_inputs_keep_their_underscores(self, toy: list[str]) -> None:
+        done = run(toy, "toy", "run", "a_b", "--separator", "_x_", "--memory=2GB")
+        assert done.stdout == "['a_b'] 7 '_x_' 2GB False False False\n"
+
+    def test_shared_options(self, toy: list[str]) -> None:
+        done = run(toy, "toy", "run", "x", "y", "--json", "--quiet", "--debug")
+        assert done.stdout == "['x', 'y'] 7 '' auto True True True\n"
+
+    def test_version(self, ramlet: RunRamlet) -> None:
+        assert ramlet("--version").stdout == f"ramlet {package.__version__}\n"
+
+    def test_versions_agree(self) -> None:
+        root = Path(__file__).parent.parent
+        for name in ("pyproject.toml", "Cargo.toml"):
+            stated = re.search(r'^version = "(.+)"$', (root / name).read_text(), re.MULTILINE)
+            assert stated is not None
+            assert stated[1] == package.__version__, name
+
+    def test_help_by_every_name(self, toy: list[str]) -> None:
+        text = run(toy, "toy", "--help").stdout
+        assert run(toy, "toy", "-h").stdout == run(toy, "toy").stdout == text
+        assert run(toy, "toy").returncode == 0
+        assert "Usage: ramlet toy [OPTIONS] COMMAND [ARGS]..." in text
+        assert re.search(r"^  run +Does it\.$", text, re.MULTILINE)
+
+    def test_help_lists_every_command(self, ramlet: RunRamlet) -> None:
+        text = ramlet().stdout
+        for name in cli.COMMANDS:
+            assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
+
+    def test_a_command_does_not_load_the_others(self, toy: list[str], tmp_path: Path) -> None:
+        (tmp_path / "broken_command.py").write_text("raise SystemExit('loaded')")
+        start = tmp_path / "start.py"
+        start.write_text(start.read_text().replace("sys.exit(", "cli.COMMANDS['broken'] = 'broken_command'\nsys.exit("))
+        assert run(toy, "toy", "other").returncode == 0
+        assert run(toy, "broken").stderr == "loaded\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What is to be seen in the end: each line as it was last drawn."""
+        return [line.rpartition("\r")[2].replace("\x1b[K", "") for line in self.getvalue().split("\n")]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress_module, "time", clock)
+    monkeypatch.setenv("COLUMNS", "120")
+    return clock
+
+
+class TestProgress:
+    def test_what_how_much_speed_time_left_memory(self, clock: Clock) -> None:
+        screen = Terminal()
+        meter = Meter(Budget.parse("2GB"))
+        meter._current = 812_000_000
+        progress = Progress(meter, stream=screen)
+        for second in range(4):
+            progress.update("counting", second * 400e6, 4e9)
+            clock.now += 1
+        assert screen.lines() == [
+            "counting   1.20 GB of 4.00 GB    30%   400 MB/s   7.0 s left   memory 812 MB of 2.00 GB"
+        ]
+
+    def test_a_stage_that_ends_keeps_its_line(self, clock: Clock) -> None:
+        screen = Terminal()
+        with Progress(stream=screen) as progress:
+            progress.update("counting", 0, 4e9)
+            clock.now += 20
+            progress.update("counting", 4e9, 4e9)
+            progress.update("merging", 0, 32_000, "merges")
+            clock.now += 4
+            progress.update("merging", 32_000, 32_000, "merges")
+        assert screen.lines() == [
+            "counting   4.00 GB   in 20 s   200 MB/s",
+            "merging   32,000 merges   in 4.0 s   8,000 merges/s",
+            "",
+        ]
+
+    def test_an_error_leaves_the_line_as_it_stood(self, clock: Clock) -> None:
+        screen = Terminal()
+        with pytest.raises(ZeroDivisionError), Progress(stream=screen) as progress:
+            progress.update("merging", 8_000, 32_000, "merges")
+            raise ZeroDivisionError
+        assert screen.lines() == ["merging   8,000 of 32,000 merges    25%", ""]
+
+    def test_without_a_total(self, clock: Clock) -> None:
+        screen = Terminal()
+        progress = Progress(stream=screen)
+        progress.update("counting", 0)
+        clock.now += 2
+        progress.update("counting", 10e6)
+        assert screen.lines() == ["counting   10.0 MB   5.00 MB/s"]
+
+    def test_speed_is_that_of_the_last_seconds(self, clock: Clock) -> None:
+        screen = Terminal()
+        progress = Progress(stream=screen)
+        done = 0.0
+        for second in range(60):
+            done += 1e9 if second < 30 else 1e6
+            progress.update("counting", done)
+            clock.now += 1
+        assert screen.lines()[0].endswith("1.00 MB/s")
+
+    def test_ten_draws_a_second_at_most(self, clock: Clock) -> None:
+        screen = Terminal()
+        progress = Progress(stream=screen)
+        for step in range(10_000):
+            progress.update("counting", step)
+            clock.now += 0.001
+        assert 90 <= screen.getvalue().count("\r") <= 101
+
+    def test_never_wider_than_the_terminal(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "20")
+        screen = Terminal()
+        Progress(stream=screen).update("a stage with a very long name", 1, 2)
+        assert screen.lines() == ["a stage with a very"]
+
+    @pytest.mark.parametrize(("silent", "terminal"), [(True, True), (False, False)])
+    def test_quiet_when_asked_and_where_no_one_looks(self, silent: bool, terminal: bool) -> None:
+        screen = Terminal() if terminal else io.StringIO()
+        with Progress(silent=silent, stream=screen) as progress:
+            progress.update("counting", 1, 2)
+            time.sleep(0.11)
+            progress.update("counting", 2, 2)
+        assert screen.getvalue() == ""
+
+    def test_examples_in_the_docstrings(self) -> None:
+        results = doctest.testmod(progress_module)
+        assert results.attempted > 0
+        assert results.failed == 0
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [(0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599.6, "1 h 0 min")],
+    )
+    def test_durations(self, seconds: float, text: str) -> None:
+        assert progress_module.format_duration(seconds) == text
+
+
+def test_python_m_ramlet_and_the_script_are_one(ramlet: RunRamlet) -> None:
+    script = Path(sys.executable).parent / "ramlet"
+    done = subprocess.run(
+        [script, "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"}
+    )
+    assert done.stdout == ramlet("--help").stdout
