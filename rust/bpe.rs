@@ -22,7 +22,8 @@ pub struct Rules {
 
 impl Rules {
     pub fn new(merges: impl ExactSizeIterator<Item = (u32, u32, u32)>) -> Self {
-        let mut rules = Rules { ranks: PairMap::with_capacity(merges.len()), made: Vec::with_capacity(merges.len()) };
+        let mut rules =
+            Rules { ranks: PairMap::with_capacity(merges.len()), made: Vec::with_capacity(merges.len()) };
         for (left, right, made) in merges {
             // A pair named twice keeps its first rank: the second can never fire.
             rules.ranks.get_or_insert(left, right, rules.made.len() as u32);
@@ -197,7 +198,9 @@ mod tests {
             let mut merges: Vec<(u32, u32, u32)> = Vec::new();
             for (left, right) in raw {
                 // Low symbols more often than not: their strings meet again.
-                let pick = |n: u32| if n % 3 > 0 { n / 3 % 3 } else { n / 3 % strings.len() as u32 };
+                let pick = |n: u32| {
+                    if n.is_multiple_of(3) { n / 3 % strings.len() as u32 } else { n / 3 % 3 }
+                };
                 let (left, right) = (pick(left), pick(right));
                 let made = strings[left as usize].clone() + &strings[right as usize];
                 let id = strings.iter().position(|s| *s == made).unwrap_or_else(|| {

@@ -9,7 +9,7 @@ use crate::crew::{Progress, Stage, Watch, crew};
 use crate::error::{Error, Result};
 use crate::merge::store::{ChunkBuilder, PieceStore};
 use crate::rss;
-use crate::source::Block;
+use crate::source::{Block, Counters};
 use crate::specials::Specials;
 use crate::spill::{self, PARTITIONS, Run};
 use crate::split::Pattern;
@@ -29,8 +29,8 @@ pub trait Feed: Sync {
     /// Where to go on from, as JSON; `None` where that cannot be.
     fn position(&self) -> Option<String>;
     fn resume(&self, position: &str) -> Result<()>;
-    /// Bytes read so far, in the measure of the total that the watcher knows.
-    fn bytes_read(&self) -> u64;
+    /// What was read so far.
+    fn counters(&self) -> Counters;
 }
 
 pub struct Settings<'a> {
@@ -172,7 +172,7 @@ pub fn count(
         let finished = AtomicUsize::new(0);
         let started = Instant::now();
         let mut watch_clock = |progress: &Progress| {
-            progress.done.store(feed.bytes_read(), Relaxed);
+            progress.done.store(feed.counters().bytes_on_disk, Relaxed);
             pause.fetch_or(started.elapsed() >= settings.checkpoint_every, Relaxed);
             watch(progress)
         };
@@ -186,7 +186,12 @@ pub fn count(
                     break;
                 }
                 for (_, text) in block.iter() {
-                    settings.specials.cut(text, &mut *worker, |worker, part| worker.count(part, settings.pattern, folder), |_, _| ());
+                    settings.specials.cut(
+                        text,
+                        &mut *worker,
+                        |worker, part| worker.count(part, settings.pattern, folder),
+                        |_, _| (),
+                    );
                 }
                 if let Some(error) = worker.error.take() {
                     return Err(error);
@@ -260,7 +265,9 @@ impl Counted {
                 if runs.is_empty() {
                     merge_tables(&tables, partition, &mut add)?;
                 } else {
-                    spill::merge_partition(&runs, partition, memory / threads, |piece, _, count| add(piece, count))?;
+                    spill::merge_partition(&runs, partition, memory / threads, |piece, _, count| {
+                        add(piece, count)
+                    })?;
                 }
                 progress.done.fetch_add(1, Relaxed);
             }
@@ -274,7 +281,11 @@ impl Counted {
 
 const MERGE_BUFFER: usize = 64 << 10;
 
-fn merge_tables(tables: &[CountTable], partition: usize, add: &mut impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
+fn merge_tables(
+    tables: &[CountTable],
+    partition: usize,
+    add: &mut impl FnMut(&[u8], u64) -> Result<()>,
+) -> Result<()> {
     let mut bytes = Vec::new();
     let mut entries: Vec<(u64, std::ops::Range<usize>, u64)> = Vec::new();
     for table in tables {

@@ -12,23 +12,11 @@ pub enum Error {
     /// An input is not what it was when the run was planned. `what` completes "FILE ...".
     Changed { path: PathBuf, what: String },
     /// An input's content is damaged. `what` completes "FILE:LINE ...". `line` counts from 1.
-    Broken {
-        path: PathBuf,
-        line: Option<u64>,
-        what: String,
-    },
+    Broken { path: PathBuf, line: Option<u64>, what: String },
     /// A record lacks the text field, or a table the text column. `found` names what is there, if known.
-    MissingField {
-        path: PathBuf,
-        line: Option<u64>,
-        field: String,
-        found: Vec<String>,
-    },
+    MissingField { path: PathBuf, line: Option<u64>, field: String, found: Vec<String> },
     /// The file is text, but in another encoding.
-    NotUtf8 {
-        path: PathBuf,
-        encoding: &'static str,
-    },
+    NotUtf8 { path: PathBuf, encoding: &'static str },
     /// A compressed file can only be unpacked with a larger window than was granted.
     Window { path: PathBuf, have: u64 },
     /// No room left for temporary files.
@@ -45,20 +33,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub fn io(path: &Path, source: io::Error) -> Error {
-        Error::Io {
-            path: path.to_owned(),
-            source,
-        }
+        Error::Io { path: path.to_owned(), source }
     }
 
     /// For files that we write: a full disk is its own kind, because its way out differs.
     pub fn write(path: &Path, source: io::Error) -> Error {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match source.kind() {
-            StorageFull | QuotaExceeded => Error::DiskFull {
-                path: path.to_owned(),
-                source,
-            },
+            StorageFull | QuotaExceeded => Error::DiskFull { path: path.to_owned(), source },
             _ => Error::io(path, source),
         }
     }
@@ -80,12 +62,7 @@ impl fmt::Display for Error {
                 "{} {what}: repair it, or pass --on-error skip to go on without it",
                 Place(path, *line)
             ),
-            Error::MissingField {
-                path,
-                line,
-                field,
-                found,
-            } => {
+            Error::MissingField { path, line, field, found } => {
                 write!(f, "{} has no field {field:?}", Place(path, *line))?;
                 if !found.is_empty() {
                     write!(f, " (it has {})", found.join(", "))?;
@@ -113,12 +90,9 @@ impl fmt::Display for Error {
                 path.display(),
                 Reason(source)
             ),
-            Error::Budget { need, have, what } => write!(
-                f,
-                "needs at least {}: {what}, but the budget is {}",
-                Bytes(*need),
-                Bytes(*have)
-            ),
+            Error::Budget { need, have, what } => {
+                write!(f, "needs at least {}: {what}, but the budget is {}", Bytes(*need), Bytes(*have))
+            }
             Error::Cancelled => f.write_str("stopped before the end"),
             Error::Invalid(sentence) => f.write_str(sentence),
         }
@@ -192,17 +166,9 @@ mod tests {
             broken.to_string(),
             "a.jsonl:17 is not valid JSON (column 4): repair it, or pass --on-error skip to go on without it"
         );
-        let missing = Error::MissingField {
-            path: "-".into(),
-            line: Some(2),
-            field: "text".into(),
-            found: vec![],
-        };
-        assert!(
-            missing
-                .to_string()
-                .starts_with("standard input:2 has no field \"text\"")
-        );
+        let missing =
+            Error::MissingField { path: "-".into(), line: Some(2), field: "text".into(), found: vec![] };
+        assert!(missing.to_string().starts_with("standard input:2 has no field \"text\""));
         let unreadable = Error::io(Path::new("x"), io::Error::from_raw_os_error(13));
         assert_eq!(unreadable.to_string(), "x: permission denied");
         let full = Error::write(Path::new("/tmp/x"), io::Error::from_raw_os_error(28));
@@ -211,14 +177,7 @@ mod tests {
 
     #[test]
     fn sizes_round_up() {
-        let error = Error::Budget {
-            need: 309_200_001,
-            have: 64_000_000,
-            what: "the merge table".into(),
-        };
-        assert_eq!(
-            error.to_string(),
-            "needs at least 310 MB: the merge table, but the budget is 64 MB"
-        );
+        let error = Error::Budget { need: 309_200_001, have: 64_000_000, what: "the merge table".into() };
+        assert_eq!(error.to_string(), "needs at least 310 MB: the merge table, but the budget is 64 MB");
     }
 }

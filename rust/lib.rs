@@ -1,23 +1,23 @@
 //! The native core of ramlet: loops over bytes and tokens, nothing else.
 //!
 //! Policy, paths and messages live in Python; `python.rs` is the only file that knows it.
+pub mod alphabet;
 pub mod bpe;
+pub mod count;
+pub mod crew;
+pub mod encode;
 pub mod error;
+pub mod merge;
 pub mod pairs;
-pub mod source;
-pub mod table;
-pub mod varint;
 #[cfg(feature = "python")]
 mod python;
-pub mod alphabet;
-pub mod crew;
-pub mod merge;
-pub mod split;
-pub mod unicode;
-pub mod spill;
-pub mod count;
 pub mod rss;
+pub mod source;
 pub mod specials;
-pub mod workdir;
+pub mod spill;
+pub mod split;
+pub mod table;
 pub mod train;
-pub mod encode;
+pub mod unicode;
+pub mod varint;
+pub mod workdir;

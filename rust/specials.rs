@@ -19,9 +19,15 @@ impl Specials {
             None
         } else {
             let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(tokens);
-            Some(built.map_err(|error| Error::Invalid(format!("the special tokens cannot be searched for: {error}")))?)
+            Some(built.map_err(|error| {
+                Error::Invalid(format!("the special tokens cannot be searched for: {error}"))
+            })?)
         };
-        Ok(Specials { automaton, longest: tokens.iter().map(String::len).max().unwrap_or(0), tokens: tokens.to_vec() })
+        Ok(Specials {
+            automaton,
+            longest: tokens.iter().map(String::len).max().unwrap_or(0),
+            tokens: tokens.to_vec(),
+        })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -42,7 +48,13 @@ impl Specials {
 
     /// Calls `text` for the stretches between special tokens and `special` with each one's index, in order.
     #[inline]
-    pub fn cut<'a, C>(&self, all: &'a str, context: &mut C, text: impl Fn(&mut C, &'a str), special: impl Fn(&mut C, usize)) {
+    pub fn cut<'a, C>(
+        &self,
+        all: &'a str,
+        context: &mut C,
+        text: impl Fn(&mut C, &'a str),
+        special: impl Fn(&mut C, usize),
+    ) {
         let mut start = 0;
         for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(all)) {
             if found.start() > start {
@@ -59,7 +71,9 @@ impl Specials {
     /// `Pattern::stable_prefix` where special tokens are cut out: no cut may go through one, and
     /// pieces begin anew behind each.
     pub fn stable_prefix(&self, pattern: &Pattern, text: &str, cap: usize) -> usize {
-        let Some(automaton) = &self.automaton else { return pattern.stable_prefix(text, cap) };
+        let Some(automaton) = &self.automaton else {
+            return pattern.stable_prefix(text, cap);
+        };
         // A token that starts before `certain` is here in full, so what starts there is known.
         let mut certain = text.len().saturating_sub(self.longest - 1);
         while !text.is_char_boundary(certain) {

@@ -102,7 +102,11 @@ impl RunWriter {
             .and_then(|()| self.file.sync_data())
             .and_then(|()| std::fs::rename(&self.temporary, &self.path))
             .map_err(|error| Error::write(&self.temporary, error))?;
-        Ok(Run { file: File::open(&self.path).map_err(|error| Error::io(&self.path, error))?, path: self.path.clone(), starts: self.starts })
+        Ok(Run {
+            file: File::open(&self.path).map_err(|error| Error::io(&self.path, error))?,
+            path: self.path.clone(),
+            starts: self.starts,
+        })
     }
 }
 
@@ -273,7 +277,12 @@ fn replace(mut top: PeekMut<'_, Reverse<(u64, usize)>>, cursor: &mut Cursor<'_>)
 
 /// Merges runs into fewer until no more than `most` are left, so that the last merge has room for a
 /// buffer for each.
-pub fn reduce(mut runs: Vec<Run>, most: usize, memory: usize, mut name: impl FnMut() -> PathBuf) -> Result<Vec<Run>> {
+pub fn reduce(
+    mut runs: Vec<Run>,
+    most: usize,
+    memory: usize,
+    mut name: impl FnMut() -> PathBuf,
+) -> Result<Vec<Run>> {
     let most = most.max(2);
     while runs.len() > most {
         let group: Vec<Run> = runs.drain(..most.min(runs.len())).collect();

@@ -266,10 +266,15 @@ impl CountTable {
 
     /// Calls `each(key, hash, count)` in the order of (hash, key): the same order for the same content
     /// whatever the table's size and history.
-    pub fn for_each_sorted<E>(&self, mut each: impl FnMut(&[u8], u64, u64) -> Result<(), E>) -> Result<(), E> {
+    pub fn for_each_sorted<E>(
+        &self,
+        mut each: impl FnMut(&[u8], u64, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut cluster: Vec<(u64, Slot)> = Vec::new();
         let mut flush = |cluster: &mut Vec<(u64, Slot)>| {
-            cluster.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| self.with_key(&a.1, |x| self.with_key(&b.1, |y| x.cmp(y)))));
+            cluster.sort_unstable_by(|a, b| {
+                a.0.cmp(&b.0).then_with(|| self.with_key(&a.1, |x| self.with_key(&b.1, |y| x.cmp(y))))
+            });
             for (hash, slot) in cluster.drain(..) {
                 self.with_key(&slot, |key| each(key, hash, slot[2]))?;
             }

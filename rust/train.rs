@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::merge::vocabulary::{TieBreak, Vocabulary};
 use crate::merge::{self, Course};
 use crate::rss;
-use crate::source::{Block, Sources};
+use crate::source::{Block, Counters, Sources};
 use crate::specials::Specials;
 use crate::split::Pattern;
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ pub struct Settings {
 
 pub struct Trained {
     pub vocabulary: Vocabulary,
+    pub read: Counters,
     pub totals: Totals,
     pub distinct: u64,
     pub course: Course,
@@ -87,7 +88,12 @@ const READING: usize = 6;
 /// A token's bytes with their index, the sums of its neighbours, its width.
 const TOKEN_BYTES: usize = 160;
 
-pub fn train(feed: &dyn Feed, settings: &Settings, progress: &Progress, watch: &mut Watch<'_>) -> Result<Trained> {
+pub fn train(
+    feed: &dyn Feed,
+    settings: &Settings,
+    progress: &Progress,
+    watch: &mut Watch<'_>,
+) -> Result<Trained> {
     rss::return_large_blocks();
     let shares = Shares::new(settings.memory, settings.threads, settings.tokens)?;
     let specials = Specials::new(&settings.specials)?;
@@ -118,7 +124,14 @@ pub fn train(feed: &dyn Feed, settings: &Settings, progress: &Progress, watch: &
     };
     let (vocabulary, course) = merge::learn(&mut store, &merging, progress, watch)?;
     let merging_seconds = started.elapsed().as_secs_f64() - counting_seconds - sorting_seconds;
-    Ok(Trained { vocabulary, totals, distinct, course, seconds: [counting_seconds, sorting_seconds, merging_seconds] })
+    Ok(Trained {
+        vocabulary,
+        read: feed.counters(),
+        totals,
+        distinct,
+        course,
+        seconds: [counting_seconds, sorting_seconds, merging_seconds],
+    })
 }
 
 impl Feed for Sources {
@@ -132,12 +145,13 @@ impl Feed for Sources {
     }
 
     fn resume(&self, position: &str) -> Result<()> {
-        let position = serde_json::from_str(position)
-            .map_err(|error| Error::Invalid(format!("the notes of the interrupted run cannot be read ({error}): remove them")))?;
+        let position = serde_json::from_str(position).map_err(|error| {
+            Error::Invalid(format!("the notes of the interrupted run cannot be read ({error}): remove them"))
+        })?;
         Sources::resume(self, position)
     }
 
-    fn bytes_read(&self) -> u64 {
-        self.counters().bytes_on_disk
+    fn counters(&self) -> Counters {
+        Sources::counters(self)
     }
 }

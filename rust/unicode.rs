@@ -164,20 +164,16 @@ impl Classes {
                 blocks.push(block.try_into().expect("chunks_exact gives whole blocks"));
             }
         }
-        Classes {
-            stage: stage.into(),
-            blocks: blocks.into(),
-        }
+        Classes { stage: stage.into(), blocks: blocks.into() }
     }
 }
 
 fn ranges(category: &str) -> Vec<(u32, u32)> {
     let parsed = regex_syntax::parse(category).expect("general categories are compiled in");
     match parsed.kind() {
-        HirKind::Class(regex_syntax::hir::Class::Unicode(class)) => class
-            .iter()
-            .map(|range| (range.start() as u32, range.end() as u32))
-            .collect(),
+        HirKind::Class(regex_syntax::hir::Class::Unicode(class)) => {
+            class.iter().map(|range| (range.start() as u32, range.end() as u32)).collect()
+        }
         other => unreachable!("{category} parses to a class, not {other:?}"),
     }
 }

@@ -31,7 +31,13 @@ impl Notes {
     pub fn new(folder: &WorkDir, position: Option<String>, totals: Totals, done: bool) -> Self {
         let runs = folder.runs.lock().unwrap();
         let name = |run: &Run| run.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Notes { signature: folder.signature.clone(), runs: runs.iter().map(name).collect(), position, totals, done }
+        Notes {
+            signature: folder.signature.clone(),
+            runs: runs.iter().map(name).collect(),
+            position,
+            totals,
+            done,
+        }
     }
 }
 
@@ -72,7 +78,8 @@ impl WorkDir {
 
     /// Removes what the notes do not name; without notes, everything of ours.
     fn sweep(&self) -> Result<()> {
-        let named = |name: &str| self.notes.as_ref().is_some_and(|notes| notes.runs.iter().any(|run| run == name));
+        let named =
+            |name: &str| self.notes.as_ref().is_some_and(|notes| notes.runs.iter().any(|run| run == name));
         let io = |error| Error::io(&self.path, error);
         for entry in std::fs::read_dir(&self.path).map_err(io)? {
             let entry = entry.map_err(io)?;
@@ -80,7 +87,8 @@ impl WorkDir {
             if let Some(number) = name.strip_suffix(".run").and_then(|number| number.parse::<u64>().ok()) {
                 self.next.fetch_max(number + 1, Relaxed);
             }
-            let ours = name.ends_with(".run") || name.ends_with(".tmp") || (name == NOTES && self.notes.is_none());
+            let ours =
+                name.ends_with(".run") || name.ends_with(".tmp") || (name == NOTES && self.notes.is_none());
             if ours && !named(&name) {
                 std::fs::remove_file(entry.path()).map_err(io)?;
             }

@@ -53,7 +53,7 @@ impl Packed {
     }
 
     #[inline(always)]
-    pub fn len(self) -> usize {
+    pub fn count(self) -> usize {
         (self.1 >> 56) as usize
     }
 

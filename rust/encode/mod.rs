@@ -41,9 +41,12 @@ impl Id for u32 {
 }
 
 pub enum Model {
-    Bpe(Bpe),
+    Bpe(Box<Bpe>),
     /// One id a character; the unknown ones become `unknown`, or stop the work.
-    Characters { ids: Vec<u32>, unknown: Option<u32> },
+    Characters {
+        ids: Vec<u32>,
+        unknown: Option<u32>,
+    },
 }
 
 pub struct Bpe {
@@ -119,7 +122,7 @@ impl Encoder {
     /// Normalised text, where the tokenizer normalises and the text is not so already.
     fn normalised(&self, text: &str) -> Option<String> {
         match &self.model {
-            Model::Bpe(Bpe { nfc: true, .. }) if is_nfc_quick(text.chars()) != IsNormalized::Yes => {
+            Model::Bpe(bpe) if bpe.nfc && is_nfc_quick(text.chars()) != IsNormalized::Yes => {
                 Some(text.nfc().collect())
             }
             _ => None,
@@ -129,7 +132,9 @@ impl Encoder {
     /// Where `text`, that goes on, can be divided; 0 if nowhere. See `Pattern::stable_prefix`.
     pub fn stable_prefix(&self, text: &str, specials: &Specials, cap: usize) -> usize {
         match &self.model {
-            Model::Bpe(bpe) if bpe.nfc || !self.added.is_empty() => self.word_boundary(&bpe.pattern, text, specials),
+            Model::Bpe(bpe) if bpe.nfc || !self.added.is_empty() => {
+                self.word_boundary(&bpe.pattern, text, specials)
+            }
             Model::Bpe(bpe) => specials.stable_prefix(&bpe.pattern, text, cap),
             Model::Characters { .. } => specials.stable_prefix(&Pattern::Whole, text, 64),
         }
@@ -153,7 +158,14 @@ impl Encoder {
     }
 
     /// Appends the ids of `text`; `specials` (with their ids) are found in it, nothing else is special.
-    fn encode_into<I: Id>(&self, worker: &mut Worker, text: &str, specials: &Specials, special_ids: &[u32], out: &mut Vec<I>) -> Result<()> {
+    fn encode_into<I: Id>(
+        &self,
+        worker: &mut Worker,
+        text: &str,
+        specials: &Specials,
+        special_ids: &[u32],
+        out: &mut Vec<I>,
+    ) -> Result<()> {
         let mut state = (worker, out, Ok(()));
         specials.cut(
             text,
@@ -221,7 +233,9 @@ fn unknown_character(text: &str, at: usize, character: char) -> Error {
 }
 
 fn no_such_byte(byte: u8) -> Error {
-    Error::Invalid(format!("this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"))
+    Error::Invalid(format!(
+        "this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"
+    ))
 }
 
 impl Bpe {
@@ -322,7 +336,7 @@ impl Worker {
 
 #[inline(always)]
 fn write_packed<I: Id>(packed: Packed, narrow: bool, out: &mut Vec<I>) {
-    let length = packed.len();
+    let length = packed.count();
     let mut all = packed.all();
     debug_assert!(out.capacity() - out.len() >= 8);
     // SAFETY: `settle` keeps room for 8 ids a pending piece, and an entry holds at most 7.

@@ -101,7 +101,9 @@ pub fn run(
     let mut phase = Phase::new(segments, threshold, limits, vocabulary);
     let mut merged = 0;
     while phase.vocabulary.len() < phase.limits.tokens {
-        let Some(pair) = phase.pop() else { return Ok(End::Threshold) };
+        let Some(pair) = phase.pop() else {
+            return Ok(End::Threshold);
+        };
         if !phase.merge(pair) {
             return Ok(End::Duplicate);
         }
@@ -118,7 +120,7 @@ impl<'a> Phase<'a> {
     fn new(segments: Segments, threshold: u64, limits: &'a Limits, vocabulary: &'a mut Vocabulary) -> Self {
         let mut slots = Vec::with_capacity(segments.slots() + 1);
         let mut segment_of = Vec::with_capacity(segments.slots() + 1);
-        let mut weights = Vec::with_capacity(segments.len());
+        let mut weights = Vec::with_capacity(segments.count());
         slots.push(SEPARATOR);
         segment_of.push(0);
         segments.drain(|symbols, count| {

@@ -25,22 +25,24 @@ pub struct Segments {
     segments: AtomicUsize,
 }
 
-impl Segments {
-    pub fn new() -> Self {
+impl Default for Segments {
+    fn default() -> Self {
         Segments {
             stripes: (0..STRIPES).map(|_| Mutex::new(CountTable::new(usize::MAX))).collect(),
             slots: AtomicUsize::new(0),
             segments: AtomicUsize::new(0),
         }
     }
+}
 
+impl Segments {
     /// What the phase over these segments will hold at the most.
     pub fn bytes(&self) -> usize {
         let segments = self.segments.load(Relaxed);
         (segments * TABLE_BYTES).max(self.slots.load(Relaxed) * SLOT_BYTES + segments * WEIGHT_BYTES)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.segments.load(Relaxed)
     }
 
@@ -79,12 +81,17 @@ impl Segments {
 
     /// Cuts the segments anew, after the threshold rose.
     pub fn recut(&mut self, sketch: &Sketch, longest: impl Fn(u32, u32) -> bool) {
-        let old = std::mem::replace(self, Segments::new());
+        let old = std::mem::take(self);
         let (mut key, mut symbols) = (Vec::new(), Vec::new());
         old.drain(|segment, count| {
             symbols.clear();
             symbols.extend(segment);
-            self.add(&symbols, count, |left, right| longest(left, right) && sketch.alive(left, right), &mut key);
+            self.add(
+                &symbols,
+                count,
+                |left, right| longest(left, right) && sketch.alive(left, right),
+                &mut key,
+            );
         });
     }
 

@@ -129,7 +129,9 @@ impl PieceStore {
             let mut state = start();
             let (mut symbols, mut read, mut written) = (Vec::new(), Vec::new(), Vec::new());
             while !stop.load(Relaxed) {
-                let Some(chunk) = store.chunks.get(next.fetch_add(1, Relaxed)) else { break };
+                let Some(chunk) = store.chunks.get(next.fetch_add(1, Relaxed)) else {
+                    break;
+                };
                 progress.check()?;
                 let mut chunk = chunk.lock().unwrap();
                 let bytes = match &*chunk {

@@ -8,12 +8,15 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
 type Pieces = BTreeMap<Vec<u8>, u64>;
+type Merges = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Recounts everything before every merge.
-fn oracle(pieces: &Pieces, settings: &Settings) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn oracle(pieces: &Pieces, settings: &Settings) -> Merges {
     let mut words: Vec<(Vec<u32>, u64)> = pieces
         .iter()
-        .map(|(piece, &count)| (piece.iter().map(|&byte| u32::from(crate::alphabet::IDS[byte as usize])).collect(), count))
+        .map(|(piece, &count)| {
+            (piece.iter().map(|&byte| u32::from(crate::alphabet::IDS[byte as usize])).collect(), count)
+        })
         .collect();
     let mut tokens: Vec<Vec<u8>> = crate::alphabet::BYTES.iter().map(|&byte| vec![byte]).collect();
     let mut merges = Vec::new();
@@ -21,7 +24,8 @@ fn oracle(pieces: &Pieces, settings: &Settings) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut counts: HashMap<(u32, u32), u64> = HashMap::new();
         for (symbols, count) in &words {
             for pair in symbols.windows(2) {
-                if tokens[pair[0] as usize].len() + tokens[pair[1] as usize].len() <= settings.max_token_bytes {
+                if tokens[pair[0] as usize].len() + tokens[pair[1] as usize].len() <= settings.max_token_bytes
+                {
                     *counts.entry((pair[0], pair[1])).or_default() += count;
                 }
             }
@@ -35,7 +39,9 @@ fn oracle(pieces: &Pieces, settings: &Settings) -> Vec<(Vec<u8>, Vec<u8>)> {
                 }
             })
         });
-        let Some(((left, right), count)) = best else { break };
+        let Some(((left, right), count)) = best else {
+            break;
+        };
         if count < settings.min_frequency {
             break;
         }
@@ -60,7 +66,7 @@ fn oracle(pieces: &Pieces, settings: &Settings) -> Vec<(Vec<u8>, Vec<u8>)> {
     merges
 }
 
-fn learned(pieces: &Pieces, settings: &Settings, store_share: usize) -> (Vec<(Vec<u8>, Vec<u8>)>, Course) {
+fn learned(pieces: &Pieces, settings: &Settings, store_share: usize) -> (Merges, Course) {
     let folder = tempfile::tempdir().unwrap();
     let mut store = PieceStore::new(folder.path(), store_share).unwrap();
     let mut builder = ChunkBuilder::default();
@@ -99,4 +105,36 @@ proptest! {
         let (found, _) = learned(&pieces, &settings, store_share);
         prop_assert_eq!(found, oracle(&pieces, &settings));
     }
+}
+
+/// Words of many letters, most of them rare: their segments outgrow a small share again and again.
+#[test]
+fn a_share_too_small_means_more_phases_and_the_same_merges() {
+    let mut state = 1u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    let pieces: Pieces = (0..6000)
+        .map(|n| {
+            let length = 2 + random(14);
+            let word = (0..length).map(|_| b'a' + random(26).min(random(26)) as u8).collect();
+            (word, 1 + 100_000 / (n + 1))
+        })
+        .collect();
+    let settings = |memory| Settings {
+        tokens: 1500,
+        min_frequency: 0,
+        max_token_bytes: usize::MAX,
+        tie_break: TieBreak::SmallestIds,
+        threads: 2,
+        memory,
+    };
+    let (roomy, few) = learned(&pieces, &settings(1 << 26), usize::MAX);
+    let (tight, many) = learned(&pieces, &settings(60_000), 1000);
+    assert_eq!(roomy.len(), 1244);
+    assert_eq!(tight, roomy);
+    assert!(many.phases.iter().any(|phase| phase.threshold > phase.wanted), "{many:?}");
+    assert!(many.phases.len() > few.phases.len());
+    assert!(many.phases.iter().all(|phase| phase.bytes <= 60_000), "{many:?}");
 }

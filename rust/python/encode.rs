@@ -42,7 +42,13 @@ impl Encoder {
         self.shared.clone()
     }
 
-    fn build(model: Model, tokens: Vec<Box<[u8]>>, added: &[(String, u32)], largest_id: u32, cache_bytes: usize) -> Result<Self> {
+    fn build(
+        model: Model,
+        tokens: Vec<Box<[u8]>>,
+        added: &[(String, u32)],
+        largest_id: u32,
+        cache_bytes: usize,
+    ) -> Result<Self> {
         let encoder = encode::Encoder::new(model, added, largest_id, cache_bytes)?;
         Ok(Encoder { shared: Arc::new(Shared { encoder, tokens }) })
     }
@@ -91,26 +97,49 @@ impl Encoder {
             let named = tokens.iter().enumerate().filter(|(_, token)| !token.is_empty());
             named.map(|(id, token)| (token.clone(), id as u32)).collect::<HashMap<_, _>>()
         });
-        let rules = if rank_by_id { Rules::ranked_by_id(&merges) } else { Rules::new(merges.iter().copied()) };
-        let largest = (tokens.len() as u32).saturating_sub(1).max(added.iter().map(|added| added.1).max().unwrap_or(0));
+        let rules =
+            if rank_by_id { Rules::ranked_by_id(&merges) } else { Rules::new(merges.iter().copied()) };
+        let largest =
+            (tokens.len() as u32).saturating_sub(1).max(added.iter().map(|added| added.1).max().unwrap_or(0));
         pattern(pattern_name)
-            .and_then(|pattern| Self::build(Model::Bpe(Bpe { pattern, bytes, rules, whole, nfc }), tokens, &added, largest, cache_bytes))
+            .and_then(|pattern| {
+                Self::build(
+                    Model::Bpe(Box::new(Bpe { pattern, bytes, rules, whole, nfc })),
+                    tokens,
+                    &added,
+                    largest,
+                    cache_bytes,
+                )
+            })
             .map_err(|error| raise(py, error))
     }
 
     /// One id a character. `unknown` is the id of every other character; without it they are an error.
     #[staticmethod]
     #[pyo3(signature = (characters, unknown, *, added, cache_bytes))]
-    fn characters(py: Python<'_>, characters: Vec<(char, u32)>, unknown: Option<u32>, added: Vec<(String, u32)>, cache_bytes: usize) -> PyResult<Self> {
+    fn characters(
+        py: Python<'_>,
+        characters: Vec<(char, u32)>,
+        unknown: Option<u32>,
+        added: Vec<(String, u32)>,
+        cache_bytes: usize,
+    ) -> PyResult<Self> {
         let size = characters.iter().map(|&(character, _)| character as usize + 1).max().unwrap_or(0);
         let mut ids = vec![NONE; size];
-        let largest = characters.iter().map(|&(_, id)| id).chain(unknown).chain(added.iter().map(|added| added.1)).max().unwrap_or(0);
+        let largest = characters
+            .iter()
+            .map(|&(_, id)| id)
+            .chain(unknown)
+            .chain(added.iter().map(|added| added.1))
+            .max()
+            .unwrap_or(0);
         let mut tokens: Vec<Box<[u8]>> = vec![Box::default(); largest as usize + 1];
         for (character, id) in characters {
             ids[character as usize] = id;
             tokens[id as usize] = character.to_string().into_bytes().into();
         }
-        Self::build(Model::Characters { ids, unknown }, tokens, &added, largest, cache_bytes).map_err(|error| raise(py, error))
+        Self::build(Model::Characters { ids, unknown }, tokens, &added, largest, cache_bytes)
+            .map_err(|error| raise(py, error))
     }
 
     /// Whether every id fits two bytes.
@@ -160,7 +189,10 @@ impl Encoder {
                 Some(token) => bytes.extend_from_slice(token),
                 None => {
                     let last = self.shared.tokens.len() - 1;
-                    return Err(raise(py, Error::Invalid(format!("there is no token {id}: ids go up to {last}"))));
+                    return Err(raise(
+                        py,
+                        Error::Invalid(format!("there is no token {id}: ids go up to {last}")),
+                    ));
                 }
             }
         }
@@ -176,11 +208,21 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn arrays<'py, I: Id + Element>(self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
+    fn arrays<'py, I: Id + Element>(
+        self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
         let stash = Stash::default();
         let result = py.detach(|| {
             let (specials, ids) = specials_of(self.specials)?;
-            encode_batch::<I>(&self.shared.encoder, self.texts, &specials, &ids, self.threads, &mut watcher(&stash, None))
+            encode_batch::<I>(
+                &self.shared.encoder,
+                self.texts,
+                &specials,
+                &ids,
+                self.threads,
+                &mut watcher(&stash, None),
+            )
         });
         let Batch { ids, ends } = stash.raise(py, result)?;
         Ok((PyArray1::from_vec(py, ids).into_any(), PyArray1::from_vec(py, ends)))
@@ -203,11 +245,19 @@ impl EncodeStream {
             let mut held = self.held.lock().unwrap();
             held.push_str(more);
             let encoder = &self.shared.encoder;
-            let mut ready = if last { held.len() } else { encoder.stable_prefix(&held, &self.specials, usize::MAX) };
+            let mut ready =
+                if last { held.len() } else { encoder.stable_prefix(&held, &self.specials, usize::MAX) };
             if ready == 0 && held.len() > 2 * STREAM_PIECE {
                 ready = encoder.stable_prefix(&held, &self.specials, STREAM_PIECE);
             }
-            let batch = encode_batch::<u32>(encoder, &[&held[..ready]], &self.specials, &self.ids, 1, &mut watcher(&stash, None))?;
+            let batch = encode_batch::<u32>(
+                encoder,
+                &[&held[..ready]],
+                &self.specials,
+                &self.ids,
+                1,
+                &mut watcher(&stash, None),
+            )?;
             held.drain(..ready);
             Ok(batch.ids)
         });

@@ -21,6 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;
     module.add_function(wrap_pyfunction!(pattern_regex, module)?)?;
     module.add_function(wrap_pyfunction!(recognise_pattern, module)?)?;
+    module.add_function(wrap_pyfunction!(split_pieces, module)?)?;
     Ok(())
 }
 
@@ -29,13 +30,24 @@ fn pattern(text: &str) -> Result<Pattern> {
     if let Some(pattern) = Pattern::named(text).or_else(|| Pattern::recognise(text)) {
         return Ok(pattern);
     }
-    Pattern::custom(text).map_err(|reason| Error::Invalid(format!("the pattern {text:?} is not a regex that can be used: {reason}")))
+    Pattern::custom(text).map_err(|reason| {
+        Error::Invalid(format!("the pattern {text:?} is not a regex that can be used: {reason}"))
+    })
 }
 
 /// The reference regex of a named pattern.
 #[pyfunction]
 fn pattern_regex(py: Python<'_>, name: &str) -> PyResult<String> {
     pattern(name).map(|pattern| pattern.regex().to_owned()).map_err(|error| raise(py, error))
+}
+
+/// The pieces of a text.
+#[pyfunction]
+fn split_pieces(py: Python<'_>, text: &str, pattern_name: &str) -> PyResult<Vec<String>> {
+    let pattern = pattern(pattern_name).map_err(|error| raise(py, error))?;
+    let mut pieces = Vec::new();
+    pattern.split(text, usize::MAX, |start, end| pieces.push(text[start..end].to_owned()));
+    Ok(pieces)
 }
 
 /// The name of the pattern that a regex is a known spelling of.
@@ -92,7 +104,10 @@ impl Stash {
 }
 
 /// Notices Ctrl-C and tells the callback, if there is one, `(stage, done, total)`.
-fn watcher<'a>(stash: &'a Stash, callback: Option<&'a Py<PyAny>>) -> impl FnMut(&Progress) -> Result<()> + 'a {
+fn watcher<'a>(
+    stash: &'a Stash,
+    callback: Option<&'a Py<PyAny>>,
+) -> impl FnMut(&Progress) -> Result<()> + 'a {
     const STAGES: [&str; 3] = ["counting", "sorting", "merging"];
     let mut last: Option<std::time::Instant> = None;
     move |progress| {

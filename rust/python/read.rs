@@ -3,7 +3,9 @@
 use super::{Stash, raise, watcher};
 use crate::crew::{Progress, crew};
 use crate::error::{Error, Result};
-use crate::source::{Block, Compression, Counters, Documents, FileSpec, Format, ReadOptions, Sources, StablePrefix};
+use crate::source::{
+    Block, Compression, Counters, Documents, FileSpec, Format, ReadOptions, Sources, StablePrefix,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
@@ -19,12 +21,19 @@ pub struct Input {
 impl Input {
     pub fn from_dict(read: &Bound<'_, PyDict>) -> PyResult<Input> {
         let py = read.py();
-        let get = |key: &str| read.get_item(key)?.ok_or_else(|| raise(py, Error::Invalid(format!("no setting {key:?}"))));
+        let get = |key: &str| {
+            read.get_item(key)?.ok_or_else(|| raise(py, Error::Invalid(format!("no setting {key:?}"))))
+        };
         let documents = match get("documents")?.extract::<&str>()? {
             "file" => Documents::File,
             "line" => Documents::Line,
             "separator" => Documents::Separator(get("separator")?.extract()?),
-            other => return Err(raise(py, Error::Invalid(format!("documents are 'file', 'line' or 'separator', not {other:?}")))),
+            other => {
+                return Err(raise(
+                    py,
+                    Error::Invalid(format!("documents are 'file', 'line' or 'separator', not {other:?}")),
+                ));
+            }
         };
         Ok(Input {
             documents,
@@ -33,7 +42,13 @@ impl Input {
         })
     }
 
-    pub fn options(&self, block_bytes: usize, window_bytes: u64, spill_dir: PathBuf, stable_prefix: StablePrefix) -> ReadOptions {
+    pub fn options(
+        &self,
+        block_bytes: usize,
+        window_bytes: u64,
+        spill_dir: PathBuf,
+        stable_prefix: StablePrefix,
+    ) -> ReadOptions {
         ReadOptions {
             documents: self.documents.clone(),
             text_field: self.text_field.clone(),
@@ -46,7 +61,13 @@ impl Input {
     }
 
     /// Reads what the iterator names: tuples of path, format, compression and size (-1: not known).
-    pub fn sources(&self, files: Py<PyAny>, lanes: usize, options: ReadOptions, stash: &Stash) -> Result<Sources> {
+    pub fn sources(
+        &self,
+        files: Py<PyAny>,
+        lanes: usize,
+        options: ReadOptions,
+        stash: &Stash,
+    ) -> Result<Sources> {
         let stash = stash.clone();
         Sources::new(Box::new(move || next_file(&files, &stash)), lanes, options)
     }
@@ -54,10 +75,14 @@ impl Input {
 
 fn next_file(files: &Py<PyAny>, stash: &Stash) -> Result<Option<FileSpec>> {
     let next = stash.keep(Python::attach(|py| {
-        let Some(item) = files.bind(py).try_iter()?.next() else { return Ok(None) };
+        let Some(item) = files.bind(py).try_iter()?.next() else {
+            return Ok(None);
+        };
         item?.extract::<(PathBuf, String, String, i64)>().map(Some)
     }))?;
-    let Some((path, format, compression, size)) = next else { return Ok(None) };
+    let Some((path, format, compression, size)) = next else {
+        return Ok(None);
+    };
     let unknown = |what: &str| Error::Invalid(format!("{} has an unknown {what}", path.display()));
     Ok(Some(FileSpec {
         format: Format::named(&format).ok_or_else(|| unknown("format"))?,
@@ -126,7 +151,8 @@ impl Reader {
         let list = match self.stash.raise(py, more)? {
             false => None,
             true => {
-                let batch: Vec<_> = block.iter().map(|(fragment, text)| (text, fragment.ends_document)).collect();
+                let batch: Vec<_> =
+                    block.iter().map(|(fragment, text)| (text, fragment.ends_document)).collect();
                 Some(PyList::new(py, batch)?)
             }
         };
@@ -175,7 +201,12 @@ pub fn count_characters<'py>(
                     text.chars().for_each(|character| counts[character as usize] += 1);
                 }
             }
-            Ok(counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, count)| (at as u32, *count)).collect::<Vec<_>>())
+            Ok(counts
+                .iter()
+                .enumerate()
+                .filter(|(_, count)| **count > 0)
+                .map(|(at, count)| (at as u32, *count))
+                .collect::<Vec<_>>())
         })
     });
     let all = PyDict::new(py);

@@ -6,7 +6,7 @@ use crate::count::Feed;
 use crate::crew::Progress;
 use crate::error::{Error, Result};
 use crate::merge::vocabulary::TieBreak;
-use crate::source::{Block, Fragment, Sources};
+use crate::source::{Block, Counters, Fragment};
 use crate::specials::Specials;
 use crate::train::{Settings, Shares, train};
 use pyo3::prelude::*;
@@ -25,27 +25,35 @@ pub fn least_memory(threads: usize, tokens: usize) -> usize {
 struct Texts<'a> {
     iterator: Py<PyAny>,
     stash: &'a Stash,
-    taken: Mutex<bool>,
+    exhausted: Mutex<bool>,
     documents: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Feed for Texts<'_> {
     fn next_block(&self, _: usize, block: &mut Block) -> Result<bool> {
-        let mut exhausted = self.taken.lock().unwrap();
+        let mut exhausted = self.exhausted.lock().unwrap();
         block.text.clear();
         block.fragments.clear();
         if *exhausted {
             return Ok(false);
         }
         let more = self.stash.keep(Python::attach(|py| {
-            let Some(item) = self.iterator.bind(py).try_iter()?.next() else { return Ok(false) };
+            let Some(item) = self.iterator.bind(py).try_iter()?.next() else {
+                return Ok(false);
+            };
             for (document, text) in item?.try_iter()?.enumerate() {
                 let text = text?;
                 let start = block.text.len();
                 block.text.push_str(text.extract::<&str>()?);
                 let end = block.text.len();
-                block.fragments.push(Fragment { start, end, file: 0, document: document as u64, ends_document: true });
+                block.fragments.push(Fragment {
+                    start,
+                    end,
+                    file: 0,
+                    document: document as u64,
+                    ends_document: true,
+                });
             }
             Ok(true)
         }))?;
@@ -63,8 +71,10 @@ impl Feed for Texts<'_> {
         Err(Error::Invalid("an iterator cannot go on where another one stopped: start anew".into()))
     }
 
-    fn bytes_read(&self) -> u64 {
-        self.bytes.load(Relaxed)
+    fn counters(&self) -> Counters {
+        let bytes = self.bytes.load(Relaxed);
+        let documents = self.documents.load(Relaxed);
+        Counters { documents, bytes_on_disk: bytes, text_bytes: bytes, ..Counters::default() }
     }
 }
 
@@ -101,7 +111,9 @@ pub fn train_bpe<'py>(
         let tie_break = match tie_break {
             "hf" => TieBreak::SmallestIds,
             "bytes" => TieBreak::GreatestBytes,
-            other => return Err(Error::Invalid(format!("the tie break is 'hf' or 'bytes', not {other:?}"))),
+            other => {
+                return Err(Error::Invalid(format!("the tie break is 'hf' or 'bytes', not {other:?}")));
+            }
         };
         Ok((pattern, shares, tie_break))
     })();
@@ -123,52 +135,42 @@ pub fn train_bpe<'py>(
     let told = Progress::default();
     told.total.store(total_bytes, Relaxed);
     let input = Input::from_dict(read)?;
-    let result = match (files, texts) {
+    let mut watch = watcher(&stash, progress.as_ref());
+    let outcome = match (files, texts) {
         (Some(files), None) => {
             let cut_out = Specials::new(&specials).map_err(|error| raise(py, error))?;
             let cut = {
                 let pattern = pattern.clone();
                 Box::new(move |text: &str| cut_out.stable_prefix(&pattern, text, crate::count::MAX_PIECE))
             };
-            let options = input.options(shares.block_bytes, shares.window_bytes, settings.work_dir.clone(), cut);
+            let options =
+                input.options(shares.block_bytes, shares.window_bytes, settings.work_dir.clone(), cut);
             let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
-            let outcome = py.detach(|| train(&sources, &settings, &told, &mut watcher(&stash, progress.as_ref())));
-            (outcome, Counts::Sources(sources))
+            py.detach(|| train(&sources, &settings, &told, &mut watch))
         }
         (None, Some(texts)) => {
             let feed = Texts {
                 iterator: texts.bind(py).try_iter()?.into_any().unbind(),
                 stash: &stash,
-                taken: Mutex::new(false),
+                exhausted: Mutex::new(false),
                 documents: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
             };
-            let outcome = py.detach(|| train(&feed, &settings, &told, &mut watcher(&stash, progress.as_ref())));
-            (outcome, Counts::Texts(feed.documents.into_inner(), feed.bytes.into_inner()))
+            py.detach(|| train(&feed, &settings, &told, &mut watch))
         }
-        _ => return Err(raise(py, Error::Invalid("give either files or texts".into()))),
+        _ => Err(Error::Invalid("give either files or texts".into())),
     };
-    let (outcome, counts) = result;
     let trained = stash.raise(py, outcome)?;
     let all = PyDict::new(py);
     let tokens = trained.vocabulary.tokens().iter().map(|token| PyBytes::new(py, token));
     all.set_item("tokens", PyList::new(py, tokens)?)?;
     all.set_item("merges", PyList::new(py, trained.vocabulary.merges.iter().copied())?)?;
-    let counters = match counts {
-        Counts::Sources(sources) => counters_dict(py, &sources.counters())?,
-        Counts::Texts(documents, bytes) => {
-            let counters = PyDict::new(py);
-            counters.set_item("documents", documents)?;
-            counters.set_item("text_bytes", bytes)?;
-            counters
-        }
-    };
-    all.set_item("read", counters)?;
+    all.set_item("read", counters_dict(py, &trained.read)?)?;
     all.set_item("pieces", trained.totals.pieces)?;
     all.set_item("cut_pieces", trained.totals.cut_pieces)?;
     all.set_item("distinct_pieces", trained.distinct)?;
     all.set_item("spilled_runs", trained.totals.runs)?;
-    all.set_item("merge_phases", trained.course.phases)?;
+    all.set_item("merge_phases", trained.course.phases.len())?;
     all.set_item("regex_failures", pattern.failures())?;
     let seconds = PyDict::new(py);
     for (name, value) in ["counting", "sorting", "merging"].iter().zip(trained.seconds) {
@@ -176,9 +178,4 @@ pub fn train_bpe<'py>(
     }
     all.set_item("seconds", seconds)?;
     Ok(all)
-}
-
-enum Counts {
-    Sources(Sources),
-    Texts(u64, u64),
 }

@@ -38,9 +38,7 @@ impl Block {
 
     /// The fragments with their text.
     pub fn iter(&self) -> impl Iterator<Item = (&Fragment, &str)> {
-        self.fragments
-            .iter()
-            .map(|fragment| (fragment, &self.text[fragment.start..fragment.end]))
+        self.fragments.iter().map(|fragment| (fragment, &self.text[fragment.start..fragment.end]))
     }
 
     /// Empties the block, and gives back what an unusually large block before had grown it by.

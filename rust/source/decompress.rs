@@ -42,10 +42,7 @@ pub(super) fn open(
         Compression::Gz => ("gzip", Box::new(Members(Some(GzDecoder::new(input))))),
         Compression::Zst => ("zstd", Box::new(zstd_decoder(input, disk, options)?)),
         Compression::Xz => ("xz", Box::new(xz_decoder(input, disk, options)?)),
-        Compression::Bz2 => (
-            "bzip2",
-            Box::new(bzip2::bufread::MultiBzDecoder::new(input)),
-        ),
+        Compression::Bz2 => ("bzip2", Box::new(bzip2::bufread::MultiBzDecoder::new(input))),
     };
     if offset > 0 && disk.is_stdin() {
         disk.seek(offset)?;
@@ -166,34 +163,24 @@ impl UnpackedBytes {
     fn explain(&self, error: io::Error) -> Result<Error> {
         let path = self.disk.path.clone();
         if self.disk.failed() {
-            return Err(Error::Io {
-                path,
-                source: error,
-            });
+            return Err(Error::Io { path, source: error });
         }
         self.disk.check_size()?;
         let reason = error.to_string();
         if reason.contains("too much memory") || reason.contains("memory limit") {
-            return Err(Error::Window {
-                path,
-                have: self.window_bytes,
-            });
+            return Err(Error::Window { path, have: self.window_bytes });
         }
         let format = self.format;
         let what = match error.kind() {
             io::ErrorKind::UnexpectedEof if self.disk.planned() == Some(0) => {
                 format!("is empty, which no {format} file is")
             }
-            io::ErrorKind::UnexpectedEof => format!(
-                "ends in the middle of its {format} stream (an unfinished download or copy?)"
-            ),
+            io::ErrorKind::UnexpectedEof => {
+                format!("ends in the middle of its {format} stream (an unfinished download or copy?)")
+            }
             _ => format!("is not a sound {format} file ({reason})"),
         };
-        Ok(Error::Broken {
-            path,
-            line: None,
-            what,
-        })
+        Ok(Error::Broken { path, line: None, what })
     }
 
     fn skip(&mut self, mut bytes: u64) -> Result<()> {

@@ -33,10 +33,9 @@ impl Disk {
             None
         } else {
             Some(File::open(&spec.path).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => Error::Changed {
-                    path: spec.path.clone(),
-                    what: "is no longer there".into(),
-                },
+                io::ErrorKind::NotFound => {
+                    Error::Changed { path: spec.path.clone(), what: "is no longer there".into() }
+                }
                 _ => Error::io(&spec.path, error),
             })?)
         };
@@ -60,10 +59,7 @@ impl Disk {
 
     /// A second handle; it shares the place in the file with this one.
     pub fn handle(&self) -> Result<Option<File>> {
-        self.file
-            .as_ref()
-            .map(|file| file.try_clone().map_err(|e| Error::io(&self.path, e)))
-            .transpose()
+        self.file.as_ref().map(|file| file.try_clone().map_err(|e| Error::io(&self.path, e))).transpose()
     }
 
     pub fn seek(&self, offset: u64) -> Result<()> {
@@ -72,8 +68,7 @@ impl Disk {
                 "standard input cannot be read again from the middle: start the run anew".into(),
             ));
         };
-        file.seek(SeekFrom::Start(offset))
-            .map_err(|error| Error::io(&self.path, error))?;
+        file.seek(SeekFrom::Start(offset)).map_err(|error| Error::io(&self.path, error))?;
         self.advance_to(offset);
         Ok(())
     }

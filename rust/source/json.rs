@@ -194,11 +194,7 @@ impl<'f> FieldReader<'f> {
     }
 
     fn fault(&self, kind: FaultKind, at: usize) -> Fault {
-        Fault {
-            kind,
-            at,
-            column: self.fed_before + at as u64 + 1,
-        }
+        Fault { kind, at, column: self.fed_before + at as u64 + 1 }
     }
 
     /// One byte of punctuation, or the first of a value.
@@ -257,11 +253,7 @@ impl<'f> FieldReader<'f> {
         }
         self.expect = match first {
             b'"' => {
-                self.role = if target == Target::Text {
-                    Role::Text
-                } else {
-                    Role::Skipped
-                };
+                self.role = if target == Target::Text { Role::Text } else { Role::Skipped };
                 self.start_string();
                 return Ok(());
             }
@@ -297,11 +289,7 @@ impl<'f> FieldReader<'f> {
     fn close(&mut self) {
         self.containers.pop();
         self.matched.truncate(self.containers.len());
-        self.expect = if self.containers.is_empty() {
-            Expect::End
-        } else {
-            Expect::Next
-        };
+        self.expect = if self.containers.is_empty() { Expect::End } else { Expect::Next };
     }
 
     fn number(&mut self, byte: u8, at: &mut usize, state: Number) -> Result<(), FaultKind> {
@@ -353,11 +341,7 @@ impl<'f> FieldReader<'f> {
 
     fn start_key(&mut self) {
         let on_the_way = !self.found && self.matched.len() == self.containers.len();
-        self.role = if on_the_way {
-            Role::Key
-        } else {
-            Role::SkippedKey
-        };
+        self.role = if on_the_way { Role::Key } else { Role::SkippedKey };
         self.key.clear();
         self.key_too_long = false;
         self.start_string();

@@ -49,11 +49,7 @@ pub(super) enum Given {
 
 impl JsonlReader {
     pub fn new(window: Window) -> JsonlReader {
-        JsonlReader {
-            window,
-            line: 0,
-            long: None,
-        }
+        JsonlReader { window, line: 0, long: None }
     }
 
     /// Goes on at a place; `window` stands at its offset.
@@ -64,10 +60,7 @@ impl JsonlReader {
         shared: &Shared,
         disk: &Disk,
     ) -> Result<JsonlReader> {
-        let mut reader = JsonlReader {
-            line,
-            ..JsonlReader::new(window)
-        };
+        let mut reader = JsonlReader { line, ..JsonlReader::new(window) };
         if let Some(handed) = handed {
             reader.open_long_line(shared, disk, Some(handed))?;
         }
@@ -81,11 +74,7 @@ impl JsonlReader {
                 line: self.line - 1,
                 handed: Some(long.text.window.offset()),
             },
-            None => Place::Jsonl {
-                offset: self.window.offset(),
-                line: self.line,
-                handed: None,
-            },
+            None => Place::Jsonl { offset: self.window.offset(), line: self.line, handed: None },
         }
     }
 
@@ -113,21 +102,17 @@ impl JsonlReader {
             }
             if let Some((bytes, count)) = lines {
                 self.window.hand_over(bytes, &mut block.lines);
-                let given = Lines {
-                    disk: Arc::clone(disk),
-                    file,
-                    line: self.line,
-                };
+                let given = Lines { disk: Arc::clone(disk), file, line: self.line };
                 self.line += count;
                 return Ok((Given::Lines(given), self.finished()));
             }
             self.open_long_line(shared, disk, None)?;
         }
         block.text.clear();
-        if let Some(long) = &mut self.long {
-            if long.text.next(shared, &Boundary::End, file, block)? {
-                self.long = None;
-            }
+        if let Some(long) = &mut self.long
+            && long.text.next(shared, &Boundary::End, file, block)?
+        {
+            self.long = None;
         }
         Ok((Given::Text, self.long.is_none() && self.finished()))
     }
@@ -178,14 +163,8 @@ impl JsonlReader {
         let handed = handed.unwrap_or(0);
         scratch.seek(handed)?;
         let window = Window::new(Box::new(scratch), Vec::new(), handed);
-        let place = DocumentPlace {
-            document: line,
-            continues: handed > 0,
-        };
-        self.long = Some(LongLine {
-            offset,
-            text: TextReader::new(window, place, shared),
-        });
+        let place = DocumentPlace { document: line, continues: handed > 0 };
+        self.long = Some(LongLine { offset, text: TextReader::new(window, place, shared) });
         Ok(())
     }
 
@@ -238,9 +217,7 @@ pub(super) fn parse(shared: &Shared, lines: &Lines, block: &mut Block) -> Result
     let text = match simdutf8::basic::from_utf8(&bytes) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => {
-            let invalid = bytes
-                .utf8_chunks()
-                .filter(|chunk| !chunk.invalid().is_empty());
+            let invalid = bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty());
             add(&shared.tally.invalid_utf8, invalid.count() as u64);
             String::from_utf8_lossy(&bytes)
         }
@@ -323,12 +300,7 @@ fn leave_out(shared: &Shared, disk: &Disk, line: u64, fault: Fault) -> Result<()
         ),
         FaultKind::Missing => (
             &shared.tally.missing_field,
-            Error::MissingField {
-                path,
-                line: number,
-                field: field.clone(),
-                found: Vec::new(),
-            },
+            Error::MissingField { path, line: number, field: field.clone(), found: Vec::new() },
         ),
     };
     if !shared.options.skip_broken {

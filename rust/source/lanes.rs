@@ -11,8 +11,7 @@ use super::tally::add;
 use super::text::{DocumentPlace, TextReader};
 use super::window::Window;
 use super::{
-    Block, Counters, FilePosition, FileSpec, Format, Place, Position, ReadOptions, Shared,
-    decompress,
+    Block, Counters, FilePosition, FileSpec, Format, Place, Position, ReadOptions, Shared, decompress,
 };
 use crate::error::{Error, Result};
 
@@ -120,11 +119,7 @@ impl Sources {
             .chain(files.interrupted.iter().map(|(_, at)| at.clone()))
             .collect();
         open.sort_by_key(|file| file.file);
-        Some(Position {
-            files_taken: files.taken,
-            open,
-            counters: self.counters(),
-        })
+        Some(Position { files_taken: files.taken, open, counters: self.counters() })
     }
 
     /// Goes on from `position`, before the first block is drawn. The files must be the same, in the same order;
@@ -148,16 +143,12 @@ impl Sources {
                 if at.path != spec.path.to_string_lossy() || at.size != spec.size {
                     return Err(Error::Changed {
                         path: spec.path,
-                        what: format!(
-                            "is not what was being read when the run stopped ({})",
-                            at.path
-                        ),
+                        what: format!("is not what was being read when the run stopped ({})", at.path),
                     });
                 }
                 if at.path == "-" {
                     return Err(Error::Invalid(
-                        "standard input cannot be read again from the middle: start the run anew"
-                            .into(),
+                        "standard input cannot be read again from the middle: start the run anew".into(),
                     ));
                 }
                 files.interrupted.push_back((spec, at));
@@ -263,18 +254,8 @@ impl OpenFile {
                 skip_mark(&mut window, &disk, shared)?;
                 Reader::Text(TextReader::new(window, DocumentPlace::default(), shared))
             }
-            (
-                Format::Text,
-                Some(Place::Text {
-                    offset,
-                    document,
-                    continues,
-                }),
-            ) => {
-                let place = DocumentPlace {
-                    document,
-                    continues,
-                };
+            (Format::Text, Some(Place::Text { offset, document, continues })) => {
+                let place = DocumentPlace { document, continues };
                 Reader::Text(TextReader::new(stream(offset, buffer)?, place, shared))
             }
             (Format::Jsonl, None) => {
@@ -282,14 +263,7 @@ impl OpenFile {
                 skip_mark(&mut window, &disk, shared)?;
                 Reader::Jsonl(JsonlReader::new(window))
             }
-            (
-                Format::Jsonl,
-                Some(Place::Jsonl {
-                    offset,
-                    line,
-                    handed,
-                }),
-            ) => {
+            (Format::Jsonl, Some(Place::Jsonl { offset, line, handed })) => {
                 let window = stream(offset, buffer)?;
                 Reader::Jsonl(JsonlReader::resume(window, line, handed, shared, &disk)?)
             }
@@ -308,12 +282,7 @@ impl OpenFile {
                 });
             }
         };
-        Ok(OpenFile {
-            ordinal,
-            spec,
-            disk,
-            reader,
-        })
+        Ok(OpenFile { ordinal, spec, disk, reader })
     }
 
     fn next(&mut self, shared: &Shared, block: &mut Block) -> Result<(Drawn, bool)> {
@@ -344,9 +313,7 @@ impl OpenFile {
         }
         if let Some(what) = self.disk.broken.get() {
             add(&shared.tally.broken_files, 1);
-            shared
-                .tally
-                .example(|| format!("{} {what}", self.disk.path.display()));
+            shared.tally.example(|| format!("{} {what}", self.disk.path.display()));
         }
         add(&shared.tally.files, 1);
         match self.reader {
@@ -388,10 +355,7 @@ fn skip_mark(window: &mut Window, disk: &Disk, shared: &Shared) -> Result<()> {
         [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "UTF-16",
         _ => return Ok(()),
     };
-    let error = Error::NotUtf8 {
-        path: disk.path.clone(),
-        encoding,
-    };
+    let error = Error::NotUtf8 { path: disk.path.clone(), encoding };
     disk.damaged(shared.options.skip_broken, error)?;
     window.end();
     Ok(())

@@ -161,17 +161,9 @@ pub(crate) struct FilePosition {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Place {
     /// `offset` is into the unpacked stream.
-    Text {
-        offset: u64,
-        document: u64,
-        continues: bool,
-    },
+    Text { offset: u64, document: u64, continues: bool },
     /// `handed` is for a line longer than a block: bytes of its text handed out.
-    Jsonl {
-        offset: u64,
-        line: u64,
-        handed: Option<u64>,
-    },
+    Jsonl { offset: u64, line: u64, handed: Option<u64> },
     /// `handed` is for a row larger than a block.
     Parquet { row: u64, handed: u64 },
 }

@@ -108,29 +108,20 @@ impl ParquetReader {
             }
             reader.advance();
         }
-        if handed > 0 {
-            if let Some(Some(value)) = reader.peek(disk, skip_broken)? {
-                reader.long = Some(reader.open_long(value, handed, shared));
-            }
+        if handed > 0
+            && let Some(Some(value)) = reader.peek(disk, skip_broken)?
+        {
+            reader.long = Some(reader.open_long(value, handed, shared));
         }
         Ok(reader)
     }
 
     pub fn place(&self) -> Place {
-        Place::Parquet {
-            row: self.row,
-            handed: self.long.as_ref().map_or(0, |long| long.window.offset()),
-        }
+        Place::Parquet { row: self.row, handed: self.long.as_ref().map_or(0, |long| long.window.offset()) }
     }
 
     /// Fills `block` with rows or a part of one. True when that was the last.
-    pub fn next(
-        &mut self,
-        shared: &Shared,
-        disk: &Disk,
-        file: u64,
-        block: &mut Block,
-    ) -> Result<bool> {
+    pub fn next(&mut self, shared: &Shared, disk: &Disk, file: u64, block: &mut Block) -> Result<bool> {
         let skip_broken = shared.options.skip_broken;
         block.text.clear();
         let (mut documents, mut nulls, mut invalid) = (0, 0, 0);
@@ -189,8 +180,7 @@ impl ParquetReader {
         }
         if finished {
             disk.check_size()?;
-        } else if let (Some(table), Some(size), false) = (&self.table, disk.planned(), self.packed)
-        {
+        } else if let (Some(table), Some(size), false) = (&self.table, disk.planned(), self.packed) {
             let done = u128::from(size) * u128::from(self.row) / u128::from(table.rows.max(1));
             disk.advance_to(done as u64);
         }
@@ -214,15 +204,8 @@ impl ParquetReader {
             }
         }
         let batch = &table.batch;
-        let is_there = batch
-            .levels
-            .get(batch.used)
-            .is_none_or(|&level| level == table.present);
-        Ok(Some(if is_there {
-            batch.values.as_slice().first().cloned()
-        } else {
-            None
-        }))
+        let is_there = batch.levels.get(batch.used).is_none_or(|&level| level == table.present);
+        Ok(Some(if is_there { batch.values.as_slice().first().cloned() } else { None }))
     }
 
     /// Goes past the row that `peek` showed.
@@ -242,10 +225,7 @@ impl ParquetReader {
         let mut bytes = io::Cursor::new(value);
         bytes.set_position(handed);
         let window = Window::new(Box::new(Value(bytes)), Vec::new(), handed);
-        let place = DocumentPlace {
-            document: self.row,
-            continues: handed > 0,
-        };
+        let place = DocumentPlace { document: self.row, continues: handed > 0 };
         TextReader::new(window, place, shared)
     }
 }
@@ -278,10 +258,7 @@ impl Table {
         let is_text = description.physical_type() == Type::BYTE_ARRAY
             && matches!(
                 description.converted_type(),
-                ConvertedType::NONE
-                    | ConvertedType::UTF8
-                    | ConvertedType::ENUM
-                    | ConvertedType::JSON
+                ConvertedType::NONE | ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON
             );
         if !is_text || description.max_rep_level() > 0 {
             return Err(Error::Invalid(format!(
@@ -310,9 +287,7 @@ impl Table {
                     return Ok(false);
                 }
                 let group = self.file.get_row_group(self.next_group)?;
-                let ColumnReader::ByteArrayColumnReader(chunk) =
-                    group.get_column_reader(self.column)?
-                else {
+                let ColumnReader::ByteArrayColumnReader(chunk) = group.get_column_reader(self.column)? else {
                     return Err(ParquetError::General("the column changes its type".into()));
                 };
                 self.chunk = Some(chunk);
@@ -322,12 +297,8 @@ impl Table {
             };
             let mut values = Vec::new();
             self.batch.levels.clear();
-            let (rows, ..) = chunk.read_records(
-                self.batch.next_rows,
-                Some(&mut self.batch.levels),
-                None,
-                &mut values,
-            )?;
+            let (rows, ..) =
+                chunk.read_records(self.batch.next_rows, Some(&mut self.batch.levels), None, &mut values)?;
             if rows == 0 {
                 self.chunk = None;
                 continue;

@@ -7,12 +7,7 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 /// The first byte equal to `byte` at or after `from`.
 #[inline]
 pub(super) fn find_byte(bytes: &[u8], from: usize, byte: u8) -> Option<usize> {
-    find(
-        bytes,
-        from,
-        |word| equal(word, byte),
-        |candidate| candidate == byte,
-    )
+    find(bytes, from, |word| equal(word, byte), |candidate| candidate == byte)
 }
 
 /// The first byte at or after `from` that ends a plain run inside a JSON string: a quote, a backslash or a control
@@ -34,10 +29,7 @@ pub(super) fn find_special(bytes: &[u8], from: usize) -> Option<usize> {
 pub(super) fn count_byte(bytes: &[u8], byte: u8) -> usize {
     // Sums of at most 255 ones stay in a byte each, which the compiler adds up a whole register at a time.
     let ones = |chunk: &[u8]| -> u8 { chunk.iter().map(|&other| u8::from(other == byte)).sum() };
-    bytes
-        .chunks(255)
-        .map(|chunk| usize::from(ones(chunk)))
-        .sum()
+    bytes.chunks(255).map(|chunk| usize::from(ones(chunk))).sum()
 }
 
 /// High bits where a byte of `word` equals `byte`. A borrow can also mark bytes above the first hit, never below it.
@@ -48,12 +40,7 @@ fn equal(word: u64, byte: u8) -> u64 {
 }
 
 #[inline]
-fn find(
-    bytes: &[u8],
-    from: usize,
-    marks: impl Fn(u64) -> u64,
-    is_hit: impl Fn(u8) -> bool,
-) -> Option<usize> {
+fn find(bytes: &[u8], from: usize, marks: impl Fn(u64) -> u64, is_hit: impl Fn(u8) -> bool) -> Option<usize> {
     let mut at = from;
     while let Some(word) = bytes.get(at..at + 8) {
         let marked = marks(u64::from_le_bytes(word.try_into().expect("8 bytes")));

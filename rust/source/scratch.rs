@@ -33,31 +33,23 @@ impl Scratch {
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file
-            .write_all(bytes)
-            .map_err(|error| Error::write(&self.path, error))
+        self.file.write_all(bytes).map_err(|error| Error::write(&self.path, error))
     }
 
     pub fn seek(&mut self, offset: u64) -> Result<()> {
-        self.file
-            .seek(SeekFrom::Start(offset))
-            .map_err(|error| Error::io(&self.path, error))?;
+        self.file.seek(SeekFrom::Start(offset)).map_err(|error| Error::io(&self.path, error))?;
         Ok(())
     }
 
     /// A second handle; it shares the place in the file with this one.
     pub fn handle(&self) -> Result<File> {
-        self.file
-            .try_clone()
-            .map_err(|error| Error::io(&self.path, error))
+        self.file.try_clone().map_err(|error| Error::io(&self.path, error))
     }
 }
 
 impl Bytes for Scratch {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        self.file
-            .read(buffer)
-            .map_err(|error| Error::io(&self.path, error))
+        self.file.read(buffer).map_err(|error| Error::io(&self.path, error))
     }
 }
 

@@ -83,11 +83,7 @@ impl Tally {
             missing_field: self.missing_field.load(Relaxed),
             not_a_string: self.not_a_string.load(Relaxed),
             broken_files: self.broken_files.load(Relaxed),
-            examples: self
-                .examples
-                .lock()
-                .expect("no panic under this lock")
-                .clone(),
+            examples: self.examples.lock().expect("no panic under this lock").clone(),
         }
     }
 
@@ -97,8 +93,7 @@ impl Tally {
         self.bytes_on_disk.store(counters.bytes_on_disk, Relaxed);
         self.text_bytes.store(counters.text_bytes, Relaxed);
         self.invalid_utf8.store(counters.invalid_utf8, Relaxed);
-        self.lone_surrogates
-            .store(counters.lone_surrogates, Relaxed);
+        self.lone_surrogates.store(counters.lone_surrogates, Relaxed);
         self.null_text.store(counters.null_text, Relaxed);
         self.broken_json.store(counters.broken_json, Relaxed);
         self.missing_field.store(counters.missing_field, Relaxed);

@@ -65,10 +65,7 @@ fn read_all(sources: &Sources) -> Read {
 
 /// With several workers the parts of a document come in any order: only their number of bytes is compared, and whole
 /// documents by their text.
-fn read_in_threads(
-    sources: &Sources,
-    workers: usize,
-) -> BTreeMap<(u64, u64), (usize, Vec<String>)> {
+fn read_in_threads(sources: &Sources, workers: usize) -> BTreeMap<(u64, u64), (usize, Vec<String>)> {
     let read = Mutex::new(BTreeMap::<(u64, u64), (usize, Vec<String>)>::new());
     std::thread::scope(|scope| {
         for worker in 0..workers {

@@ -112,11 +112,7 @@ struct Cut {
 
 impl TextReader {
     pub fn new(window: Window, place: DocumentPlace, shared: &Shared) -> TextReader {
-        TextReader {
-            window,
-            place,
-            want: shared.block_bytes,
-        }
+        TextReader { window, place, want: shared.block_bytes }
     }
 
     /// Fills `block` with the next text. True when that was the last.
@@ -139,10 +135,7 @@ impl TextReader {
 
             let force = want >= GROWTH * shared.block_bytes.max(least);
             block.fragments.clear();
-            let Some(cut) = self
-                .place
-                .cut(shared, boundary, file, text, at_end, force, block)
-            else {
+            let Some(cut) = self.place.cut(shared, boundary, file, text, at_end, force, block) else {
                 want *= 2;
                 continue;
             };
@@ -163,11 +156,7 @@ impl TextReader {
                     self.window.consume(raw);
                 }
             }
-            self.want = if cut.crowded {
-                (2 * cut.end).min(shared.block_bytes)
-            } else {
-                shared.block_bytes
-            };
+            self.want = if cut.crowded { (2 * cut.end).min(shared.block_bytes) } else { shared.block_bytes };
             add(&shared.tally.invalid_utf8, invalid);
             add(&shared.tally.documents, cut.documents);
             add(&shared.tally.text_bytes, cut.text_bytes);
@@ -189,31 +178,24 @@ impl DocumentPlace {
         force: bool,
         block: &mut Block,
     ) -> Option<Cut> {
-        let mut cut = Cut {
-            end: 0,
-            documents: 0,
-            text_bytes: 0,
-            finished: false,
-            crowded: false,
+        let mut cut = Cut { end: 0, documents: 0, text_bytes: 0, finished: false, crowded: false };
+        let mut hand_out = |place: &mut DocumentPlace, end: usize, ends_document: bool, cut: &mut Cut| {
+            if end > cut.end || (place.continues && ends_document) {
+                block.fragments.push(Fragment {
+                    start: cut.end,
+                    end,
+                    file,
+                    document: place.document,
+                    ends_document,
+                });
+            }
+            cut.text_bytes += (end - cut.end) as u64;
+            cut.documents += u64::from(ends_document);
+            place.document += u64::from(ends_document);
+            place.continues = !ends_document;
+            cut.end = end;
+            block.fragments.len() >= shared.max_fragments
         };
-        let mut hand_out =
-            |place: &mut DocumentPlace, end: usize, ends_document: bool, cut: &mut Cut| {
-                if end > cut.end || (place.continues && ends_document) {
-                    block.fragments.push(Fragment {
-                        start: cut.end,
-                        end,
-                        file,
-                        document: place.document,
-                        ends_document,
-                    });
-                }
-                cut.text_bytes += (end - cut.end) as u64;
-                cut.documents += u64::from(ends_document);
-                place.document += u64::from(ends_document);
-                place.continues = !ends_document;
-                cut.end = end;
-                block.fragments.len() >= shared.max_fragments
-            };
         while let Some((end, next)) = boundary.find(text, cut.end) {
             let full = hand_out(self, end, true, &mut cut);
             cut.end = next;
@@ -224,8 +206,7 @@ impl DocumentPlace {
         }
         if at_end {
             // What follows the last separator is a document only if it is not empty; a file always is one.
-            let is_document =
-                cut.end < text.len() || self.continues || matches!(boundary, Boundary::End);
+            let is_document = cut.end < text.len() || self.continues || matches!(boundary, Boundary::End);
             if is_document {
                 hand_out(self, text.len(), true, &mut cut);
             }

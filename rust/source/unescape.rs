@@ -22,11 +22,7 @@ enum Escape {
 impl Unescaper {
     /// Just after the opening quote.
     pub fn new() -> Unescaper {
-        Unescaper {
-            escape: Escape::None,
-            high: None,
-            lone_surrogates: 0,
-        }
+        Unescaper { escape: Escape::None, high: None, lone_surrogates: 0 }
     }
 
     /// Reads from `at` to after the closing quote (true) or to the end of the input (false). An error leaves `at`
@@ -77,10 +73,7 @@ impl Unescaper {
                     };
                     *at += 1;
                     if character.is_empty() {
-                        self.escape = Escape::Hex {
-                            digits: 0,
-                            value: 0,
-                        };
+                        self.escape = Escape::Hex { digits: 0, value: 0 };
                     } else {
                         self.escape = Escape::None;
                         self.flush_high(&mut append);

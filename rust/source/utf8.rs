@@ -14,11 +14,7 @@ pub(super) struct Decoded<'a> {
 /// Replacing can make three bytes out of one, so a window that needs it is only decoded up to a third: the text
 /// is never larger than the window, whatever is in it. Costs 0.1 ns a byte where nothing needs replacing.
 pub(super) fn decode(bytes: &[u8], at_end: bool) -> Decoded<'_> {
-    let mut raw = if at_end {
-        bytes
-    } else {
-        whole_characters(bytes)
-    };
+    let mut raw = if at_end { bytes } else { whole_characters(bytes) };
     let text = match simdutf8::basic::from_utf8(raw) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => {
@@ -29,10 +25,7 @@ pub(super) fn decode(bytes: &[u8], at_end: bool) -> Decoded<'_> {
             String::from_utf8_lossy(raw)
         }
     };
-    Decoded {
-        text,
-        raw: raw.len(),
-    }
+    Decoded { text, raw: raw.len() }
 }
 
 /// How many bytes of `raw` the first `text_bytes` bytes of its decoded text stand for, and how many invalid

@@ -24,14 +24,7 @@ pub(super) struct Window {
 impl Window {
     /// `offset` is where `source` stands. `buffer` is any memory to be reused.
     pub fn new(source: Box<dyn Bytes>, buffer: Vec<u8>, offset: u64) -> Window {
-        Window {
-            source,
-            buffer,
-            start: 0,
-            end: 0,
-            ended: false,
-            offset,
-        }
+        Window { source, buffer, start: 0, end: 0, ended: false, offset }
     }
 
     pub fn into_buffer(self) -> Vec<u8> {

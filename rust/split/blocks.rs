@@ -187,10 +187,7 @@ impl Block {
     /// `starts` with none from `from` on until `end`, which is one.
     #[inline]
     fn piece(&self, starts: u64, from: usize, end: usize) -> u64 {
-        let below = |limit: usize| {
-            1u64.checked_shl(limit as u32)
-                .map_or(u64::MAX, |bit| bit - 1)
-        };
+        let below = |limit: usize| 1u64.checked_shl(limit as u32).map_or(u64::MAX, |bit| bit - 1);
         let cleared = starts & !(below(end) & !below(from));
         cleared | below(end + 1) & !below(end) & self.valid
     }

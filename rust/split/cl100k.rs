@@ -45,14 +45,7 @@ impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_
 
     #[inline]
     fn starts(self, block: &Block, text: &[u8]) -> u64 {
-        let Block {
-            letters,
-            white,
-            spaces,
-            newlines,
-            others,
-            ..
-        } = *block;
+        let Block { letters, white, spaces, newlines, others, .. } = *block;
         let change = |class: u64| class & !(class << 1);
 
         // Line ends behind punctuation belong to it: adding the first of a run carries through
@@ -74,9 +67,7 @@ impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_
         if bodies & block.apostrophes == 0 {
             return starts;
         }
-        block.with_contractions(starts, bodies & block.apostrophes, |at| {
-            contraction(text, at)
-        })
+        block.with_contractions(starts, bodies & block.apostrophes, |at| contraction(text, at))
     }
 }
 
@@ -87,9 +78,7 @@ pub(super) fn contraction(text: &[u8], start: usize) -> Option<usize> {
     let behind = text.get(start + 1..)?;
     match behind {
         [b's' | b'S' | b'd' | b'D' | b'm' | b'M' | b't' | b'T', ..] => Some(start + 2),
-        [b'l' | b'L', b'l' | b'L', ..] | [b'v' | b'V' | b'r' | b'R', b'e' | b'E', ..] => {
-            Some(start + 3)
-        }
+        [b'l' | b'L', b'l' | b'L', ..] | [b'v' | b'V' | b'r' | b'R', b'e' | b'E', ..] => Some(start + 3),
         [0xC5, 0xBF, ..] => Some(start + 3),
         _ => None,
     }

@@ -24,10 +24,7 @@ pub struct Custom {
 impl Custom {
     pub(super) fn new(regex: &str) -> Result<Custom, String> {
         let regex = Regex::new(regex).map_err(|error| error.to_string())?;
-        Ok(Custom {
-            regex,
-            failures: Arc::default(),
-        })
+        Ok(Custom { regex, failures: Arc::default() })
     }
 
     pub(super) fn regex(&self) -> &str {

@@ -32,23 +32,14 @@ impl Rule for Gpt2 {
     /// instead; and at the last white space before anything else, whether or not that joins it.
     #[inline]
     fn starts(self, block: &Block, text: &[u8]) -> u64 {
-        let Block {
-            letters,
-            digits,
-            white,
-            spaces,
-            others,
-            ..
-        } = *block;
+        let Block { letters, digits, white, spaces, others, .. } = *block;
         let change = |class: u64| class & !(class << 1);
         let bodies = change(letters) | change(digits) | change(others);
         let starts = bodies & !(spaces << 1) | change(white) | white & block.followed_by(!white);
         if starts & block.apostrophes == 0 {
             return starts;
         }
-        block.with_contractions(starts, starts & block.apostrophes, |at| {
-            contraction(text, at)
-        })
+        block.with_contractions(starts, starts & block.apostrophes, |at| contraction(text, at))
     }
 }
 

@@ -56,14 +56,7 @@ impl Rule for O200k {
 
     #[inline]
     fn starts(self, block: &Block, text: &[u8]) -> u64 {
-        let Block {
-            letters,
-            white,
-            spaces,
-            newlines,
-            others,
-            ..
-        } = *block;
+        let Block { letters, white, spaces, newlines, others, .. } = *block;
         let change = |class: u64| class & !(class << 1);
 
         let taken = block.tail_of_others();
@@ -73,8 +66,7 @@ impl Rule for O200k {
         let bodies = change(others) & !(spaces << 1);
         let horizontal = white & !newlines;
         let upper = block.upper;
-        let words =
-            change(letters) & !((horizontal | bodies) << 1) | upper & (letters & !upper) << 1;
+        let words = change(letters) & !((horizontal | bodies) << 1) | upper & (letters & !upper) << 1;
         let starts = words
             | bodies
             | block.digit_groups(3)

@@ -70,11 +70,7 @@ fn last_run(text: &str) -> usize {
         if flags & kind == 0 {
             break;
         }
-        kind = if flags & SPACE != 0 {
-            SPACE
-        } else {
-            LETTER | MARK
-        };
+        kind = if flags & SPACE != 0 { SPACE } else { LETTER | MARK };
         run = at;
     }
     run

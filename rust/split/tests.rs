@@ -45,9 +45,7 @@ fn references() -> &'static [(Pattern, Regex)] {
     static REFERENCES: OnceLock<Vec<(Pattern, Regex)>> = OnceLock::new();
     REFERENCES.get_or_init(|| {
         let named = NAMES.map(|name| Pattern::named(name).unwrap());
-        named
-            .map(|pattern| (pattern.clone(), Regex::new(pattern.regex()).unwrap()))
-            .into()
+        named.map(|pattern| (pattern.clone(), Regex::new(pattern.regex()).unwrap())).into()
     })
 }
 
@@ -301,10 +299,7 @@ fn pathological_texts_take_linear_time() {
             for cap in [64, 4096, UNCAPPED] {
                 pattern.split(text, cap, |_, _| ());
                 let left = text.len() - pattern.stable_prefix(text, cap);
-                assert!(
-                    cap == UNCAPPED || left < 3 * cap,
-                    "{pattern:?} {cap} leaves {left}"
-                );
+                assert!(cap == UNCAPPED || left < 3 * cap, "{pattern:?} {cap} leaves {left}");
             }
         }
     }
@@ -335,10 +330,7 @@ fn a_custom_regex_is_capped_in_linear_time() {
         let pattern = Pattern::custom(regex).unwrap();
         let expected = pieces(&pattern, &text, 4096);
         let stable = pattern.stable_prefix(&text, 4096);
-        assert!(
-            text.len() - stable <= 3 * 4096,
-            "{regex} is stable up to {stable}"
-        );
+        assert!(text.len() - stable <= 3 * 4096, "{regex} is stable up to {stable}");
         let mut halves = pieces(&pattern, &text[..stable], 4096);
         halves.extend(pieces(&pattern, &text[stable..], 4096));
         assert_eq!(halves, expected, "{regex}");

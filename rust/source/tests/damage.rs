@@ -4,24 +4,14 @@ use super::oracle::{pack, parquet_file};
 use super::*;
 use crate::error::Error;
 
-const PACKED: [Compression; 4] = [
-    Compression::Gz,
-    Compression::Zst,
-    Compression::Xz,
-    Compression::Bz2,
-];
+const PACKED: [Compression; 4] = [Compression::Gz, Compression::Zst, Compression::Xz, Compression::Bz2];
 
 /// One file with this content on disk.
 pub fn single(bytes: &[u8], format: Format, compression: Compression) -> Corpus {
     let mut corpus = Corpus::write(Documents::File, vec![]);
     let path = corpus.folder.path().join("file");
     std::fs::write(&path, bytes).unwrap();
-    corpus.specs.push(FileSpec {
-        path,
-        format,
-        compression,
-        size: Some(bytes.len() as u64),
-    });
+    corpus.specs.push(FileSpec { path, format, compression, size: Some(bytes.len() as u64) });
     corpus
 }
 
@@ -64,30 +54,12 @@ fn truncated_archives_are_named_or_used_up_to_the_break() {
     let text = noise(700_000);
     for compression in PACKED {
         let packed = pack(text.as_bytes(), compression);
-        for keep in [
-            0,
-            1,
-            3,
-            9,
-            packed.len() / 4,
-            packed.len() * 3 / 4,
-            packed.len() - 1,
-        ] {
+        for keep in [0, 1, 3, 9, packed.len() / 4, packed.len() * 3 / 4, packed.len() - 1] {
             let corpus = single(&packed[..keep], Format::Text, compression);
             let error = read_strictly(&corpus, "text").unwrap_err();
-            assert!(
-                matches!(error, Error::Broken { .. }),
-                "{compression:?} {keep}: {error:?}"
-            );
-            let wanted = if keep == 0 {
-                "is empty"
-            } else {
-                "ends in the middle"
-            };
-            assert!(
-                error.to_string().contains(wanted),
-                "{compression:?} {keep}: {error}"
-            );
+            assert!(matches!(error, Error::Broken { .. }), "{compression:?} {keep}: {error:?}");
+            let wanted = if keep == 0 { "is empty" } else { "ends in the middle" };
+            assert!(error.to_string().contains(wanted), "{compression:?} {keep}: {error}");
 
             let reads: Vec<Read> = [1000, 1 << 20]
                 .map(|block_bytes| {
@@ -119,10 +91,7 @@ fn padding_after_gzip_members_is_no_damage() {
     assert_eq!(read_strictly(&corpus, "text").unwrap(), "some text");
     packed.extend(b"junk");
     let corpus = single(&packed, Format::Text, Compression::Gz);
-    assert!(matches!(
-        read_strictly(&corpus, "text"),
-        Err(Error::Broken { .. })
-    ));
+    assert!(matches!(read_strictly(&corpus, "text"), Err(Error::Broken { .. })));
 }
 
 #[test]
@@ -148,10 +117,7 @@ fn a_window_larger_than_granted_is_refused() {
     for (packed, compression) in [(zst, Compression::Zst), (xz, Compression::Xz)] {
         let corpus = single(&packed, Format::Text, compression);
         let error = read_strictly(&corpus, "text").unwrap_err();
-        assert!(
-            matches!(error, Error::Window { .. }),
-            "{compression:?}: {error:?}"
-        );
+        assert!(matches!(error, Error::Window { .. }), "{compression:?}: {error:?}");
     }
 }
 
@@ -159,19 +125,10 @@ fn a_window_larger_than_granted_is_refused() {
 fn broken_lines_stop_the_run_with_their_number() {
     let good = "{\"text\": \"a b\"}\n".repeat(5000);
     for (bad, wanted) in [
-        (
-            "{\"text\": \"a\n",
-            "file:5002 is not valid JSON at byte 12 (the line ends inside a string)",
-        ),
-        (
-            "{\"text\": 1}\n",
-            "file:5002 has something other than a string in the field \"text\"",
-        ),
+        ("{\"text\": \"a\n", "file:5002 is not valid JSON at byte 12 (the line ends inside a string)"),
+        ("{\"text\": 1}\n", "file:5002 has something other than a string in the field \"text\""),
         ("{\"txt\": \"\"}\n", "file:5002 has no field \"text\""),
-        (
-            "hello\n",
-            "file:5002 is not valid JSON at byte 1 (not an object)",
-        ),
+        ("hello\n", "file:5002 is not valid JSON at byte 1 (not an object)"),
     ] {
         let bytes = format!("{good}\n{bad}{good}");
         let corpus = single(bytes.as_bytes(), Format::Jsonl, Compression::None);
@@ -180,10 +137,7 @@ fn broken_lines_stop_the_run_with_their_number() {
 
         // The number is as exact when many workers share the file.
         let mut files = corpus.specs.clone().into_iter();
-        let options = ReadOptions {
-            block_bytes: 500,
-            ..ReadOptions::default()
-        };
+        let options = ReadOptions { block_bytes: 500, ..ReadOptions::default() };
         let sources = Sources::new(Box::new(move || Ok(files.next())), 1, options).unwrap();
         let errors = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
@@ -202,41 +156,21 @@ fn broken_lines_stop_the_run_with_their_number() {
             }
         });
         let errors = errors.into_inner().unwrap();
-        assert!(
-            errors.len() == 1 && errors[0].contains(wanted),
-            "{errors:?}"
-        );
+        assert!(errors.len() == 1 && errors[0].contains(wanted), "{errors:?}");
     }
 }
 
 #[test]
 fn parquet_says_what_columns_there_are() {
-    let corpus = single(
-        &parquet_file(&[Some(b"a".to_vec())]),
-        Format::Parquet,
-        Compression::None,
-    );
+    let corpus = single(&parquet_file(&[Some(b"a".to_vec())]), Format::Parquet, Compression::None);
     assert_eq!(read_strictly(&corpus, "meta.text").unwrap(), "a");
     let error = read_strictly(&corpus, "text").unwrap_err().to_string();
-    assert!(
-        error.contains("has no field \"text\" (it has id, meta.text)"),
-        "{error}"
-    );
+    assert!(error.contains("has no field \"text\" (it has id, meta.text)"), "{error}");
     let corpus = single(b"PAR1 not really", Format::Parquet, Compression::None);
-    assert!(matches!(
-        read_strictly(&corpus, "text"),
-        Err(Error::Broken { .. })
-    ));
+    assert!(matches!(read_strictly(&corpus, "text"), Err(Error::Broken { .. })));
     let packed = pack(&parquet_file(&[Some(b"a".to_vec())]), Compression::Gz);
-    let corpus = single(
-        &packed[..packed.len() - 20],
-        Format::Parquet,
-        Compression::Gz,
-    );
-    assert!(matches!(
-        read_strictly(&corpus, "meta.text"),
-        Err(Error::Broken { .. })
-    ));
+    let corpus = single(&packed[..packed.len() - 20], Format::Parquet, Compression::Gz);
+    assert!(matches!(read_strictly(&corpus, "meta.text"), Err(Error::Broken { .. })));
     assert_eq!(read_all(&sources(&corpus, 1, 100)).len(), 0);
 }
 

@@ -9,11 +9,7 @@ fn a_byte_order_mark_is_dropped_once() {
     for (format, bytes, wanted) in [
         (Format::Text, "\u{FEFF}\u{FEFF}text", "\u{FEFF}text"),
         (Format::Text, "\u{FEFF}", ""),
-        (
-            Format::Jsonl,
-            "\u{FEFF}{\"text\":\"\u{FEFF}a\"}",
-            "\u{FEFF}a",
-        ),
+        (Format::Jsonl, "\u{FEFF}{\"text\":\"\u{FEFF}a\"}", "\u{FEFF}a"),
     ] {
         let corpus = single(bytes.as_bytes(), format, Compression::None);
         assert_eq!(read_strictly(&corpus, "text").unwrap(), wanted);
@@ -25,13 +21,7 @@ fn utf_16_is_refused_with_the_way_out() {
     for bytes in [&b"\xff\xfea\0b\0"[..], b"\xfe\xff\0a\0b"] {
         let corpus = single(bytes, Format::Text, Compression::None);
         let error = read_strictly(&corpus, "text").unwrap_err();
-        assert!(matches!(
-            error,
-            Error::NotUtf8 {
-                encoding: "UTF-16",
-                ..
-            }
-        ));
+        assert!(matches!(error, Error::NotUtf8 { encoding: "UTF-16", .. }));
         assert!(error.to_string().contains("iconv -f UTF-16 -t UTF-8"));
         let sources = sources(&corpus, 1, 100);
         assert!(read_all(&sources).is_empty());
@@ -55,10 +45,7 @@ fn empty_files_are_read() {
 #[test]
 fn changed_files_are_noticed() {
     let mut corpus = single(b"twelve bytes", Format::Text, Compression::None);
-    for (size, wanted) in [
-        (5, "has grown from 5 to 12 bytes"),
-        (50, "has shrunk from 50 to 12 bytes"),
-    ] {
+    for (size, wanted) in [(5, "has grown from 5 to 12 bytes"), (50, "has shrunk from 50 to 12 bytes")] {
         corpus.specs[0].size = Some(size);
         let error = read_strictly(&corpus, "text").unwrap_err();
         assert!(matches!(error, Error::Changed { .. }));
@@ -68,11 +55,7 @@ fn changed_files_are_noticed() {
     let error = read_strictly(&corpus, "text").unwrap_err();
     assert!(matches!(error, Error::Changed { .. }), "{error:?}");
 
-    let folder = FileSpec {
-        path: corpus.folder.path().into(),
-        size: None,
-        ..corpus.specs[0].clone()
-    };
+    let folder = FileSpec { path: corpus.folder.path().into(), size: None, ..corpus.specs[0].clone() };
     corpus.specs = vec![folder];
     let error = read_strictly(&corpus, "text").unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error:?}");
@@ -88,12 +71,8 @@ fn changes_while_reading_are_noticed() {
             let sources = sources(&corpus, 1, 64);
             let mut block = Block::new();
             assert!(sources.next_block(0, &mut block).unwrap());
-            let file = std::fs::OpenOptions::new()
-                .write(true)
-                .open(&corpus.specs[0].path)
-                .unwrap();
-            file.set_len(if grow { bytes.len() as u64 + 10 } else { 30 })
-                .unwrap();
+            let file = std::fs::OpenOptions::new().write(true).open(&corpus.specs[0].path).unwrap();
+            file.set_len(if grow { bytes.len() as u64 + 10 } else { 30 }).unwrap();
             let error = loop {
                 match sources.next_block(0, &mut block) {
                     Ok(true) => {}
@@ -152,9 +131,6 @@ fn an_error_from_the_file_list_is_passed_on() {
     let next = || Err(Error::Cancelled);
     let sources = Sources::new(Box::new(next), 2, ReadOptions::default()).unwrap();
     let mut block = Block::new();
-    assert!(matches!(
-        sources.next_block(1, &mut block),
-        Err(Error::Cancelled)
-    ));
+    assert!(matches!(sources.next_block(1, &mut block), Err(Error::Cancelled)));
     assert!(!sources.next_block(0, &mut block).unwrap());
 }

@@ -62,12 +62,7 @@ fn a_document_of_which_nothing_is_left_still_ends() {
 
 #[test]
 fn resuming_needs_the_same_files() {
-    let content = || {
-        (
-            oracle::Content::Text(b"one two three".to_vec()),
-            Compression::None,
-        )
-    };
+    let content = || (oracle::Content::Text(b"one two three".to_vec()), Compression::None);
     let mut corpus = Corpus::write(Documents::File, vec![content(), content()]);
     let first = sources(&corpus, 1, 4);
     let mut block = Block::new();
@@ -77,10 +72,7 @@ fn resuming_needs_the_same_files() {
     let again = sources(&corpus, 1, 4);
     again.resume(position.clone()).unwrap();
     again.next_block(0, &mut block).unwrap();
-    assert!(matches!(
-        again.resume(position.clone()),
-        Err(crate::error::Error::Invalid(_))
-    ));
+    assert!(matches!(again.resume(position.clone()), Err(crate::error::Error::Invalid(_))));
 
     corpus.specs.remove(0);
     let other = sources(&corpus, 1, 4).resume(position.clone());
@@ -99,31 +91,15 @@ fn standard_input_cannot_be_resumed() {
             path: "-".into(),
             size: None,
             counted: 5,
-            place: Place::Text {
-                offset: 5,
-                document: 0,
-                continues: true,
-            },
+            place: Place::Text { offset: 5, document: 0, continues: true },
         }],
         counters: Counters::default(),
     };
-    let spec = FileSpec {
-        path: "-".into(),
-        format: Format::Text,
-        compression: Compression::None,
-        size: None,
-    };
+    let spec =
+        FileSpec { path: "-".into(), format: Format::Text, compression: Compression::None, size: None };
     let mut files = Some(spec).into_iter();
-    let sources = Sources::new(
-        Box::new(move || Ok(files.next())),
-        1,
-        ReadOptions::default(),
-    )
-    .unwrap();
+    let sources = Sources::new(Box::new(move || Ok(files.next())), 1, ReadOptions::default()).unwrap();
     let error = sources.resume(position).unwrap_err().to_string();
-    assert!(
-        error.contains("standard input cannot be read again"),
-        "{error}"
-    );
+    assert!(error.contains("standard input cannot be read again"), "{error}");
     drop(corpus);
 }

@@ -32,30 +32,15 @@ fn text(line: &str, field: &str) -> Result<Option<String>, FaultKind> {
 #[test]
 fn finds_the_field() {
     let found = |line: &str, field: &str| text(line, field).unwrap().unwrap();
-    assert_eq!(
-        found(r#"{"text": "a\n\u00e9\ud83d\ude00b"}"#, "text"),
-        "a\né😀b"
-    );
-    assert_eq!(
-        found(r#"{"id":1,"x":[{"text":"no"},[]],"text":"yes"}"#, "text"),
-        "yes"
-    );
+    assert_eq!(found(r#"{"text": "a\n\u00e9\ud83d\ude00b"}"#, "text"), "a\né😀b");
+    assert_eq!(found(r#"{"id":1,"x":[{"text":"no"},[]],"text":"yes"}"#, "text"), "yes");
     assert_eq!(found(r#"{"meta":{"text":"in"}}"#, "meta.text"), "in");
     assert_eq!(found(r#"{"meta.text":"flat"}"#, "meta.text"), "flat");
     assert_eq!(found(r#"{"a":{"b.c":"x"}}"#, "a.b.c"), "x");
-    assert_eq!(
-        found(r#"{"a":{"b":{"d":1}},"a.b":{"c":"y"}}"#, "a.b.c"),
-        "y"
-    );
+    assert_eq!(found(r#"{"a":{"b":{"d":1}},"a.b":{"c":"y"}}"#, "a.b.c"), "y");
     assert_eq!(found(r#"{"a":"no","a.b":"yes"}"#, "a.b"), "yes");
-    assert_eq!(
-        found(r#"{"t\u0065xt":"escaped key"}"#, "text"),
-        "escaped key"
-    );
-    assert_eq!(
-        found(r#"{"text":"first","text":"second"}"#, "text"),
-        "first"
-    );
+    assert_eq!(found(r#"{"t\u0065xt":"escaped key"}"#, "text"), "escaped key");
+    assert_eq!(found(r#"{"text":"first","text":"second"}"#, "text"), "first");
     assert_eq!(found(r#"{"n":NaN,"m":-Infinity,"text":""}"#, "text"), "");
     assert_eq!(found("\t{\"text\":\"a\"}\r", "text"), "a");
     assert_eq!(text(" \t\r", "text"), Ok(None));
@@ -64,15 +49,9 @@ fn finds_the_field() {
 #[test]
 fn names_what_is_wrong() {
     assert_eq!(text(r#"{"a":"b"}"#, "text"), Err(FaultKind::Missing));
-    assert_eq!(
-        text(r#"{"a":{"text":"b"}}"#, "text"),
-        Err(FaultKind::Missing)
-    );
+    assert_eq!(text(r#"{"a":{"text":"b"}}"#, "text"), Err(FaultKind::Missing));
     assert_eq!(text(r#"{"text":null}"#, "text"), Err(FaultKind::NotAString));
-    assert_eq!(
-        text(r#"{"text":["a"]}"#, "text"),
-        Err(FaultKind::NotAString)
-    );
+    assert_eq!(text(r#"{"text":["a"]}"#, "text"), Err(FaultKind::NotAString));
     for broken in [
         "[1]",
         "\"text\"",
@@ -93,10 +72,7 @@ fn names_what_is_wrong() {
         "{\"a\":[},\"text\":\"\"}",
         "{\"a\":-,\"text\":\"\"}",
     ] {
-        assert!(
-            matches!(text(broken, "text"), Err(FaultKind::Json(_))),
-            "{broken}"
-        );
+        assert!(matches!(text(broken, "text"), Err(FaultKind::Json(_))), "{broken}");
     }
     let deep = format!("{{\"a\":{}", "[".repeat(5000));
     assert!(matches!(text(&deep, "text"), Err(FaultKind::Json(_))));
@@ -106,10 +82,7 @@ fn names_what_is_wrong() {
 fn lone_surrogates_are_replaced_and_counted() {
     let line = r#"{"text":"\ud800a\udc00\ud800\ud83d\ude00\ud801"}"#;
     let expected = "\u{FFFD}a\u{FFFD}\u{FFFD}😀\u{FFFD}".to_string();
-    assert_eq!(
-        read(line, "text", usize::MAX),
-        Ok(Some((expected.clone(), 4)))
-    );
+    assert_eq!(read(line, "text", usize::MAX), Ok(Some((expected.clone(), 4))));
     assert_eq!(read(line, "text", 1), Ok(Some((expected, 4))));
 }
 

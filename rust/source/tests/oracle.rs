@@ -95,31 +95,21 @@ fn jsonl_lines() -> impl Strategy<Value = JsonlLine> {
     (text_bytes(8), filler, any::<bool>(), 0u8..12).prop_map(|(bytes, filler, escape, kind)| {
         let bytes: Vec<u8> = bytes.into_iter().filter(|&byte| byte >= 0x20).collect();
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let invalid = bytes
-            .utf8_chunks()
-            .filter(|chunk| !chunk.invalid().is_empty())
-            .count() as u64;
+        let invalid = bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
         let other = "y".repeat(filler);
-        let wrap = |before: &str, inside: &[u8], after: &str| {
-            [before.as_bytes(), inside, after.as_bytes()].concat()
-        };
+        let wrap =
+            |before: &str, inside: &[u8], after: &str| [before.as_bytes(), inside, after.as_bytes()].concat();
         let outcome = |text: String| Outcome::Text(text, 0);
         match kind {
-            0 => JsonlLine {
-                bytes: b" \t".to_vec(),
-                outcome: Outcome::Blank,
-                invalid: 0,
-            },
+            0 => JsonlLine { bytes: b" \t".to_vec(), outcome: Outcome::Blank, invalid: 0 },
             1 => JsonlLine {
                 bytes: wrap("{\"meta\": {\"text\": \"", &bytes, "\""),
                 outcome: Outcome::Json,
                 invalid,
             },
-            2 => JsonlLine {
-                bytes: wrap("{\"text\": \"", &bytes, "\"}"),
-                outcome: Outcome::Missing,
-                invalid,
-            },
+            2 => {
+                JsonlLine { bytes: wrap("{\"text\": \"", &bytes, "\"}"), outcome: Outcome::Missing, invalid }
+            }
             3 => JsonlLine {
                 bytes: wrap("{\"meta.text\":[\"", &bytes, "\"]}"),
                 outcome: Outcome::NotAString,
@@ -131,19 +121,14 @@ fn jsonl_lines() -> impl Strategy<Value = JsonlLine> {
                 invalid: 0,
             },
             _ if escape => JsonlLine {
-                bytes:
-                    serde_json::json!({"a": other, "meta": {"text": format!("{text}\n\"\u{1}")}})
-                        .to_string()
-                        .into_bytes(),
+                bytes: serde_json::json!({"a": other, "meta": {"text": format!("{text}\n\"\u{1}")}})
+                    .to_string()
+                    .into_bytes(),
                 outcome: outcome(format!("{text}\n\"\u{1}")),
                 invalid: 0,
             },
             _ => JsonlLine {
-                bytes: wrap(
-                    "{\"meta\": {\"text\": \"",
-                    &bytes,
-                    &format!("\"}}, \"b\": \"{other}\"}}\r"),
-                ),
+                bytes: wrap("{\"meta\": {\"text\": \"", &bytes, &format!("\"}}, \"b\": \"{other}\"}}\r")),
                 outcome: outcome(text),
                 invalid,
             },
@@ -165,34 +150,22 @@ impl Corpus {
             let path = corpus.folder.path().join(format!("{file}"));
             let (format, plain) = match content {
                 Content::Text(bytes) => (Format::Text, corpus.expect_text(file as u64, bytes)),
-                Content::Jsonl(lines) => (
-                    Format::Jsonl,
-                    corpus.expect_jsonl(file as u64, &path, lines),
-                ),
-                Content::Parquet(rows) => {
-                    (Format::Parquet, corpus.expect_parquet(file as u64, &rows))
-                }
+                Content::Jsonl(lines) => (Format::Jsonl, corpus.expect_jsonl(file as u64, &path, lines)),
+                Content::Parquet(rows) => (Format::Parquet, corpus.expect_parquet(file as u64, &rows)),
             };
             let packed = pack(&plain, compression);
             std::fs::write(&path, &packed).unwrap();
             corpus.counters.files += 1;
             corpus.counters.bytes_on_disk += packed.len() as u64;
-            corpus.specs.push(FileSpec {
-                path,
-                format,
-                compression,
-                size: Some(packed.len() as u64),
-            });
+            corpus.specs.push(FileSpec { path, format, compression, size: Some(packed.len() as u64) });
         }
         corpus
     }
 
     fn expect_text(&mut self, file: u64, bytes: Vec<u8>) -> Vec<u8> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        self.counters.invalid_utf8 += bytes
-            .utf8_chunks()
-            .filter(|chunk| !chunk.invalid().is_empty())
-            .count() as u64;
+        self.counters.invalid_utf8 +=
+            bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
         let mut documents: Vec<&str> = match &self.documents {
             Documents::File => vec![&text],
             Documents::Line => text.split('\n').collect(),
@@ -204,11 +177,7 @@ impl Corpus {
         let ended_lines = text.matches('\n').count();
         for (ordinal, document) in documents.into_iter().enumerate() {
             let strip = self.documents == Documents::Line && ordinal < ended_lines;
-            let document = if strip {
-                document.strip_suffix('\r').unwrap_or(document)
-            } else {
-                document
-            };
+            let document = if strip { document.strip_suffix('\r').unwrap_or(document) } else { document };
             self.expect(file, ordinal as u64, document);
         }
         bytes
@@ -260,10 +229,8 @@ impl Corpus {
                 self.counters.null_text += 1;
                 continue;
             };
-            self.counters.invalid_utf8 += row
-                .utf8_chunks()
-                .filter(|chunk| !chunk.invalid().is_empty())
-                .count() as u64;
+            self.counters.invalid_utf8 +=
+                row.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
             self.expect(file, ordinal as u64, &String::from_utf8_lossy(row));
         }
         parquet_file(rows)
@@ -292,25 +259,12 @@ pub fn parquet_file(rows: &[Option<Vec<u8>>]) -> Vec<u8> {
         let mut group = writer.next_row_group().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
         let ids: Vec<ByteArray> = rows.iter().map(|_| ByteArray::from("x")).collect();
-        column
-            .typed::<ByteArrayType>()
-            .write_batch(&ids, None, None)
-            .unwrap();
+        column.typed::<ByteArrayType>().write_batch(&ids, None, None).unwrap();
         column.close().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
-        let levels: Vec<i16> = rows
-            .iter()
-            .map(|row| if row.is_some() { 2 } else { 1 })
-            .collect();
-        let values: Vec<ByteArray> = rows
-            .iter()
-            .flatten()
-            .map(|row| ByteArray::from(row.clone()))
-            .collect();
-        column
-            .typed::<ByteArrayType>()
-            .write_batch(&values, Some(&levels), None)
-            .unwrap();
+        let levels: Vec<i16> = rows.iter().map(|row| if row.is_some() { 2 } else { 1 }).collect();
+        let values: Vec<ByteArray> = rows.iter().flatten().map(|row| ByteArray::from(row.clone())).collect();
+        column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None).unwrap();
         column.close().unwrap();
         group.close().unwrap();
     }
@@ -324,8 +278,7 @@ pub fn pack(bytes: &[u8], compression: Compression) -> Vec<u8> {
         match compression {
             Compression::None => part.to_vec(),
             Compression::Gz => {
-                let mut encoder =
-                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
                 encoder.write_all(part).unwrap();
                 encoder.finish().unwrap()
             }
@@ -336,8 +289,7 @@ pub fn pack(bytes: &[u8], compression: Compression) -> Vec<u8> {
                 encoder.finish().unwrap()
             }
             Compression::Bz2 => {
-                let mut encoder =
-                    bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+                let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
                 encoder.write_all(part).unwrap();
                 encoder.finish().unwrap()
             }

