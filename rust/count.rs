@@ -138,7 +138,7 @@ impl Worker {
     }
 }
 
-/// Counts everything `feed` gives and stores the pieces.
+/// Counts everything that `feed` gives, going on from the folder's notes where it has some.
 pub fn count(
     feed: &dyn Feed,
     settings: &Settings<'_>,
@@ -146,28 +146,57 @@ pub fn count(
     progress: &Progress,
     watch: &mut Watch<'_>,
 ) -> Result<Counted> {
-    let mut before = Totals::default();
+    let share = settings.memory / settings.threads;
+    let mut counting = Counting {
+        feed,
+        settings,
+        folder,
+        progress,
+        workers: (0..settings.threads).map(|_| Mutex::new(Worker::new(share))).collect(),
+        before: Totals::default(),
+    };
     let mut done = false;
     if let Some(notes) = folder.notes() {
-        before = notes.totals.clone();
+        counting.before = notes.totals.clone();
         done = notes.done;
         if let (Some(position), false) = (&notes.position, done) {
             feed.resume(position)?;
         }
     }
-    let share = settings.memory / settings.threads;
-    let workers: Vec<_> = (0..settings.threads).map(|_| Mutex::new(Worker::new(share))).collect();
-    let totals = |before: &Totals| {
-        workers.iter().fold(before.clone(), |mut sum, worker| {
-            let worker = worker.lock().unwrap();
-            sum.pieces += worker.totals.pieces;
-            sum.cut_pieces += worker.totals.cut_pieces;
-            sum.runs += worker.totals.runs;
-            sum
-        })
-    };
     progress.stage.store(Stage::Counting as u64, Relaxed);
     while !done {
+        match counting.round(watch) {
+            Ok(finished) => done = finished,
+            Err(Error::Cancelled) => {
+                // Every block that was handed out is counted: what there is can be gone on from.
+                counting.save(false)?;
+                return Err(Error::Cancelled);
+            }
+            Err(error) => return Err(error),
+        }
+        if !done || folder.has_runs() || counting.table_bytes() > settings.memory / 8 * 5 {
+            counting.save(done)?;
+        }
+    }
+    let totals = counting.totals();
+    let tables = counting.workers.into_iter().map(|worker| worker.into_inner().unwrap().table).collect();
+    Ok(Counted { totals, tables })
+}
+
+struct Counting<'a> {
+    feed: &'a dyn Feed,
+    settings: &'a Settings<'a>,
+    folder: &'a WorkDir,
+    progress: &'a Progress,
+    workers: Vec<Mutex<Worker>>,
+    /// Of the interrupted run that this one goes on from.
+    before: Totals,
+}
+
+impl Counting<'_> {
+    /// Counts until there is no more text (true) or it is time for a checkpoint (false).
+    fn round(&self, watch: &mut Watch<'_>) -> Result<bool> {
+        let Counting { feed, settings, folder, progress, .. } = self;
         let pause = AtomicBool::new(false);
         let finished = AtomicUsize::new(0);
         let started = Instant::now();
@@ -177,7 +206,8 @@ pub fn count(
             watch(progress)
         };
         crew(settings.threads, progress, &mut watch_clock, |n| {
-            let mut worker = workers[n].lock().unwrap();
+            let mut worker = self.workers[n].lock().unwrap();
+            let pattern = settings.pattern.clone();
             let mut block = Block::new();
             while !pause.load(Relaxed) {
                 progress.check()?;
@@ -186,38 +216,54 @@ pub fn count(
                     break;
                 }
                 for (_, text) in block.iter() {
-                    settings.specials.cut(
-                        text,
-                        &mut *worker,
-                        |worker, part| worker.count(part, settings.pattern, folder),
-                        |_, _| (),
-                    );
-                }
-                if let Some(error) = worker.error.take() {
-                    return Err(error);
+                    let count = |worker: &mut Worker, part: &str| worker.count(part, &pattern, folder);
+                    settings.specials.cut(text, &mut *worker, count, |_, _| ());
                 }
                 if rss::resident() > settings.resident_limit && worker.table.len() > 1000 {
                     worker.relieve(folder);
                 }
+                if let Some(error) = worker.error.take() {
+                    return Err(error);
+                }
             }
             Ok(())
         })?;
-        done = finished.load(Relaxed) == settings.threads;
-        if !done || folder.has_runs() {
-            // A checkpoint, or the end of a count that already has runs: all of it goes to disk.
-            crew(settings.threads, progress, watch, |n| {
-                let mut worker = workers[n].lock().unwrap();
-                worker.spill(folder);
-                worker.error.take().map_or(Ok(()), Err)
-            })?;
-            if let Some(position) = feed.position() {
-                folder.write_notes(&Notes::new(folder, Some(position), totals(&before), done))?;
+        Ok(finished.into_inner() == settings.threads)
+    }
+
+    /// Turns all tables into runs and notes how far they reach in the sources.
+    fn save(&self, done: bool) -> Result<()> {
+        std::thread::scope(|scope| {
+            for worker in &self.workers {
+                scope.spawn(|| worker.lock().unwrap().spill(self.folder));
+            }
+        });
+        for worker in &self.workers {
+            if let Some(error) = worker.lock().unwrap().error.take() {
+                return Err(error);
             }
         }
+        match self.feed.position() {
+            Some(position) => {
+                self.folder.write_notes(&Notes::new(self.folder, Some(position), self.totals(), done))
+            }
+            None => Ok(()),
+        }
     }
-    let sum = totals(&before);
-    let tables = workers.into_iter().map(|worker| worker.into_inner().unwrap().table).collect();
-    Ok(Counted { totals: sum, tables })
+
+    fn table_bytes(&self) -> usize {
+        self.workers.iter().map(|worker| worker.lock().unwrap().table.bytes()).sum()
+    }
+
+    fn totals(&self) -> Totals {
+        self.workers.iter().fold(self.before.clone(), |mut sum, worker| {
+            let worker = worker.lock().unwrap();
+            sum.pieces += worker.totals.pieces;
+            sum.cut_pieces += worker.totals.cut_pieces;
+            sum.runs += worker.totals.runs;
+            sum
+        })
+    }
 }
 
 pub struct Counted {

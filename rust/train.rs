@@ -77,7 +77,8 @@ impl Shares {
             window_bytes: (memory / threads / 8).clamp(8 << 20, 128 << 20) as u64,
             tables: memory - threads * READING * block_bytes - memory / 16,
             store: merging / 4,
-            phase: merging / 2,
+            // More would only make phases wider than is quick (see `merge::REACH`).
+            phase: (merging / 2).min(512 << 20),
         })
     }
 }

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import sysconfig
 import tempfile
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -44,6 +47,57 @@ def to_bytes(token: str) -> bytes:
     return bytes(BYTE_OF_CHARACTER[character] for character in token)
 
 
+# Texts
+
+SENTENCES = (
+    "The quick brown fox didn't jump over 13 lazy dogs; they'll've sworn IT'S they who jumped.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich, für 1.234,56 €.",
+    "Voix ambiguë d’un cœur qui, au zéphyr, préfère les jattes de kiwis. L'été, c'est où ?",
+    "El pingüino Wenceslao hizo kilómetros bajo exhaustiva lluvia y frío; añoraba a su querido cachorro.",
+    "Съешь же ещё этих мягких французских булок, да выпей чаю. Їжак ґанок єдність.",
+    "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία. Τάχιστη αλώπηξ βαφής ψημένη γη.",
+    "נקניקיות, שלום עולם! דג סקרן שט בים מאוכזב ולפתע מצא חברה.",
+    "نص حكيم له سر قاطع وذو شأن عظيم مكتوب على ثوب أخضر. ١٢٣٤٥",
+    "ऋषियों को सताने वाले दुष्ट राक्षसों के राजा रावण का सर्वनाश। १२३",
+    "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า กว่าบรรดาฝูงสัตว์เดรัจฉาน",
+    "いろはにほへと ちりぬるを、わかよたれそ。ウヰノオクヤマ、今日は2024年です。",
+    "天地玄黃，宇宙洪荒。日月盈昃，辰宿列張。我能吞下玻璃而不傷身體。",
+    "키스의 고유조건은 입술끼리 만나야 하고 특별한 기술은 필요치 않다.",
+    "Do bạch kim rất quý nên sẽ dùng để lắp vô xương. Tiếng Việt có dấu.",
+    "Փոքրիկ աղվեսը ցատկեց։ საქართველო ლამაზია. ጥቁር ቀበሮ ዘለለ። ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ",
+    "👩‍👩‍👧‍👦 said 🏳️‍🌈!!  e\u0301 vs é\t\ttabs\r\nlines\n\n\n   spaces   \x00 nul \u200b zero",
+)
+
+
+def many_scripts(size: int, seed: int = 0) -> list[str]:
+    """Documents of about `size` characters in all, in many scripts: words of the sentences in ever new orders."""
+    chance = random.Random(seed)
+    documents: list[str] = []
+    while size > 0:
+        words = chance.choice(SENTENCES).split(" ")
+        chance.shuffle(words)
+        document = chance.choice((" ", " ", "\n", "  ", "")).join(words)
+        documents.append(document if chance.random() < 0.8 else document.upper())
+        size -= len(document)
+    return documents
+
+
+def real_documents(size: int) -> list[str]:
+    """Real text that every machine has: the standard library's sources, and the names of all characters."""
+    documents: list[str] = []
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        documents.append(path.read_text(encoding="utf-8", errors="replace"))
+        if sum(map(len, documents)) > size * 2 // 3:
+            break
+    names = (f"{chr(code)}\t{unicodedata.name(chr(code), '')}\n" for code in range(0xA0, 0xFFFF) if not 0xD800 <= code < 0xE000)
+    listing = "".join(names)
+    chance = random.Random(size)
+    while sum(map(len, documents)) < size:
+        start = chance.randrange(len(listing))
+        documents.append(listing[start : start + 4000])
+    return documents
+
+
 # Splitting
 
 
@@ -58,9 +112,8 @@ def split(pattern: str, text: str, cap: int | None = None) -> list[str]:
     while start < len(text):
         seen = start + len(text[start : start + cap].encode()[:cap].decode(errors="ignore"))
         found = next((match for match in compiled.finditer(text, start, seen) if match.end() > start), None)
-        if found is None:
-            end = seen
-        else:
+        end = seen
+        if found is not None:
             end = found.start() if found.start() > start else found.end()
         pieces.append(text[start:end])
         start = end
@@ -167,7 +220,12 @@ def hf_pre_tokenizer(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def hf_train(
-    documents: Iterable[str], tokens: int, *, pattern: str = "gpt2", min_frequency: int = 0, max_token_bytes: int | None = None
+    documents: Iterable[str],
+    tokens: int,
+    *,
+    pattern: str = "gpt2",
+    min_frequency: int = 0,
+    max_token_bytes: int | None = None,
 ) -> list[Merge]:
     """What HF tokenizers learns from the same documents."""
     tokenizer = hf_tokenizer(pattern)
@@ -261,7 +319,9 @@ def merges_of(trained: dict[str, Any]) -> list[Merge]:
     return [(tokens[left], tokens[right]) for left, right, _ in trained["merges"]]
 
 
-def encoder_of(trained: dict[str, Any], pattern: str = "gpt2", *, cache_bytes: int = 1 << 20, **options: Any) -> _native.Encoder:
+def encoder_of(
+    trained: dict[str, Any], pattern: str = "gpt2", *, cache_bytes: int = 1 << 20, **options: Any
+) -> _native.Encoder:
     settings: dict[str, Any] = {"ignore_merges": False, "rank_by_id": False, "nfc": False, "added": [], **options}
     return _native.Encoder.bpe(
         trained["tokens"], trained["merges"], pattern_name=pattern, cache_bytes=cache_bytes, **settings

@@ -49,6 +49,7 @@ def count_characters(
     total_bytes: int,
     progress: Watch | None,
 ) -> tuple[dict[str, int], dict[str, Any]]: ...
+
 @final
 class Encoder:
     @staticmethod

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any
 
 from ramlet.errors import DiskFull
 
@@ -29,12 +29,12 @@ def is_temporary(name: str) -> bool:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """A text file that takes the place of `path` when the block ends without an error."""
+def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file that takes the place of `path` when the block ends without an error; UTF-8 text, or bytes."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}{_SUFFIX}")
     try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        with open(temporary, "wb") if binary else open(temporary, "w", encoding="utf-8", newline="\n") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from ramlet.byte_alphabet import BYTES_IN_ORDER, unspell
@@ -122,7 +123,7 @@ class TokenizerModel:
         # The file's own merges say the same when the canonical ones are among them, in the order of ids:
         # pairs beside them are never met.
         ranks = {(left, right): made for left, right, made in self.merges}
-        in_order = all(earlier[2] <= later[2] for earlier, later in zip(self.merges, self.merges[1:]))
+        in_order = all(earlier[2] <= later[2] for earlier, later in pairwise(self.merges))
         same = in_order and complete and all(ranks.get((left, right)) == made for left, right, made in merges)
         return (merges, False) if same else (self.merges, True)
 
@@ -196,7 +197,7 @@ def canonical_merges(tokens: list[bytes | None]) -> tuple[list[Merge], bool]:
             continue
         parts = [token[at : at + 1] for at in range(len(token))]
         while len(parts) > 2:
-            ranked = [ids.get(left + right, -1) for left, right in zip(parts, parts[1:])]
+            ranked = [ids.get(left + right, -1) for left, right in pairwise(parts)]
             best = min((rank for rank in ranked if rank >= 0), default=-1)
             if best < 0:
                 break

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// What one thread takes at a time. A longer document is divided, shorter ones go together.
 const TASK: usize = 256 << 10;
 
+/// Buffers kept for the next batch: with two bytes an id at most 24 MB, and usually a third of that.
+const SPARE_BUFFERS: usize = 48;
+
 #[derive(Default)]
 pub struct Batch<I> {
     pub ids: Vec<I>,
@@ -43,7 +46,8 @@ pub fn encode_batch<I: Id>(
             let n = next.fetch_add(1, Relaxed);
             let Some(task) = tasks.get(n) else { break };
             progress.check()?;
-            let mut batch = Batch::default();
+            let ids = I::spare(encoder).lock().unwrap().pop().unwrap_or_default();
+            let mut batch = Batch { ids, ends: Vec::new() };
             for document in task.documents.clone() {
                 let text = documents[document];
                 let text = task.stretch.map_or(text, |(start, end)| &text[start..end]);
@@ -60,7 +64,7 @@ pub fn encode_batch<I: Id>(
     } else {
         crew(threads, &progress, watch, work)?;
     }
-    Ok(join(tasks, done, documents.len()))
+    Ok(join(encoder, tasks, done, documents.len()))
 }
 
 fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Task> {
@@ -106,17 +110,27 @@ fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Tas
     tasks
 }
 
-fn join<I: Id>(tasks: Vec<Task>, done: Vec<Mutex<Batch<I>>>, documents: usize) -> Batch<I> {
+fn join<I: Id>(
+    encoder: &Encoder,
+    tasks: Vec<Task>,
+    done: Vec<Mutex<Batch<I>>>,
+    documents: usize,
+) -> Batch<I> {
     let parts: Vec<Batch<I>> = done.into_iter().map(|batch| batch.into_inner().unwrap()).collect();
     let total = parts.iter().map(|part| part.ids.len()).sum();
     let mut all = Batch { ids: Vec::with_capacity(total), ends: Vec::with_capacity(documents) };
-    for (task, part) in tasks.into_iter().zip(parts) {
+    for (task, mut part) in tasks.into_iter().zip(parts) {
         let base = all.ids.len() as u64;
         all.ids.extend_from_slice(&part.ids);
         if all.ends.len() > task.documents.start {
             all.ends.pop(); // a later stretch of the same document
         }
         all.ends.extend(part.ends.iter().map(|end| base + end));
+        let mut spare = I::spare(encoder).lock().unwrap();
+        if spare.len() < SPARE_BUFFERS && part.ids.capacity() <= TASK {
+            part.ids.clear();
+            spare.push(part.ids);
+        }
     }
     all
 }

@@ -22,6 +22,7 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 pub trait Id: Copy + Send + Sync + Default + 'static {
     const NARROW: bool;
     fn from_u32(id: u32) -> Self;
+    fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<Self>>>;
 }
 
 impl Id for u16 {
@@ -30,6 +31,10 @@ impl Id for u16 {
     fn from_u32(id: u32) -> u16 {
         id as u16
     }
+
+    fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<u16>>> {
+        &encoder.spare_narrow
+    }
 }
 
 impl Id for u32 {
@@ -37,6 +42,10 @@ impl Id for u32 {
     #[inline(always)]
     fn from_u32(id: u32) -> u32 {
         id
+    }
+
+    fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<u32>>> {
+        &encoder.spare_wide
     }
 }
 
@@ -68,6 +77,9 @@ pub struct Encoder {
     narrow: bool,
     cache_bytes: usize,
     workers: Mutex<Vec<Worker>>,
+    /// Buffers of earlier batches, a bounded number: fresh ones would be zeroed page by page each time.
+    spare_narrow: Mutex<Vec<Vec<u16>>>,
+    spare_wide: Mutex<Vec<Vec<u32>>>,
 }
 
 /// What one thread keeps between texts.
@@ -90,7 +102,9 @@ impl Encoder {
             added_ids: added.iter().map(|&(_, id)| id).collect(),
             narrow: largest_id < 1 << 16,
             cache_bytes,
-            workers: Mutex::new(Vec::new()),
+            workers: Mutex::default(),
+            spare_narrow: Mutex::default(),
+            spare_wide: Mutex::default(),
         })
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def read(
     return TokenizerModel(tokens, [], pattern, specials, rank_by_id=True, ignore_merges=True)
 
 
-_STRICT = __import__("sys").version_info >= (3, 11)
+_STRICT = sys.version_info >= (3, 11)  # before, base64 could not be checked
 
 
 def write(model: TokenizerModel, path: str | os.PathLike[str]) -> None:

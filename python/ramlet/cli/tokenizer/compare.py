@@ -1,0 +1,167 @@
+"""`ramlet tokenizer compare`: ramlet against the in-memory way, each in a process of its own."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ramlet.budget import format_bytes
+from ramlet.cli.options import Debug, Inputs, Json, Memory, Quiet
+from ramlet.cli.progress import format_duration
+from ramlet.cli.tokenizer.options import (
+    Docs,
+    DocSeparator,
+    Format,
+    OnError,
+    TextField,
+    Threads,
+    note,
+    parse_count,
+    print_json,
+)
+from ramlet.errors import RamletError, SettingsError
+
+
+def compare(
+    inputs: Inputs,
+    vocab_size: Annotated[
+        str, typer.Option("--vocab-size", "-v", metavar="N", show_default=False, help="Tokens in all: 32000 or 32k.")
+    ],
+    memory: Memory = "auto",
+    threads: Threads = None,
+    pattern: Annotated[str, typer.Option("--pattern", help="gpt2, cl100k, o200k, llama3, qwen2 or a regex.")] = "gpt2",
+    min_frequency: Annotated[int, typer.Option("--min-frequency", metavar="N", help="Merge no rarer pair.")] = 0,
+    docs: Docs = "file",
+    doc_separator: DocSeparator = None,
+    text_field: TextField = "text",
+    form: Format = None,
+    on_error: OnError = "stop",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train the same tokenizer with ramlet and with HF tokenizers, in memory; compare time, memory and merges."""
+    from importlib.util import find_spec
+    from tempfile import TemporaryDirectory
+
+    from ramlet.read_settings import ReadSettings
+    from ramlet.threads import available_threads
+    from ramlet.train_settings import TrainSettings
+
+    if find_spec("tokenizers") is None:
+        raise SettingsError("HF's library is not there to compare with: pip install 'ramlet[hf]'")
+    if "-" in inputs:
+        raise SettingsError("standard input can be read only once: give files to compare on")
+    reading = ReadSettings(
+        documents=docs, doc_separator=doc_separator, text_field=text_field, format=form, on_error=on_error
+    )
+    settings = TrainSettings(
+        vocab_size=parse_count(vocab_size), pattern=pattern, min_frequency=min_frequency, **asdict(reading)
+    )
+    threads = threads or available_threads()
+    with TemporaryDirectory(prefix="ramlet-compare-") as folder:
+        scratch = Path(folder)
+        note(f"training with ramlet, {threads} threads ...", quiet=quiet or json)
+        ours = _run(_our_command(inputs, settings, memory, threads, scratch / "ours"), {})
+        note(f"training with HF tokenizers, {threads} threads ...", quiet=quiet or json)
+        theirs = _run(
+            _their_command(inputs, settings, asdict(reading), scratch),
+            {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"},
+        )
+        result = json_module.loads((scratch / "theirs.json").read_text())
+        our_merges = json_module.loads((scratch / "ours" / "tokenizer.json").read_text())["model"]["merges"]
+    same = our_merges == result["merges"]
+    figures = {
+        "ramlet": ours,
+        "hf": {**theirs, "call_seconds": result["call_seconds"], "version": result["version"]},
+        "memory_saved": theirs["peak"] - ours["peak"],
+        "times_as_fast": theirs["seconds"] / ours["seconds"],
+        "merges": len(our_merges),
+        "same_merges": same,
+        "first_difference": None if same else _first_difference(our_merges, result["merges"]),
+    }
+    if json:
+        print_json(figures)
+    else:
+        _print_table(figures, memory)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _our_command(inputs: list[str], settings: Any, memory: str, threads: int, out: Path) -> list[str]:
+    words = [sys.executable, "-m", "ramlet", "tokenizer", "train", "--quiet", "--out", str(out)]
+    words += ["--vocab-size", str(settings.vocab_size), "--memory", memory, "--threads", str(threads)]
+    words += ["--pattern", settings.pattern, "--min-frequency", str(settings.min_frequency)]
+    words += ["--docs", settings.documents, "--text-field", settings.text_field, "--on-error", settings.on_error]
+    words += ["--format", settings.format] if settings.format else []
+    words += ["--doc-separator", settings.doc_separator] if settings.doc_separator is not None else []
+    return [*words, "--", *inputs]
+
+
+def _their_command(inputs: list[str], settings: Any, reading: dict[str, Any], scratch: Path) -> list[str]:
+    chosen = {
+        "inputs": inputs,
+        "vocab_size": settings.vocab_size,
+        "pattern": settings.pattern,
+        "min_frequency": settings.min_frequency,
+        "reading": reading,
+        "scratch": str(scratch),
+        "result": str(scratch / "theirs.json"),
+    }
+    (scratch / "settings.json").write_text(json_module.dumps(chosen))
+    return [sys.executable, "-m", "ramlet.hf_training", str(scratch / "settings.json")]
+
+
+def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """Seconds and peak RSS of a process, as the kernel tells them when it ends."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        last = said.strip().splitlines()[-1].removeprefix("error: ") if said.strip() else "it said nothing"
+        raise RamletError(f"{command[2]} failed (exit code {process.returncode}): {last}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"seconds": round(time.monotonic() - began, 3), "peak": usage.ru_maxrss * unit}
+
+
+def _first_difference(ours: list[str], theirs: list[str]) -> int:
+    return next((at for at, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
+
+
+def _print_table(figures: dict[str, Any], memory: str) -> None:
+    rows = [
+        (f"HF tokenizers {figures['hf']['version']}, in memory", figures["hf"]),
+        (f"ramlet --memory {memory}", figures["ramlet"]),
+    ]
+    width = max(len(name) for name, _ in rows)
+    print(f"{'':<{width}}   {'time':>12}   {'peak memory':>12}")
+    for name, run in rows:
+        print(f"{name:<{width}}   {format_duration(run['seconds']):>12}   {format_bytes(run['peak']):>12}")
+    saved = figures["memory_saved"]
+    part = abs(saved) / figures["hf"]["peak"]
+    print(
+        f"ramlet is {figures['times_as_fast']:.1f} times as fast and takes {format_bytes(abs(saved))} "
+        f"({part:.0%}) {'less' if saved >= 0 else 'more'} memory"
+    )
+    if figures["same_merges"]:
+        print(f"both learned the same {figures['merges']:,} merges")
+    else:
+        print(f"the merges differ from number {figures['first_difference'] + 1:,} on")

@@ -1,0 +1,83 @@
+"""`ramlet tokenizer decode`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ramlet.cli.options import Debug, Json
+from ramlet.cli.tokenizer.options import Pattern, TokenizerName, print_json
+from ramlet.errors import SettingsError, SourceError
+
+
+def decode(
+    tokenizer: TokenizerName,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID...|FILE.bin]", show_default=False, help="Ids, or a file of them; else standard input."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", metavar="uint16|uint32", show_default="by vocabulary", help="How a .bin file holds ids."
+        ),
+    ] = None,
+    pattern: Pattern = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Turn token ids back into text.
+
+    Ids are numbers on the command line or on standard input, with spaces or commas between them, or a file
+    as `encode --out` writes it. The text comes out byte by byte as it went in.
+    """
+    from ramlet.tokenizer import Tokenizer
+
+    if dtype not in (None, "uint16", "uint32"):
+        raise SettingsError(f"ids are stored as uint16 or uint32, not {dtype}")
+    loaded = Tokenizer.load(tokenizer, pattern=pattern)
+    if ids and len(ids) == 1 and not re.fullmatch(r"[\d\s,\[\]]*", ids[0]):
+        wide = loaded.vocab_size > 1 << 16 if dtype is None else dtype == "uint32"
+        blocks = _from_file(Path(ids[0]), "<u4" if wide else "<u2")
+    else:
+        blocks = _from_words(iter(ids) if ids else iter(sys.stdin))
+    if json:
+        print_json({"text": b"".join(map(loaded.decode_bytes, blocks)).decode("utf-8", "replace")})
+        return
+    for block in blocks:
+        sys.stdout.buffer.write(loaded.decode_bytes(block))
+    if sys.stdout.isatty():
+        print()
+
+
+def _from_words(lines: Iterator[str]) -> Iterator[list[int]]:
+    for line in lines:
+        words = re.sub(r"[,\[\]]", " ", line).split()
+        try:
+            yield [int(word) for word in words]
+        except ValueError:
+            wrong = next(word for word in words if not word.isdecimal())
+            raise SettingsError(f"{wrong!r} is no token id: give numbers, or one file of them") from None
+
+
+def _from_file(path: Path, dtype: str) -> Iterator[list[int]]:
+    import numpy as np
+
+    try:
+        size = path.stat().st_size
+        if size % np.dtype(dtype).itemsize:
+            raise SourceError(
+                f"{path} is not made of {np.dtype(dtype).name} ids: its size is odd; --dtype tells another"
+            )
+        with open(path, "rb") as file:
+            while block := file.read(1 << 18):
+                yield np.frombuffer(block, dtype).tolist()
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror}") from None

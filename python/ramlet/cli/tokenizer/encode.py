@@ -1,0 +1,186 @@
+"""`ramlet tokenizer encode`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.options import Debug, Json, Memory, Quiet
+from ramlet.cli.progress import Progress, format_duration
+from ramlet.cli.tokenizer.options import (
+    Docs,
+    DocSeparator,
+    Format,
+    OnError,
+    Pattern,
+    TextField,
+    Threads,
+    TokenizerName,
+    note,
+    plural,
+    print_json,
+    reading_notes,
+)
+from ramlet.errors import SettingsError
+
+if TYPE_CHECKING:
+    from ramlet.read_settings import ReadSettings
+    from ramlet.tokenizer import Tokenizer
+
+AllowSpecial = Annotated[
+    list[str] | None,
+    typer.Option("--allow-special", metavar="TEXT|all", help="Special tokens to find in the text; else it is text."),
+]
+
+
+def encode(
+    tokenizer: TokenizerName,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[INPUT...]", show_default=False, help="Files, folders, globs, or - (standard input)."),
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Encode this text instead of files.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write ids here, little-endian uint16 or uint32, no header."),
+    ] = None,
+    allow_special: AllowSpecial = None,
+    pattern: Pattern = None,
+    memory: Memory = "auto",
+    threads: Threads = None,
+    docs: Docs = "file",
+    doc_separator: DocSeparator = None,
+    text_field: TextField = "text",
+    form: Format = None,
+    on_error: OnError = "stop",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Turn text into token ids.
+
+    Prints the ids, one document a line; with --out writes all of them into one file, in bounded memory.
+    """
+    from ramlet.read_settings import ReadSettings
+    from ramlet.tokenizer import Tokenizer
+
+    allowed: Any = "all" if allow_special and "all" in allow_special else set(allow_special or ())
+    loaded = Tokenizer.load(tokenizer, pattern=pattern, memory=_cache_share(memory, threads))
+    if text is not None:
+        if inputs or out is not None:
+            raise SettingsError("--text is encoded and printed: leave out the inputs and --out")
+        ids = loaded.encode(text, allowed)
+        print_json({"ids": ids}) if json else print(*ids)
+        return
+    settings = ReadSettings(
+        documents=docs, doc_separator=doc_separator, text_field=text_field, format=form, on_error=on_error
+    )
+    names = inputs or ["-"]
+    if names == ["-"] and sys.stdin.isatty():
+        note("reading text from the terminal; end it with Ctrl-D", quiet=quiet)
+    with Meter(Budget.parse(memory)) as meter:
+        if out is None:
+            _print_ids(loaded, names, settings, allowed, threads, json)
+            return
+        with Progress(meter, silent=quiet or json) as bar:
+            figures = _write_ids(loaded, names, settings, allowed, threads, out, bar)
+    if json:
+        print_json({**figures, "memory": meter.summary()})
+        return
+    tokens, size = figures["tokens"], figures["read"]["text_bytes"]
+    ratio = f", {size / tokens:.2f} bytes a token" if tokens else ""
+    print(
+        f"{plural(tokens, 'token')} of {plural(figures['read']['documents'], 'document')} in {out}, {figures['dtype']}"
+    )
+    note(f"read {format_bytes(size)} of text{ratio}, in {format_duration(figures['seconds'])}", quiet=quiet)
+    for line in reading_notes(figures["read"]):
+        note(line, quiet=quiet)
+    print(meter.closing_line())
+
+
+def _cache_share(memory: str, threads: int | None) -> int:
+    """Up to 32 MB a thread, and never more than a quarter of the budget."""
+    from ramlet.threads import available_threads
+    from ramlet.tokenizer import CACHE_BYTES
+
+    budget = Budget.parse(memory)
+    budget.require(64_000_000, "Python with NumPy, a vocabulary, blocks of text and their ids")
+    return min(CACHE_BYTES * (threads or available_threads()), budget.total // 4)
+
+
+def _print_ids(
+    tokenizer: Tokenizer, names: list[str], settings: ReadSettings, allowed: Any, threads: int | None, as_json: bool
+) -> None:
+    from tempfile import TemporaryDirectory
+
+    from ramlet.encode_files import encode_files
+
+    put = sys.stdout.write
+    opened = False  # within a document's line
+    with TemporaryDirectory(prefix="ramlet-") as scratch:
+        blocks = encode_files(
+            tokenizer, names, settings, Path(scratch), threads=threads, allowed_special=allowed, block_bytes=1 << 16
+        )
+        for ids, ends in blocks:
+            start = 0
+            for end in [*ends.tolist(), None]:
+                numbers = ids[start:end].tolist()
+                start = end or 0
+                if end is None and not numbers:
+                    continue
+                if not opened and as_json:
+                    put('{"ids": [')
+                separator = ", " if as_json else " "
+                put((separator if opened and numbers else "") + separator.join(map(str, numbers)))
+                opened = opened or bool(numbers)
+                if end is not None:
+                    put("]}\n" if as_json else "\n")
+                    opened = False
+                elif as_json and not opened:
+                    opened = True
+
+
+def _write_ids(
+    tokenizer: Tokenizer,
+    names: list[str],
+    settings: ReadSettings,
+    allowed: Any,
+    threads: int | None,
+    out: Path,
+    bar: Progress,
+) -> dict[str, Any]:
+    from tempfile import TemporaryDirectory
+
+    from ramlet import sources
+    from ramlet.atomic_files import replacing
+    from ramlet.encode_files import encode_files
+
+    total = sum(source.size or 0 for source in sources.expand(names, format=settings.format))
+    read: dict[str, Any] = {}
+
+    def tell(counters: dict[str, Any]) -> None:
+        read.update(counters)
+        bar.update("encoding", counters["bytes_on_disk"], total or None)
+
+    began = time.monotonic()
+    tokens = 0
+    dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
+    with TemporaryDirectory(prefix="ramlet-") as scratch, replacing(out, binary=True) as file:
+        blocks = encode_files(
+            tokenizer, names, settings, Path(scratch), threads=threads, allowed_special=allowed, counters=tell
+        )
+        for ids, _ in blocks:
+            file.write(ids.astype(dtype, copy=False).data)
+            tokens += len(ids)
+    return {
+        "tokens": tokens,
+        "dtype": "uint16" if dtype == "<u2" else "uint32",
+        "fingerprint": tokenizer.fingerprint,
+        "read": read,
+        "seconds": round(time.monotonic() - began, 3),
+    }

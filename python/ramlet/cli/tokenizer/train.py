@@ -1,0 +1,147 @@
+"""`ramlet tokenizer train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.options import Debug, Inputs, Json, Memory, Quiet
+from ramlet.cli.progress import Progress, format_duration
+from ramlet.cli.tokenizer.options import (
+    Docs,
+    DocSeparator,
+    Format,
+    OnError,
+    TextField,
+    Threads,
+    note,
+    parse_count,
+    plural,
+    print_json,
+    reading_notes,
+)
+
+UNITS = {"counting": "bytes", "sorting": "parts", "merging": "tokens"}
+
+
+def train(
+    inputs: Inputs,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", show_default=False, help="Folder for the result.")],
+    vocab_size: Annotated[
+        str | None,
+        typer.Option("--vocab-size", "-v", metavar="N", help="Tokens in all, special ones included: 32000 or 32k."),
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--type", "--tokenizer-type", metavar="bpe|char|byte", help="Merges, one token a character, or a byte."
+        ),
+    ] = "bpe",
+    memory: Memory = "auto",
+    threads: Threads = None,
+    special_token: Annotated[
+        list[str] | None,
+        typer.Option("--special-token", "-s", metavar="TEXT", help="Cut out before counting; any number of times."),
+    ] = None,
+    pattern: Annotated[str, typer.Option("--pattern", help="gpt2, cl100k, o200k, llama3, qwen2 or a regex.")] = "gpt2",
+    tie_break: Annotated[
+        str,
+        typer.Option(
+            "--tie-break", metavar="hf|bytes", help="Of equal pairs the smallest ids (as HF), or greatest bytes."
+        ),
+    ] = "hf",
+    min_frequency: Annotated[int, typer.Option("--min-frequency", metavar="N", help="Merge no rarer pair.")] = 0,
+    max_token_bytes: Annotated[
+        int | None, typer.Option("--max-token-bytes", metavar="N", help="Learn no longer token.")
+    ] = None,
+    docs: Docs = "file",
+    doc_separator: DocSeparator = None,
+    text_field: TextField = "text",
+    form: Format = None,
+    on_error: OnError = "stop",
+    unknown: Annotated[
+        str, typer.Option("--unknown", metavar="error|unk", help="Of --type char: what an unknown character becomes.")
+    ] = "error",
+    spill_dir: Annotated[
+        Path | None,
+        typer.Option("--spill-dir", metavar="DIR", show_default="in --out", help="Folder for counts on disk."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write into --out whatever is there.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Learn a tokenizer from text, within a memory budget.
+
+    Writes tokenizer.json and stats.json into --out. The budget changes how long it takes, never the result.
+    Interrupted, the same command goes on where it was.
+    """
+    from ramlet.train_folder import train_to_folder
+    from ramlet.train_settings import TrainSettings
+
+    settings = TrainSettings(
+        vocab_size=None if vocab_size is None else parse_count(vocab_size),
+        kind=kind,
+        pattern=pattern,
+        special_tokens=tuple(special_token or ()),
+        tie_break=tie_break,
+        min_frequency=min_frequency,
+        max_token_bytes=max_token_bytes,
+        documents=docs,
+        doc_separator=doc_separator,
+        text_field=text_field,
+        format=form,
+        on_error=on_error,
+        unknown=unknown,
+    )
+    budget = Budget.parse(memory)
+    with Meter(budget) as meter, Progress(meter, silent=quiet or json) as bar:
+
+        def tell(stage: str, done: int, total: int) -> None:
+            bar.update(stage, done, total or None, UNITS[stage])
+
+        result = train_to_folder(
+            inputs, out, settings, meter=meter, threads=threads, spill_dir=spill_dir, force=force, progress=tell
+        )
+    if json:
+        print_json({**result.statistics, "already_done": result.already_done})
+        return
+    if result.already_done:
+        print(f"{out} already holds this tokenizer, from the same inputs and settings: nothing to do")
+        return
+    _report(result.statistics, out, settings.vocab_size, quiet)
+    print(meter.closing_line())
+
+
+def _report(statistics: dict[str, Any], out: Path, wanted: int | None, quiet: bool) -> None:
+    made, read = statistics["tokenizer"], statistics.get("read")
+    specials = len(made["special_tokens"])
+    parts = [f"{plural(made['merges'], 'merge')} learned"] if statistics["settings"]["kind"] == "bpe" else []
+    parts += [f"{specials:,} special"] if specials else []
+    of_them = f" ({', '.join(parts)})" if parts else ""
+    print(f"{plural(made['vocab_size'], 'token')}{of_them} in {out}/tokenizer.json")
+    if read is None:
+        return
+    figures = [plural(read["files"], "file"), plural(read["documents"], "document")]
+    figures.append(f"{format_bytes(read['text_bytes'])} of text")
+    if "pieces" in statistics:
+        figures.append(f"{plural(statistics['pieces'], 'piece')}, {statistics['distinct_pieces']:,} of them distinct")
+    note(f"read {', '.join(figures)} in {format_duration(statistics['seconds'])}", quiet=quiet)
+    for line in reading_notes(read):
+        note(line, quiet=quiet)
+    if statistics.get("cut_pieces"):
+        note(f"{plural(statistics['cut_pieces'], 'piece')} longer than 4096 bytes cut", quiet=quiet)
+    if statistics.get("regex_failures"):
+        note(f"the regex gave up on {plural(statistics['regex_failures'], 'piece')}", quiet=quiet)
+    passed_over = statistics["inputs"]["passed_over"]
+    if passed_over:
+        shown = ", ".join(f"{count:,} {reason}" for reason, count in passed_over.items())
+        note(f"files passed over: {shown}", quiet=quiet)
+    if wanted is not None and made["vocab_size"] < wanted and statistics["settings"]["kind"] == "bpe":
+        note(
+            f"the text has no more pairs to merge: {made['vocab_size']:,} tokens instead of the {wanted:,} asked for",
+            quiet=quiet,
+        )

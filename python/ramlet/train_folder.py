@@ -1,0 +1,137 @@
+"""Tokenizer training into a folder, so that an interrupted run goes on and a finished one is known.
+
+A folder goes through these states, and a kill at any moment leaves one of them:
+
+    OUT/.work/...                           counting; the same command goes on from the counts in it
+    OUT/.work/... tokenizer.json            merged, about to be finished; the counts are still there
+    OUT/tokenizer.json stats.json           finished; stats.json, written last, says from what
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ramlet.atomic_files import is_temporary, remove, replacing
+from ramlet.budget import Meter
+from ramlet.errors import SettingsError
+from ramlet.formats import tokenizer_json
+from ramlet.tokenizer_model import digest
+from ramlet.train_settings import TrainSettings
+from ramlet.train_tokenizer import Corpus, Inputs, Progress, learn
+
+__all__ = ["Result", "train_to_folder"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of `train_to_folder`."""
+
+    statistics: dict[str, Any]
+    """As in stats.json."""
+
+    already_done: bool
+    """Nothing was read: the folder held this very result."""
+
+
+def train_to_folder(
+    inputs: Inputs,
+    out: str | os.PathLike[str],
+    settings: TrainSettings,
+    *,
+    meter: Meter,
+    threads: int | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Trains into OUT/tokenizer.json and OUT/stats.json; interrupted, the same call goes on."""
+    out = Path(out)
+    corpus = Corpus(settings, inputs=inputs)
+    signature = _signature(corpus, settings)
+    finished = _finished(out, signature)
+    if finished is not None:
+        _remove_work(out, spill_dir)
+        return Result(finished, already_done=True)
+    if not force:
+        _refuse_others(out)
+    work_dir = out / ".work"
+    try:
+        # Made even when the counts go elsewhere: it marks the folder as ours while it is not finished.
+        work_dir.mkdir(parents=True, exist_ok=True)
+        remove(out / "stats.json")
+    except OSError as error:
+        raise SettingsError(f"cannot write into {out}: {error.strerror}") from None
+    model, statistics = learn(
+        corpus, settings, meter=meter, work_dir=_spill(out, spill_dir), threads=threads, progress=progress
+    )
+    meter.stage("writing")
+    with replacing(out / "tokenizer.json") as file:
+        tokenizer_json.write(model, file)
+    statistics["result"] = {"signature": signature, "tokenizer": _file_digest(out / "tokenizer.json")}
+    statistics["memory"] = meter.summary()
+    with replacing(out / "stats.json") as file:
+        json.dump(statistics, file, ensure_ascii=False, indent=1)
+        file.write("\n")
+    _remove_work(out, spill_dir)
+    return Result(statistics, already_done=False)
+
+
+def _signature(corpus: Corpus, settings: TrainSettings) -> str:
+    """Of all that the result follows from; empty where the input comes once and cannot be compared."""
+    if not corpus.lasting:
+        return ""
+    return digest(iter([b"ramlet result 1", corpus.fingerprint.encode(), json.dumps(asdict(settings)).encode()]))
+
+
+def _finished(out: Path, signature: str) -> dict[str, Any] | None:
+    try:
+        statistics: dict[str, Any] = json.loads((out / "stats.json").read_text(encoding="utf-8"))
+        noted = statistics["result"]
+        same = signature and noted["signature"] == signature
+        return statistics if same and noted["tokenizer"] == _file_digest(out / "tokenizer.json") else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _refuse_others(out: Path) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise SettingsError(f"{out} is a file: name a folder to write the tokenizer into")
+    names = {entry for entry in os.listdir(out) if not is_temporary(entry)}
+    if ".work" in names:
+        names -= {".work", "tokenizer.json"}
+    if names == {"tokenizer.json", "stats.json"}:
+        raise SettingsError(
+            f"{out} holds a tokenizer from other inputs or settings: --force replaces it, or choose another folder"
+        )
+    if names:
+        raise SettingsError(
+            f"{out} is not empty ({sorted(names)[0]} is in it): choose another folder, or --force to write into it"
+        )
+
+
+def _spill(out: Path, spill_dir: str | os.PathLike[str] | None) -> Path:
+    if spill_dir is None:
+        return out / ".work"
+    return Path(spill_dir) / f"ramlet-{digest(iter([os.fsencode(out.resolve())]))[:12]}"
+
+
+def _remove_work(out: Path, spill_dir: str | os.PathLike[str] | None) -> None:
+    for folder in {out / ".work", _spill(out, spill_dir)}:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _file_digest(path: Path) -> str:
+    def blocks() -> Iterator[bytes]:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 16):
+                yield block
+
+    return digest(blocks())

@@ -1,0 +1,285 @@
+"""The spine of tokenizer training: budget -> sources -> native core -> a model and its figures.
+
+    corpus = Corpus(settings, inputs=["corpus/"])
+    with Meter(Budget.parse("2GB")) as meter:
+        model, statistics = learn(corpus, settings, meter=meter, work_dir=Path("work"))
+
+The whole process stays within the budget: with 128 MB and two threads the interpreter takes about 25, the
+native core gets what is left less a reserve, and the result (32,000 tokens: 8 MB of Python objects) comes
+when the core has given most of it back.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ramlet import __version__, _native, sources
+from ramlet.budget import Budget, Meter
+from ramlet.errors import BrokenInput, SettingsError, SourceError, TokenizerError
+from ramlet.memory import resident_memory
+from ramlet.threads import available_threads
+from ramlet.tokenizer_model import TokenizerModel, byte_model, check_names, digest
+from ramlet.train_settings import TrainSettings
+
+__all__ = ["Corpus", "learn"]
+
+UNKNOWN = "<unk>"
+
+CHECKPOINT_SECONDS = 60.0
+"""What an interruption may cost of the counting."""
+
+Progress = Callable[[str, int, int], None]
+Inputs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def learn(
+    corpus: Corpus,
+    settings: TrainSettings,
+    *,
+    meter: Meter,
+    work_dir: Path,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[TokenizerModel, dict[str, Any]]:
+    """The tokenizer, and the figures of how it was made. The meter's budget is kept."""
+    began = time.monotonic()
+    budget = meter.budget or Budget.parse("auto")
+    watch = _watch(meter, progress)
+    figures: dict[str, Any] = {}
+    if settings.kind == "byte":
+        model = _with_specials(byte_model().tokens, [], settings, pattern="whole")
+    elif settings.kind == "char":
+        model, figures = _learn_characters(corpus, settings, budget, threads, work_dir, watch)
+    else:
+        model, figures = _learn_bpe(corpus, settings, budget, threads, work_dir, watch)
+    statistics = {
+        "ramlet": __version__,
+        "settings": asdict(settings),
+        "inputs": {"fingerprint": corpus.fingerprint, "passed_over": corpus.passed_over},
+        "tokenizer": {
+            "fingerprint": model.fingerprint,
+            "vocab_size": model.size,
+            "merges": len(model.merges),
+            "special_tokens": model.specials,
+        },
+        **figures,
+        "seconds": round(time.monotonic() - began, 3),
+        "memory": meter.summary(),
+    }
+    return model, statistics
+
+
+class Corpus:
+    """What is read: files that can be told apart and read again, or texts that come once."""
+
+    def __init__(
+        self, settings: TrainSettings, *, inputs: Inputs | None = None, texts: Iterable[str] | None = None
+    ) -> None:
+        if (inputs is None) == (texts is None):
+            raise SettingsError("give either inputs (files, folders, globs) or texts")
+        self._inputs = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs or ())
+        self._texts = texts
+        self._format = settings.format
+        self.passed_over: dict[str, int] = {}
+        self.total_bytes = 0
+        lasting = texts is None
+        if texts is None:
+            for source in sources.expand(self._inputs, format=settings.format):
+                self.total_bytes += source.size or 0
+                lasting = lasting and source.size is not None
+        self.lasting = lasting
+        """Whether the same command reads the same: not so for texts, pipes and standard input."""
+        self.fingerprint = "" if texts is not None else sources.fingerprint(self._inputs, format=settings.format)
+        once = "" if lasting else f"{os.getpid()} {time.time_ns()}"
+        self.signature = digest(iter([*settings.counting_parts(), self.fingerprint.encode(), once.encode()]))
+
+    def files(self) -> Iterator[tuple[str, str, str, int]] | None:
+        """For the native core, which takes them one at a time."""
+        if self._texts is not None:
+            return None
+        return (source.spec() for source in sources.expand(self._inputs, format=self._format, skipped=self.passed_over))
+
+    def batches(self) -> Iterator[list[str]] | None:
+        """Texts in lists of about a quarter of a megabyte."""
+        return None if self._texts is None else self._batches(self._texts)
+
+    @staticmethod
+    def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+        batch: list[str] = []
+        characters = 0
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"a text is a str, not {type(text).__name__}")
+            batch.append(text)
+            characters += len(text)
+            if characters >= 1 << 18:
+                yield batch
+                batch, characters = [], 0
+        if batch:
+            yield batch
+
+
+def _learn_bpe(
+    corpus: Corpus, settings: TrainSettings, budget: Budget, threads: int | None, work_dir: Path, watch: Progress
+) -> tuple[TokenizerModel, dict[str, Any]]:
+    assert settings.vocab_size is not None
+    wanted = settings.vocab_size - len(settings.special_tokens)
+    threads = _fitting_threads(budget, threads, lambda count: _native.least_memory(count, wanted), f"{wanted:,} tokens")
+    try:
+        learned = _native.train_bpe(
+            files=corpus.files(),
+            texts=corpus.batches(),
+            total_bytes=corpus.total_bytes,
+            read=settings.reading(),
+            pattern_name=settings.pattern,
+            specials=settings.special_tokens,
+            tokens=wanted,
+            min_frequency=settings.min_frequency,
+            max_token_bytes=1 << 30 if settings.max_token_bytes is None else settings.max_token_bytes,
+            tie_break=settings.tie_break,
+            threads=threads,
+            memory=budget.available(),
+            resident_limit=budget.total,
+            work_dir=str(work_dir),
+            signature=corpus.signature,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
+            progress=watch,
+        )
+    except UnicodeEncodeError as error:
+        raise BrokenInput(f"a text holds a lone surrogate at character {error.start}: it has no bytes") from None
+    _require_text(learned["read"])
+    tokens, merges = learned.pop("tokens"), learned.pop("merges")
+    check_names(settings.special_tokens, tokens)
+    figures = {"threads": threads, **learned, "stages": _stages(learned.pop("seconds"))}
+    return _with_specials(tokens, merges, settings, pattern=settings.pattern), figures
+
+
+def _learn_characters(
+    corpus: Corpus, settings: TrainSettings, budget: Budget, threads: int | None, work_dir: Path, watch: Progress
+) -> tuple[TokenizerModel, dict[str, Any]]:
+    # A table over all of Unicode, and blocks, for each thread.
+    threads = _fitting_threads(budget, threads, lambda count: count * (9 << 20), "a table of characters each")
+    began = time.monotonic()
+    files = corpus.files()
+    if files is not None:
+        share = budget.available() // threads
+        work_dir.mkdir(parents=True, exist_ok=True)
+        counts, read = _native.count_characters(
+            files,
+            settings.reading(),
+            threads=threads,
+            block_bytes=min(max(share // 64, 1 << 16), 1 << 20),
+            window_bytes=min(max(share // 8, 8 << 20), 128 << 20),
+            spill_dir=str(work_dir),
+            total_bytes=corpus.total_bytes,
+            progress=watch,
+        )
+    else:
+        counts, read = _count_texts(corpus.batches() or iter(()))
+    _require_text(read)
+    characters = _chosen(counts, settings)
+    tokens: list[bytes | None] = []
+    for character in characters:
+        try:
+            tokens.append(character.encode())
+        except UnicodeEncodeError:
+            raise BrokenInput(f"a text holds a lone surrogate, U+{ord(character):04X}: it has no bytes") from None
+    unknown = (UNKNOWN, len(tokens)) if settings.unknown == "unk" else None
+    for name in settings.special_tokens:
+        if name in counts or (unknown and name == UNKNOWN):
+            raise TokenizerError(f"the special token {name!r} is an ordinary token of this vocabulary: choose another")
+    first = len(tokens) + (unknown is not None)
+    specials = {name: first + at for at, name in enumerate(settings.special_tokens)}
+    figures = {
+        "threads": threads,
+        "read": read,
+        "distinct_characters": len(counts),
+        "stages": _stages({"counting": time.monotonic() - began}),
+    }
+    return TokenizerModel(tokens, specials=specials, characters=True, unknown=unknown), figures
+
+
+def _chosen(counts: dict[str, int], settings: TrainSettings) -> list[str]:
+    """The characters of the vocabulary by code point: all, or the most frequent."""
+    if settings.vocab_size is None:
+        return sorted(counts)
+    room = settings.vocab_size - len(settings.special_tokens) - (settings.unknown == "unk")
+    if room < len(counts) and settings.unknown == "error":
+        raise SettingsError(
+            f"the corpus has {len(counts):,} characters and the vocabulary room for {room:,}: "
+            "leave its size out, or let the others be <unk> (--unknown unk)"
+        )
+    return sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+
+
+def _count_texts(batches: Iterator[list[str]]) -> tuple[dict[str, int], dict[str, Any]]:
+    from collections import Counter
+
+    counts: Counter[str] = Counter()
+    documents = characters = 0
+    for batch in batches:
+        documents += len(batch)
+        for text in batch:
+            characters += len(text)
+            counts.update(text)
+    return dict(counts), {"documents": documents, "text_bytes": characters}
+
+
+def _with_specials(
+    tokens: list[bytes | None], merges: list[tuple[int, int, int]], settings: TrainSettings, pattern: str
+) -> TokenizerModel:
+    specials = {name: len(tokens) + at for at, name in enumerate(settings.special_tokens)}
+    name = pattern if pattern == "whole" else _native.recognise_pattern(_native.pattern_regex(pattern)) or pattern
+    return TokenizerModel(tokens, merges, name, specials)
+
+
+def _fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], int], what: str) -> int:
+    """The threads to use: those asked for, or as many as there are processors and the budget has room for."""
+    if threads is not None and threads < 1:
+        raise SettingsError(f"{threads} threads do no work: give 1 or more")
+    chosen = threads or available_threads()
+    # Not available(), which is never below 0: how much is missing counts too.
+    room = budget.total - resident_memory() - budget.reserve
+    while threads is None and chosen > 1 and least(chosen) > room:
+        chosen -= 1
+    short = least(chosen) - room
+    if short > 0:
+        # Of every byte added to the budget a part goes to its reserve.
+        budget.require(
+            budget.total + short * 32 // 31 + 1,
+            {
+                "Python and what it has loaded": resident_memory(),
+                f"{chosen} thread{'s' * (chosen > 1)} learning {what}": least(chosen),
+                "what no one accounts for": budget.reserve + short // 31 + 1,
+            },
+        )
+    return chosen
+
+
+def _watch(meter: Meter, progress: Progress | None) -> Progress:
+    """Tells the meter which stage it is, and the caller how far."""
+    current = ""
+
+    def watch(stage: str, done: int, total: int) -> None:
+        nonlocal current
+        if stage != current:
+            current = stage
+            meter.stage(stage)
+        if progress is not None:
+            progress(stage, done, total)
+
+    return watch
+
+
+def _require_text(read: dict[str, Any]) -> None:
+    if not read["text_bytes"]:
+        raise SourceError("there is no text in the input: nothing can be learned from it")
+
+
+def _stages(seconds: dict[str, float]) -> dict[str, dict[str, float]]:
+    return {stage: {"seconds": round(value, 3)} for stage, value in seconds.items()}
