@@ -70,7 +70,9 @@ format: env
 	cargo fmt
 
 bench: build
-	@set -e; for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script; done
+	$(BIN)/python benchmarks/bpe_train.py
+	$(BIN)/python benchmarks/encode.py
+	$(BIN)/python benchmarks/encode.py --flat --gigabytes 10
 
 demo:
 	@echo "make demo comes with a later version: from raw text to a model that writes, in one command"

@@ -8,7 +8,7 @@
 //! Short pieces rescan a small array of ranks; past `SHORT` symbols a heap over a linked list keeps
 //! the cost at n log n, so a million equal characters take a fraction of a second.
 
-use crate::pairs::{NONE, PairMap};
+use crate::pairs::{NONE, PairMap, hash, key};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -18,15 +18,17 @@ const SHORT: usize = 64;
 pub struct Rules {
     ranks: PairMap,
     made: Vec<u32>,
+    /// A bit for the hash of every pair that has a rank. Most pairs that are asked for have none, and the
+    /// bits, unlike the map, fit the processor's cache.
+    filter: Vec<u64>,
 }
 
 impl Rules {
     pub fn new(merges: impl ExactSizeIterator<Item = (u32, u32, u32)>) -> Self {
-        let mut rules =
-            Rules { ranks: PairMap::with_capacity(merges.len()), made: Vec::with_capacity(merges.len()) };
+        let mut rules = Rules::with_room_for(merges.len());
         for (left, right, made) in merges {
             // A pair named twice keeps its first rank: the second can never fire.
-            rules.ranks.get_or_insert(left, right, rules.made.len() as u32);
+            rules.add(left, right, rules.made.len() as u32);
             rules.made.push(made);
         }
         rules
@@ -34,26 +36,44 @@ impl Rules {
 
     /// Every pair has the rank of the token that it makes, which is its id.
     pub fn ranked_by_id(merges: &[(u32, u32, u32)]) -> Self {
-        let mut ranks = PairMap::with_capacity(merges.len());
-        let mut largest = 0;
+        let mut rules = Rules::with_room_for(merges.len());
         for &(left, right, made) in merges {
-            ranks.get_or_insert(left, right, made);
-            largest = largest.max(made);
+            rules.add(left, right, made);
         }
-        Rules { ranks, made: (0..=largest).collect() }
+        let largest = merges.iter().map(|&(_, _, made)| made).max();
+        rules.made = largest.map_or(Vec::new(), |largest| (0..=largest).collect());
+        rules
+    }
+
+    fn with_room_for(merges: usize) -> Self {
+        let bits = (merges * 16).next_power_of_two().max(64);
+        Rules { ranks: PairMap::with_capacity(merges), made: Vec::new(), filter: vec![0; bits / 64] }
+    }
+
+    fn add(&mut self, left: u32, right: u32, rank: u32) {
+        self.ranks.get_or_insert(left, right, rank);
+        let hash = hash(key(left, right)) as usize;
+        let words = self.filter.len();
+        self.filter[hash / 64 % words] |= 1 << (hash % 64);
     }
 
     pub fn is_empty(&self) -> bool {
         self.made.is_empty()
     }
 
+    pub fn largest_made(&self) -> u32 {
+        self.made.iter().copied().max().unwrap_or(0)
+    }
+
     pub fn bytes(&self) -> usize {
-        self.ranks.bytes() + self.made.len() * size_of::<u32>()
+        self.ranks.bytes() + self.made.len() * size_of::<u32>() + self.filter.len() * size_of::<u64>()
     }
 
     #[inline(always)]
     pub fn rank(&self, left: u32, right: u32) -> u32 {
-        self.ranks.get(left, right)
+        let hash = hash(key(left, right));
+        let word = self.filter[(hash as usize / 64) & (self.filter.len() - 1)];
+        if word >> (hash % 64) & 1 == 0 { NONE } else { self.ranks.get(left, right) }
     }
 }
 

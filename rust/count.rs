@@ -12,7 +12,7 @@ use crate::rss;
 use crate::source::{Block, Counters};
 use crate::specials::Specials;
 use crate::spill::{self, PARTITIONS, Run};
-use crate::split::Pattern;
+use crate::split::{Pattern, Sink};
 use crate::table::{CountTable, Key};
 use crate::workdir::{Notes, WorkDir};
 use std::path::Path;
@@ -73,23 +73,9 @@ impl Worker {
     }
 
     fn count(&mut self, text: &str, pattern: &Pattern, folder: &WorkDir) {
-        let bytes = text.as_bytes();
-        let mut pieces = 0;
-        let cut = pattern.split(text, MAX_PIECE, |start, end| {
-            pieces += 1;
-            match Key::short(bytes, start, end) {
-                Some(key) => {
-                    self.table.prefetch(key.hash);
-                    self.pending.push(key);
-                    if self.pending.len() == PENDING {
-                        self.settle(folder);
-                    }
-                }
-                None => self.add(folder, |table| table.add(&bytes[start..end], 1)),
-            }
-        });
+        let counter = Counter { worker: self, bytes: text.as_bytes(), folder };
+        let cut = pattern.split(text, MAX_PIECE, counter);
         self.settle(folder);
-        self.totals.pieces += pieces;
         self.totals.cut_pieces += cut;
     }
 
@@ -135,6 +121,31 @@ impl Worker {
         let less = (self.table.bytes() / 2).max(CountTable::smallest());
         self.spill(folder);
         self.table = CountTable::new(less);
+    }
+}
+
+/// Counts piece after piece of one text.
+struct Counter<'a> {
+    worker: &'a mut Worker,
+    bytes: &'a [u8],
+    folder: &'a WorkDir,
+}
+
+impl Sink for Counter<'_> {
+    #[inline(always)]
+    fn piece(&mut self, start: usize, end: usize) {
+        let worker = &mut *self.worker;
+        worker.totals.pieces += 1;
+        match Key::short(self.bytes, start, end) {
+            Some(key) => {
+                worker.table.prefetch(key.hash);
+                worker.pending.push(key);
+                if worker.pending.len() == PENDING {
+                    worker.settle(self.folder);
+                }
+            }
+            None => worker.add(self.folder, |table| table.add(&self.bytes[start..end], 1)),
+        }
     }
 }
 

@@ -32,3 +32,19 @@ pub fn trim() {
         libc::malloc_trim(0);
     }
 }
+
+/// Asks for large pages under a block of memory; a wish, which the system may not grant.
+pub fn prefer_large_pages(start: *mut u8, length: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        const LARGE: usize = 2 << 20;
+        let first = (start as usize).next_multiple_of(LARGE);
+        let end = (start as usize + length) / LARGE * LARGE;
+        if first < end {
+            // SAFETY: advice on pages that lie wholly inside the block; their content does not change.
+            unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, length);
+}

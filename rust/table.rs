@@ -49,6 +49,9 @@ const MASKS: [(u64, u64); 16] = {
 };
 
 impl Key {
+    /// The key of nothing: no table has it.
+    pub const EMPTY: Key = Key { lo: u64::MAX, hi: 0, hash: 0 };
+
     /// The key of `buffer[start..end]` when it is short, which needs no more than two loads where
     /// 16 bytes of the buffer follow `start`.
     #[inline(always)]
@@ -78,6 +81,19 @@ impl Key {
     pub fn words(&self) -> (u64, u64) {
         (self.lo, self.hi)
     }
+}
+
+/// Asks for a cache line that will be needed soon.
+#[inline(always)]
+pub fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
 }
 
 /// The hash by which tables, runs and partitions are ordered.
@@ -140,15 +156,7 @@ impl CountTable {
     /// Asks for the slot's cache line ahead of `add`.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let slot = self.slots.as_ptr().wrapping_add(self.home(hash));
-            // SAFETY: a prefetch never faults, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(slot.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = hash;
+        prefetch(self.slots.as_ptr().wrapping_add(self.home(hash)));
     }
 
     #[inline(always)]

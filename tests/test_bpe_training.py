@@ -10,10 +10,12 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow
 import pyarrow.parquet
@@ -36,6 +38,7 @@ from oracles import (
     split,
     text_file,
     train,
+    undisputed,
 )
 from ramlet._native import least_memory, pattern_regex
 from ramlet.errors import BudgetError, SettingsError
@@ -44,10 +47,12 @@ SMALL = 8 << 20
 
 
 def random_words(size: int, alphabet: str, shortest: int, longest: int, seed: int = 0) -> str:
-    """Words of equally likely letters: hardly one comes twice, and no pair stands out."""
-    chance = random.Random(seed)
-    count = 2 * size // (shortest + longest + 2)
-    return " ".join("".join(chance.choices(alphabet, k=chance.randint(shortest, longest))) for _ in range(count))
+    """Words of independent letters: hardly one comes twice, and no pair stands out."""
+    chance = np.random.default_rng(seed)
+    codes = chance.choice(np.array(list(map(ord, alphabet)), dtype="<u4"), size)
+    ends = np.cumsum(chance.integers(shortest + 1, longest + 2, size // (shortest + 1)))
+    codes[ends[ends < size]] = ord(" ")
+    return codes.tobytes().decode("utf-32-le")
 
 
 # The definition
@@ -55,7 +60,8 @@ def random_words(size: int, alphabet: str, shortest: int, longest: int, seed: in
 
 FEW_LETTERS = st.text(st.sampled_from("ab "), max_size=60)
 MANY_LETTERS = st.text(st.sampled_from("aabbcde '\n1!\u00e9\u4e2d\x00"), max_size=60)
-CORPUS = st.lists(FEW_LETTERS | MANY_LETTERS | st.text(max_size=20), min_size=1, max_size=6)
+ANY_TEXT = st.text(max_size=20).map(undisputed)
+CORPUS = st.lists(FEW_LETTERS | MANY_LETTERS | ANY_TEXT, min_size=1, max_size=6)
 
 
 @settings(max_examples=150, deadline=None)
@@ -104,7 +110,9 @@ def test_equals_the_definition(
     letters=st.sampled_from(["a", "ab", "aab"]),
     merges=st.integers(1, 60),
 )
-def test_runs_of_equal_letters_never_make_a_token_twice(words: list[tuple[int, int]], letters: str, merges: int) -> None:
+def test_runs_of_equal_letters_never_make_a_token_twice(
+    words: list[tuple[int, int]], letters: str, merges: int
+) -> None:
     # Where left-to-right matters most: runs of every length, merged in halves and rests.
     documents = [" " + (letters * length)[:length] for length, count in words for _ in range(count)]
     trained = native_train(documents, tokens=256 + merges, memory=SMALL)
@@ -113,9 +121,12 @@ def test_runs_of_equal_letters_never_make_a_token_twice(words: list[tuple[int, i
     assert merges_of(trained) == hf_train(documents, 256 + merges)
 
 
+AROUND_SPECIALS = ["<e>", "<e><e>", "ab", "x x", "e", "<", " a", "b\n"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    documents=st.lists(st.lists(st.sampled_from(["<e>", "<e><e>", "ab", "x x", "e", "<", " a", "b\n"])).map("".join), min_size=1, max_size=5),
+    documents=st.lists(st.lists(st.sampled_from(AROUND_SPECIALS)).map("".join), min_size=1, max_size=5),
     merges=st.integers(0, 30),
 )
 def test_special_tokens_are_cut_out(documents: list[str], merges: int) -> None:
@@ -142,12 +153,16 @@ def test_special_tokens_across_the_blocks_of_a_file(tmp_path: Path) -> None:
     assert merges_of(trained) == train(pieces, 290)
 
 
-def test_counts_do_not_end_at_32_bits() -> None:
-    # 2^32 occurrences cannot be read in a test. The sums are of 64 bits if 3 x 2^31 of them, out of pieces with
-    # nothing else in common, keep their order: here the scale is small and the order is what is tested.
-    documents = ["ab " * 70_000 + "cd " * 69_999 + "ef " * 70_001]
-    assert merges_of(native_train(documents, tokens=260))[1:3] != []
-    assert merges_of(native_train(documents, tokens=260))[:3] == hf_train(documents, 260)[:3]
+@pytest.mark.slow
+def test_counts_do_not_end_at_32_bits(tmp_path: Path) -> None:
+    # One file of letters without a space, 64 times: each of its 16389 pieces has 4095 pairs. Sums of 32 bits would
+    # come out at 261,824, below the 300,000 of the other file.
+    path, other = tmp_path / "run.txt", tmp_path / "other.txt"
+    path.write_text("a" * (16_389 * LONGEST_PIECE))
+    other.write_text("bc " * 300_000)
+    trained = native_train(files=[text_file(other), *[text_file(path)] * 64], tokens=257, threads=2)
+    assert trained["pieces"] == 300_001 + 64 * 16_389
+    assert merges_of(trained) == [(b"a", b"a")]
 
 
 # HF tokenizers
@@ -155,10 +170,10 @@ def test_counts_do_not_end_at_32_bits() -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_hf_learns_the_same_merges_from_real_text(pattern: str) -> None:
-    documents = many_scripts(60_000) + real_documents(500_000)
-    ours = native_train(documents, tokens=2500, pattern=pattern, memory=64 << 20)
-    assert len(ours["merges"]) == 2500 - 256
-    assert merges_of(ours) == hf_train(documents, 2500, pattern=pattern)
+    documents = many_scripts(60_000) + real_documents(2_000_000)
+    ours = native_train(documents, tokens=5000, pattern=pattern, memory=64 << 20)
+    assert len(ours["merges"]) == 5000 - 256
+    assert merges_of(ours) == hf_train(documents, 5000, pattern=pattern)
 
 
 @pytest.mark.parametrize("options", [{"min_frequency": 7}, {"max_token_bytes": 4}, {"max_token_bytes": 2}])
@@ -253,7 +268,7 @@ def test_documents_in_one_text_file(tmp_path: Path, documents_are: str) -> None:
 
 
 def test_what_does_not_fit_is_spilled_and_merged_in_phases(tmp_path: Path) -> None:
-    # 850,000 distinct words of two-byte letters: 40 times what the memory holds.
+    # Several hundred thousand distinct words: many times what the memory holds.
     path = tmp_path / "words.txt"
     path.write_text(random_words(5_000_000, "".join(map(chr, range(0xA0, 0x800))), 3, 9))
     tokens = 3000
@@ -261,7 +276,9 @@ def test_what_does_not_fit_is_spilled_and_merged_in_phases(tmp_path: Path) -> No
     assert ample["spilled_runs"] == 0
     assert ample["distinct_pieces"] > 500_000
     for threads in (1, 2):
-        tight = native_train(files=[text_file(path)], tokens=tokens, threads=threads, memory=least_memory(threads, tokens))
+        tight = native_train(
+            files=[text_file(path)], tokens=tokens, threads=threads, memory=least_memory(threads, tokens)
+        )
         assert tight["spilled_runs"] >= 5
         assert tight["merge_phases"] >= 2 * ample["merge_phases"] >= 4
         assert merges_of(tight) == merges_of(ample)
@@ -272,17 +289,15 @@ def test_what_does_not_fit_is_spilled_and_merged_in_phases(tmp_path: Path) -> No
 @pytest.mark.xfail(
     strict=True,
     raises=BudgetError,
-    reason="no threshold that fits lets the most frequent pair through: refused in the middle, over least_memory",
+    reason="where rare pairs share the sketch's cells, no threshold that fits lets the most frequent pair through",
 )
-@pytest.mark.parametrize(("alphabet", "shortest", "longest"), [("abcdefghijklmnopqrstuvwxyz", 6, 14)])
-def test_the_least_memory_is_enough_for_words_of_which_no_pair_stands_out(
-    tmp_path: Path, alphabet: str, shortest: int, longest: int
-) -> None:
+@pytest.mark.parametrize("times", [1, 1.5])
+def test_the_least_memory_is_enough_where_no_pair_stands_out(tmp_path: Path, times: float) -> None:
     path = tmp_path / "words.txt"
-    path.write_text(random_words(8_000_000, alphabet, shortest, longest))
-    tokens = 1000
+    path.write_text(random_words(4_000_000, "etaoinshrdlu", 4, 9))
+    tokens = 4000
     ample = native_train(files=[text_file(path)], tokens=tokens, memory=1 << 30)
-    tight = native_train(files=[text_file(path)], tokens=tokens, memory=least_memory(1, tokens))
+    tight = native_train(files=[text_file(path)], tokens=tokens, memory=int(times * least_memory(1, tokens)))
     assert merges_of(tight) == merges_of(ample)
 
 
@@ -292,14 +307,15 @@ UNITS = ["a", "1", " ", "\n", "é", "!", "\u4e2d", "'s", " \n", "\r\n", "aB"]
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_text_without_a_place_to_cut_is_cut_the_same_everywhere(tmp_path: Path, pattern: str, unit: str) -> None:
-    text = unit * (300_000 // len(unit)) + " end"
+    text = unit * (150_000 // len(unit)) + " end"
     path = tmp_path / "run.txt"
     path.write_text(text, newline="")
     expected = split(pattern_regex(pattern), text, LONGEST_PIECE)
+    merges = train(Counter(piece.encode() for piece in expected), 280)
     for memory in (least_memory(1, 280), 100 << 20):
         trained = native_train(files=[text_file(path)], tokens=280, pattern=pattern, memory=memory)
         assert (trained["pieces"], trained["distinct_pieces"]) == (len(expected), len(set(expected)))
-        assert merges_of(trained) == train(count_pieces([text], pattern_regex(pattern)), 280)
+        assert merges_of(trained) == merges
 
 
 @pytest.mark.xfail(strict=True, reason="a piece that is cut at the end of a block is not counted as cut")
@@ -321,38 +337,35 @@ sys.path.insert(0, sys.argv[2])
 from oracles import native_train, text_file
 from pathlib import Path
 import psutil
-from ramlet import _native
 settings = json.loads(sys.argv[3])
+native_train(["the code itself takes memory too, when it first runs"], tokens=260)
 before = psutil.Process().memory_info().rss
-trained = native_train(files=[text_file(Path(sys.argv[1]))], resident_limit=before + settings["memory"], **settings)
+# As `Budget` divides it: 1/32 is kept for what no one accounts for.
+total = (before + settings["memory"]) * 32 // 31
+Path("/proc/self/clear_refs").write_text("5")
+trained = native_train(files=[text_file(Path(sys.argv[1]))], resident_limit=total, **settings)
 peak = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
-print(json.dumps([before, peak, trained["spilled_runs"], trained["distinct_pieces"], trained["merge_phases"]]))
+print(json.dumps([before, peak, total, trained["spilled_runs"], trained["distinct_pieces"]]))
 """
 
 
-def measure(path: Path, **settings: Any) -> list[int]:
-    command = [sys.executable, "-c", MEASURED, str(path), str(Path(__file__).parent), json.dumps(settings)]
-    # One arena: glibc gives every thread its own and keeps what they free.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
-@pytest.mark.parametrize(("threads", "extra"), [(1, 2 << 20), (2, 16 << 20)])
-def test_memory_stays_within_its_share(tmp_path: Path, threads: int, extra: int) -> None:
+def test_memory_stays_within_its_share(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
+    letters = "eeeeeeeetttttaaaaooooiiinnnsssrrhhldcumfpgwybvkxjqz\u00e9\u00fc\u0434\u4e2d"
     with path.open("w") as file:
-        for part in range(15):
-            # Zipf-like heads and an endless tail: words of likely and unlikely letters.
-            letters = "eeeeeeeetttttaaaaooooiiinnnsssrrhhldcumfpgwybvkxjqz\u00e9\u00fc\u0434\u4e2d"
+        for part in range(14):
             file.write(random_words(4_000_000, letters, 3, 12, seed=part) + "\n")
-    assert path.stat().st_size > 58 << 20
-    tokens = 2000
-    memory = least_memory(threads, tokens) + extra
-    before, peak, spilled, distinct, _ = measure(path, tokens=tokens, threads=threads, memory=memory)
-    assert spilled > 20
-    assert distinct > 2_000_000
-    assert peak <= before + memory, f"{(peak - before) >> 20} MB of {memory >> 20} MB"
+    assert path.stat().st_size > 57 << 20
+    for threads, tokens, extra in ((1, 280, 1 << 20), (2, 400, 16 << 20)):
+        settings = {"threads": threads, "tokens": tokens, "memory": least_memory(threads, tokens) + extra}
+        command = [sys.executable, "-c", MEASURED, str(path), str(Path(__file__).parent), json.dumps(settings)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        before, peak, total, spilled, distinct = json.loads(done.stdout)
+        assert spilled > 20
+        assert distinct > 2_000_000
+        assert peak <= total, f"{(peak - before) >> 10} KB of {(total - before) >> 10} KB with {settings}"
 
 
 # Refusals
@@ -396,8 +409,8 @@ def test_progress_tells_stage_and_amount(tmp_path: Path) -> None:
     path.write_text(random_words(20_000_000, "etaoinshrdlu", 2, 9))
     native_train(
         files=[text_file(path)],
-        tokens=4000,
-        memory=least_memory(1, 4000),
+        tokens=600,
+        memory=least_memory(1, 600),
         progress=lambda stage, done, total: seen.append((stage, done, total)),
     )
     assert {stage for stage, _, _ in seen} == {"counting", "sorting", "merging"}

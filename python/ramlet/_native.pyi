@@ -6,17 +6,17 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-Spec = tuple[str, str, str, int]
+_Spec = tuple[str, str, str, int]
 """Path ("-" is standard input), format (text, jsonl, parquet), compression ("", gz, zst, xz, bz2), size or -1."""
 
-Watch = Callable[[str, int, int], None]
+_Watch = Callable[[str, int, int], None]
 """Called with the stage (counting, sorting, merging), what is done and the total; a few times a second."""
 
-Special = tuple[str, int]
+_Special = tuple[str, int]
 
 def train_bpe(
     *,
-    files: Iterator[Spec] | None,
+    files: Iterator[_Spec] | None,
     texts: Iterator[list[str]] | None,
     total_bytes: int,
     read: dict[str, Any],
@@ -32,14 +32,14 @@ def train_bpe(
     work_dir: str,
     signature: str,
     checkpoint_seconds: float,
-    progress: Watch | None,
+    progress: _Watch | None,
 ) -> dict[str, Any]: ...
 def least_memory(threads: int, tokens: int) -> int: ...
 def pattern_regex(name: str) -> str: ...
 def recognise_pattern(regex: str) -> str | None: ...
 def split_pieces(text: str, pattern_name: str) -> list[str]: ...
 def count_characters(
-    files: Iterator[Spec],
+    files: Iterator[_Spec],
     read: dict[str, Any],
     *,
     threads: int,
@@ -47,7 +47,7 @@ def count_characters(
     window_bytes: int,
     spill_dir: str,
     total_bytes: int,
-    progress: Watch | None,
+    progress: _Watch | None,
 ) -> tuple[dict[str, int], dict[str, Any]]: ...
 
 @final
@@ -61,20 +61,20 @@ class Encoder:
         ignore_merges: bool,
         rank_by_id: bool,
         nfc: bool,
-        added: Sequence[Special],
+        added: Sequence[_Special],
         cache_bytes: int,
     ) -> Encoder: ...
     @staticmethod
     def characters(
-        characters: Sequence[tuple[str, int]], unknown: int | None, *, added: Sequence[Special], cache_bytes: int
+        characters: Sequence[tuple[str, int]], unknown: int | None, *, added: Sequence[_Special], cache_bytes: int
     ) -> Encoder: ...
     @property
     def narrow(self) -> bool: ...
-    def encode(self, text: str, specials: Sequence[Special]) -> list[int]: ...
+    def encode(self, text: str, specials: Sequence[_Special]) -> list[int]: ...
     def encode_batch(
-        self, texts: Sequence[str], specials: Sequence[Special], *, threads: int, wide: bool
+        self, texts: Sequence[str], specials: Sequence[_Special], *, threads: int, wide: bool
     ) -> tuple[npt.NDArray[np.uint16] | npt.NDArray[np.uint32], npt.NDArray[np.uint64]]: ...
-    def stream(self, specials: Sequence[Special]) -> EncodeStream: ...
+    def stream(self, specials: Sequence[_Special]) -> EncodeStream: ...
     def decode(self, ids: Sequence[int]) -> bytes: ...
 
 @final
@@ -86,7 +86,7 @@ class EncodeStream:
 class Reader:
     def __new__(
         cls,
-        files: Iterator[Spec],
+        files: Iterator[_Spec],
         read: dict[str, Any],
         *,
         encoder: Encoder | None,

@@ -16,16 +16,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramlet import _native, sources
+from ramlet.budget import Budget
 from ramlet.engines import NativeEngine
+from ramlet.memory import resident_memory
 from ramlet.read_settings import ReadSettings
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer import CACHE_BYTES, Tokenizer
 
 if TYPE_CHECKING:
     from ramlet.engines import Arrays
 
-__all__ = ["encode_files"]
+__all__ = ["divide_memory", "encode_files"]
 
 Batch = list[tuple[str, bool]]
+
+LARGEST_BLOCK = 4 << 20
+SMALLEST_BLOCK = 1 << 16
+SMALLEST_CACHE = 1 << 20
+TOKEN_BYTES = 250
+"""What the engine takes for a token of the vocabulary: its bytes, its merge, its place in the hash tables."""
+
+BLOCK_COPIES = 12
+"""Bytes for each byte of a block: the block and what lies behind it, the texts as Python has them, the ids
+of the threads and of all together; with an id for every byte, the worst."""
+
+
+def divide_memory(budget: Budget, vocab_size: int, threads: int) -> tuple[int, int]:
+    """Bytes for each thread's cache and for a block of text, once the tokenizer is loaded.
+
+    A budget too small for the least of both is refused.
+    """
+    import numpy  # noqa: F401 - ids are arrays: what it takes must be counted
+
+    resident = resident_memory()
+    engine = vocab_size * TOKEN_BYTES
+    least = threads * SMALLEST_CACHE + BLOCK_COPIES * SMALLEST_BLOCK
+    room = budget.total - budget.reserve - resident - engine
+    if room < least:
+        budget.require(
+            budget.total + (least - room) * 32 // 31 + 1,
+            {
+                "Python, NumPy and the vocabulary": resident,
+                "the encoder": engine,
+                f"the caches and blocks of {threads} thread{'s' * (threads > 1)}": least,
+                "what no one accounts for": budget.reserve,
+            },
+        )
+    block = min(max(room // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
+    # Not all of it: allocators keep some of what blocks of changing size gave back.
+    cache = (room - block * BLOCK_COPIES) * 3 // 4 // threads
+    return max(min(cache, CACHE_BYTES), SMALLEST_CACHE), block
 
 
 def encode_files(
@@ -36,7 +75,7 @@ def encode_files(
     *,
     threads: int | None = None,
     allowed_special: Collection[str] | str = (),
-    block_bytes: int = 4 << 20,
+    block_bytes: int = LARGEST_BLOCK,
     counters: Callable[[dict[str, Any]], None] | None = None,
 ) -> Iterator[Arrays]:
     """The ids of all documents of the inputs, in order.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ramlet.errors import SettingsError, TokenizerError
@@ -134,8 +135,9 @@ class HfEngine:
         listed = self._plain.get_added_tokens_decoder()
         self.specials: dict[str, int] = {token.content: number for number, token in listed.items() if token.special}
 
-    @property
+    @cached_property
     def size(self) -> int:
+        """One more than the largest id."""
         return max(self._plain.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def vocabulary(self) -> dict[int, bytes]:

@@ -11,7 +11,7 @@ Text that looks like a special token is text, unless the call allows it:
     tokenizer.encode("<|endoftext|>", allowed_special="all")        # one id
 
 Encoding goes through the native core: byte-level BPE of any origin, bytes and characters; through
-HF's library for the other families. It takes a word cache of 32 MB a thread (`memory=` says otherwise)
+HF's library for the other families. It takes a word cache of 20 MB a thread (`memory=` says otherwise)
 and what a call returns, and no more, however much is encoded.
 """
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Tokenizer"]
 
-CACHE_BYTES = 32 << 20
-"""A thread's word cache: two threads stay far under 200 MB with batches of 8 MB."""
+CACHE_BYTES = 20 << 20
+"""A thread's word cache: with two threads and batches of 8 MB the whole process stays under 200 MB."""
 
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>")
 
@@ -307,6 +307,10 @@ class Tokenizer:
             canonical = json.dumps(json.loads(self._model.text), sort_keys=True)
             return digest(iter([b"ramlet hf tokenizer 1", canonical.encode()]))
         return self._model.fingerprint
+
+    def limit_cache(self, cache_bytes: int) -> None:
+        """Sets what each thread's word cache may take, before the first text is encoded."""
+        self._cache_bytes = cache_bytes
 
     def __len__(self) -> int:
         return self.vocab_size

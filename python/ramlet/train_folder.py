@@ -64,13 +64,13 @@ def train_to_folder(
     try:
         # Made even when the counts go elsewhere: it marks the folder as ours while it is not finished.
         work_dir.mkdir(parents=True, exist_ok=True)
-        remove(out / "stats.json")
     except OSError as error:
         raise SettingsError(f"cannot write into {out}: {error.strerror}") from None
     model, statistics = learn(
         corpus, settings, meter=meter, work_dir=_spill(out, spill_dir), threads=threads, progress=progress
     )
     meter.stage("writing")
+    remove(out / "stats.json")  # of a result that --force replaces: never beside another's tokenizer.json
     with replacing(out / "tokenizer.json") as file:
         tokenizer_json.write(model, file)
     statistics["result"] = {"signature": signature, "tokenizer": _file_digest(out / "tokenizer.json")}
@@ -105,8 +105,10 @@ def _refuse_others(out: Path) -> None:
     if not out.is_dir():
         raise SettingsError(f"{out} is a file: name a folder to write the tokenizer into")
     names = {entry for entry in os.listdir(out) if not is_temporary(entry)}
-    if ".work" in names:
-        names -= {".work", "tokenizer.json"}
+    unfinished = ".work" in names
+    names.discard(".work")
+    if unfinished and names <= {"tokenizer.json"}:
+        return
     if names == {"tokenizer.json", "stats.json"}:
         raise SettingsError(
             f"{out} holds a tokenizer from other inputs or settings: --force replaces it, or choose another folder"

@@ -30,7 +30,7 @@ __all__ = ["Corpus", "learn"]
 
 UNKNOWN = "<unk>"
 
-CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SECONDS = 30.0
 """What an interruption may cost of the counting."""
 
 Progress = Callable[[str, int, int], None]

@@ -16,13 +16,14 @@ pub const WIDE_IDS: usize = 5;
 pub const LONG_PIECE: usize = 64;
 const LONG_IDS: usize = 14;
 
-type Entry = [u64; 4];
+/// Two entries of four words: the key's two, then the ids'.
+type Line = [u64; 8];
 
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Line([Entry; 2]);
+/// Lines of the front, which stays in the processor's own cache: 256 KB hold the words that make up most
+/// of any text. The back holds the rest and is asked only after the front.
+const FRONT: usize = 4096;
 
-#[repr(C, align(64))]
+#[repr(C)]
 #[derive(Clone)]
 struct LongEntry {
     piece: [u8; LONG_PIECE],
@@ -32,9 +33,17 @@ struct LongEntry {
 }
 
 pub struct Cache {
-    lines: Vec<Line>,
+    /// Lines from `first` on, where the first cache line of the block begins: a block aligned by the allocator would
+    /// be zeroed by hand, and all of it be resident from the start.
+    words: Vec<u64>,
+    first: usize,
+    lines: usize,
+    front: Box<Front>,
     long: Vec<LongEntry>,
 }
+
+#[repr(C, align(64))]
+struct Front([Line; FRONT]);
 
 /// Ids as they stand in an entry.
 #[derive(Clone, Copy)]
@@ -68,48 +77,49 @@ impl Cache {
     pub fn new(bytes: usize) -> Self {
         let lines = (bytes / 4 * 3 / size_of::<Line>()).max(64);
         let long = (bytes / 4 / size_of::<LongEntry>()).max(16);
-        Cache { lines: zeroed(lines), long: zeroed(long) }
+        let words: Vec<u64> = zeroed((lines + 1) * 8);
+        let first = words.as_ptr().align_offset(size_of::<Line>());
+        Cache { words, first, lines, front: Box::new(Front([[0; 8]; FRONT])), long: zeroed(long) }
     }
 
     #[inline(always)]
-    fn line(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.lines.len() as u128) >> 64) as usize
+    fn place(&self, hash: u64) -> usize {
+        self.first + ((u128::from(hash) * self.lines as u128) >> 64) as usize * 8
     }
 
     #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let line = self.lines.as_ptr().wrapping_add(self.line(hash));
-            // SAFETY: a prefetch never faults, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = hash;
+    fn line(&mut self, hash: u64) -> &mut Line {
+        let place = self.place(hash);
+        (&mut self.words[place..place + 8]).try_into().expect("eight words")
     }
 
+    /// The ids of a piece, from the front if they are there.
     #[inline(always)]
     pub fn get(&mut self, key: &Key) -> Option<Packed> {
         let (lo, hi) = key.words();
-        let n = self.line(key.hash);
-        let Line([first, second]) = &mut self.lines[n];
-        if first[0] == lo && first[1] == hi {
-            return Some(Packed(first[2], first[3]));
+        let line = &self.front.0[key.hash as usize % FRONT];
+        if line[0] == lo && line[1] == hi {
+            return Some(Packed(line[2], line[3]));
         }
-        if second[0] == lo && second[1] == hi {
-            std::mem::swap(first, second);
-            return Some(Packed(first[2], first[3]));
+        self.get_behind(key)
+    }
+
+    #[inline(never)]
+    fn get_behind(&mut self, key: &Key) -> Option<Packed> {
+        let (lo, hi) = key.words();
+        let line = &mut self.front.0[key.hash as usize % FRONT];
+        if let Some(packed) = find(line, lo, hi) {
+            return Some(packed);
         }
-        None
+        let packed = find(self.line(key.hash), lo, hi)?;
+        insert(&mut self.front.0[key.hash as usize % FRONT], lo, hi, packed);
+        Some(packed)
     }
 
     pub fn put(&mut self, key: &Key, ids: Packed) {
         let (lo, hi) = key.words();
-        let n = self.line(key.hash);
-        let Line([first, second]) = &mut self.lines[n];
-        let entry = if first[1] == 0 { first } else { second };
-        *entry = [lo, hi, ids.0, ids.1];
+        insert(self.line(key.hash), lo, hi, ids);
+        insert(&mut self.front.0[key.hash as usize % FRONT], lo, hi, ids);
     }
 
     #[inline]
@@ -135,16 +145,38 @@ impl Cache {
     }
 }
 
-/// A vector of zeroed entries whose pages the system hands out as they are first written.
-fn zeroed<T: Clone>(length: usize) -> Vec<T> {
+/// The ids of a key in a line; a hit in the second entry makes it the first.
+#[inline(always)]
+fn find(line: &mut Line, lo: u64, hi: u64) -> Option<Packed> {
+    if line[0] == lo && line[1] == hi {
+        return Some(Packed(line[2], line[3]));
+    }
+    if line[4] == lo && line[5] == hi {
+        let (first, second) = line.split_at_mut(4);
+        first.swap_with_slice(second);
+        return Some(Packed(line[2], line[3]));
+    }
+    None
+}
+
+#[inline(always)]
+fn insert(line: &mut Line, lo: u64, hi: u64, ids: Packed) {
+    let entry = if line[1] == 0 { &mut line[..4] } else { &mut line[4..] };
+    entry.copy_from_slice(&[lo, hi, ids.0, ids.1]);
+}
+
+/// A vector of zeroed entries whose pages the system hands out as they are first written, in large pages
+/// where it can: the lines in use are scattered, and small pages would cost a page walk at most look-ups.
+fn zeroed<T>(length: usize) -> Vec<T> {
     let layout = std::alloc::Layout::array::<T>(length).expect("far below the address space");
-    // SAFETY: `Line` and `LongEntry` are plain integers, for which all zeroes is a value; the pointer
+    // SAFETY: words and `LongEntry` are plain integers, for which all zeroes is a value; the pointer
     // comes from the global allocator with the layout that the vector will free it by.
     unsafe {
         let pointer = std::alloc::alloc_zeroed(layout);
         if pointer.is_null() {
             std::alloc::handle_alloc_error(layout);
         }
+        crate::rss::prefer_large_pages(pointer, layout.size());
         Vec::from_raw_parts(pointer.cast(), length, length)
     }
 }

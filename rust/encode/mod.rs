@@ -5,16 +5,15 @@
 
 mod batch;
 pub mod cache;
+mod pieces;
 
-use crate::bpe::{Rules, Scratch, apply};
 use crate::error::{Error, Result};
 use crate::pairs::NONE;
 use crate::specials::Specials;
 use crate::split::Pattern;
-use crate::table::Key;
 pub use batch::{Batch, encode_batch};
-use cache::{Cache, LONG_PIECE, Packed};
-use std::collections::HashMap;
+pub use pieces::Bpe;
+use pieces::Worker;
 use std::sync::Mutex;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
@@ -58,16 +57,6 @@ pub enum Model {
     },
 }
 
-pub struct Bpe {
-    pub pattern: Pattern,
-    /// Id of each byte; `NONE` where the vocabulary lacks it.
-    pub bytes: [u32; 256],
-    pub rules: Rules,
-    /// Pieces that are tokens as a whole are that token, whatever the merges say (`ignore_merges`).
-    pub whole: Option<HashMap<Box<[u8]>, u32>>,
-    pub nfc: bool,
-}
-
 pub struct Encoder {
     model: Model,
     /// Tokens that are found in any text (added tokens that are not special), with their ids.
@@ -81,16 +70,6 @@ pub struct Encoder {
     spare_narrow: Mutex<Vec<Vec<u16>>>,
     spare_wide: Mutex<Vec<Vec<u32>>>,
 }
-
-/// What one thread keeps between texts.
-pub struct Worker {
-    cache: Cache,
-    symbols: Vec<u32>,
-    scratch: Scratch,
-    pending: Vec<(Option<Key>, u32, u32)>,
-}
-
-const PENDING: usize = 32;
 
 impl Encoder {
     /// `cache_bytes` is for each thread.
@@ -119,17 +98,11 @@ impl Encoder {
     }
 
     fn worker(&self) -> Worker {
-        self.workers.lock().unwrap().pop().unwrap_or_else(|| Worker {
-            cache: Cache::new(self.cache_bytes),
-            symbols: Vec::new(),
-            scratch: Scratch::default(),
-            pending: Vec::with_capacity(PENDING),
-        })
+        self.workers.lock().unwrap().pop().unwrap_or_else(|| Worker::new(self.cache_bytes))
     }
 
     fn give_back(&self, mut worker: Worker) {
-        worker.scratch.trim();
-        worker.symbols.shrink_to(1 << 16);
+        worker.trim();
         self.workers.lock().unwrap().push(worker);
     }
 
@@ -217,10 +190,7 @@ impl Encoder {
             Model::Bpe(bpe) => {
                 let normalised = self.normalised(text);
                 let text = normalised.as_deref().unwrap_or(text);
-                if bpe.rules.is_empty() && bpe.whole.is_none() {
-                    return bpe.encode_bytes(text, out);
-                }
-                worker.encode_pieces(bpe, self.narrow, text, out)
+                worker.encode(bpe, text, out)
             }
             Model::Characters { ids, unknown } => {
                 out.reserve(text.len() / 2);
@@ -244,127 +214,4 @@ fn unknown_character(text: &str, at: usize, character: char) -> Error {
          train it on text that has it, or with --unknown",
         character as u32
     ))
-}
-
-fn no_such_byte(byte: u8) -> Error {
-    Error::Invalid(format!(
-        "this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"
-    ))
-}
-
-impl Bpe {
-    fn encode_bytes<I: Id>(&self, text: &str, out: &mut Vec<I>) -> Result<()> {
-        out.reserve(text.len());
-        for &byte in text.as_bytes() {
-            let id = self.bytes[byte as usize];
-            if id == NONE {
-                return Err(no_such_byte(byte));
-            }
-            out.push(I::from_u32(id));
-        }
-        Ok(())
-    }
-
-    /// The ids of one piece, into `symbols`.
-    fn merge(&self, piece: &[u8], symbols: &mut Vec<u32>, scratch: &mut Scratch) -> Result<()> {
-        symbols.clear();
-        if let Some(&id) = self.whole.as_ref().and_then(|whole| whole.get(piece)) {
-            symbols.push(id);
-            return Ok(());
-        }
-        symbols.extend(piece.iter().map(|&byte| self.bytes[byte as usize]));
-        if let Some(at) = symbols.iter().position(|&symbol| symbol == NONE) {
-            return Err(no_such_byte(piece[at]));
-        }
-        apply::<false>(&self.rules, symbols, scratch);
-        Ok(())
-    }
-}
-
-impl Worker {
-    fn encode_pieces<I: Id>(&mut self, bpe: &Bpe, narrow: bool, text: &str, out: &mut Vec<I>) -> Result<()> {
-        let bytes = text.as_bytes();
-        if u32::try_from(bytes.len()).is_err() {
-            return Err(Error::Invalid("a text of over 4 GB without a place to cut: divide it".into()));
-        }
-        let mut failed = Ok(());
-        bpe.pattern.split(text, usize::MAX, |start, end| {
-            let key = Key::short(bytes, start, end);
-            if let Some(key) = &key {
-                self.cache.prefetch(key.hash);
-            }
-            self.pending.push((key, start as u32, end as u32));
-            if self.pending.len() == PENDING && failed.is_ok() {
-                failed = self.settle(bpe, narrow, bytes, out);
-            }
-        });
-        failed?;
-        self.settle(bpe, narrow, bytes, out)
-    }
-
-    fn settle<I: Id>(&mut self, bpe: &Bpe, narrow: bool, bytes: &[u8], out: &mut Vec<I>) -> Result<()> {
-        // Room for a whole entry a piece, so that every one can be written at full width.
-        out.reserve(self.pending.len() * 8);
-        let mut pending = std::mem::take(&mut self.pending);
-        for &(key, start, end) in &pending {
-            let piece = &bytes[start as usize..end as usize];
-            match key {
-                Some(key) => {
-                    let packed = match self.cache.get(&key) {
-                        Some(packed) => packed,
-                        None => {
-                            bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
-                            let Some(packed) = Packed::new(&self.symbols, narrow) else {
-                                out.extend(self.symbols.iter().map(|&id| I::from_u32(id)));
-                                out.reserve(PENDING * 8);
-                                continue;
-                            };
-                            self.cache.put(&key, packed);
-                            packed
-                        }
-                    };
-                    write_packed(packed, narrow, out);
-                }
-                None if piece.len() <= LONG_PIECE => {
-                    if let Some(ids) = self.cache.get_long(piece) {
-                        out.extend(ids.iter().map(|&id| I::from_u32(id)));
-                    } else {
-                        bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
-                        self.cache.put_long(piece, &self.symbols);
-                        out.extend(self.symbols.iter().map(|&id| I::from_u32(id)));
-                    }
-                    out.reserve(PENDING * 8);
-                }
-                None => {
-                    bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
-                    out.extend(self.symbols.iter().map(|&id| I::from_u32(id)));
-                    out.reserve(PENDING * 8);
-                }
-            }
-        }
-        pending.clear();
-        self.pending = pending;
-        Ok(())
-    }
-}
-
-#[inline(always)]
-fn write_packed<I: Id>(packed: Packed, narrow: bool, out: &mut Vec<I>) {
-    let length = packed.count();
-    let mut all = packed.all();
-    debug_assert!(out.capacity() - out.len() >= 8);
-    // SAFETY: `settle` keeps room for 8 ids a pending piece, and an entry holds at most 7.
-    unsafe {
-        let end = out.as_mut_ptr().add(out.len());
-        if narrow && I::NARROW {
-            end.cast::<u128>().write_unaligned(all);
-        } else {
-            let bits = if narrow { 16 } else { 24 };
-            for n in 0..length {
-                end.add(n).write(I::from_u32(all as u32 & ((1 << bits) - 1)));
-                all >>= bits;
-            }
-        }
-        out.set_len(out.len() + length);
-    }
 }

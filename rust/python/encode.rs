@@ -104,7 +104,7 @@ impl Encoder {
         pattern(pattern_name)
             .and_then(|pattern| {
                 Self::build(
-                    Model::Bpe(Box::new(Bpe { pattern, bytes, rules, whole, nfc })),
+                    Model::Bpe(Box::new(Bpe::new(pattern, bytes, rules, whole, nfc))),
                     tokens,
                     &added,
                     largest,

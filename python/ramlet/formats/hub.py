@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from logging import ERROR
 from pathlib import Path
 
 from ramlet.errors import TokenizerError
@@ -11,20 +12,22 @@ __all__ = ["download", "looks_like_a_name"]
 
 
 def looks_like_a_name(text: str) -> bool:
-    """`owner/name`, or a bare `name`, that cannot be meant as a file."""
-    return re.fullmatch(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*", text) is not None and not re.search(
-        r"\.(?:json|tiktoken|txt|model|bpe)$", text
-    )
+    """`owner/name`, where it cannot be meant as a file. A bare name is more often a mistyped path."""
+    suffix = re.search(r"\.(?:json|tiktoken|txt|model|bpe)$", text)
+    return suffix is None and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
 
 
 def download(repository: str, name: str) -> Path:
     """The file's path in the client's cache; fetched where it is not there yet."""
     try:
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.utils import logging
     except ImportError:
         raise TokenizerError(
             f"cannot fetch {name} of {repository} from the hub: pip install 'ramlet[hf]', or give a file or folder"
         ) from None
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(ERROR)  # each of its retries would print two lines
     try:
         return Path(hf_hub_download(repository, name))
     except Exception as error:  # noqa: BLE001 - the client lets through the errors of whatever transport it uses
@@ -33,3 +36,5 @@ def download(repository: str, name: str) -> Path:
             f"cannot fetch {name} of {repository} from the hub ({reason.rstrip('.')}): "
             "check the name and the network, or give a file or folder"
         ) from None
+    finally:
+        logging.set_verbosity(verbosity)

@@ -38,7 +38,9 @@ def load(source: str | os.PathLike[str], pattern: str | None, special_tokens: Sp
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise TokenizerError(f"cannot read {path}: {reason}") from None
     if not hub.looks_like_a_name(name):
-        raise TokenizerError(f"no such tokenizer file or folder: {name}")
+        raise TokenizerError(
+            f"no such tokenizer file or folder: {name} (known names: gpt2, byte; on the hub: owner/name)"
+        )
     return _file(hub.download(name, "tokenizer.json"), pattern, special_tokens)
 
 

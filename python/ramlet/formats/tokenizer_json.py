@@ -43,6 +43,8 @@ def read(path: Path) -> tuple[TokenizerModel | None, str]:
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
+    except UnicodeDecodeError:
+        raise TokenizerError(f"cannot read {path}: it is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} is not whole JSON: {error}") from None
     try:
@@ -129,7 +131,21 @@ def _added_tokens(document: dict[str, Any]) -> list[dict[str, Any]]:
     usual = [one for one in listed if one["content"]]
     if len({bool(one.get("normalized")) for one in usual if not one.get("special")}) > 1:
         raise _Foreign("its added tokens are looked for in two rounds")
+    special = [one["content"] for one in usual if one.get("special")]
+    others = [one["content"] for one in usual if not one.get("special")]
+    if any(_hides(name, other) for other in others for name in special):
+        raise _Foreign("its special and added tokens overlap")
     return usual
+
+
+def _hides(special: str, other: str) -> bool:
+    """Whether a special token can lie over another one that begins behind its start or is shorter.
+
+    Even where special tokens are text HF then does not find the other one, and we would.
+    """
+    return other in special or any(
+        special[at] == other[0] and other.startswith(special[at:]) for at in range(1, len(special))
+    )
 
 
 def _characters(document: dict[str, Any], ids: dict[str, int], apart: dict[str, Any]) -> TokenizerModel:

@@ -25,6 +25,8 @@ def read(vocab: Path, merges: Path, pattern: str | None = None) -> TokenizerMode
     with open(vocab, encoding="utf-8") as file:
         try:
             spelled = json.load(file)
+        except UnicodeDecodeError:
+            raise TokenizerError(f"cannot read {vocab}: it is not UTF-8 text") from None
         except ValueError as error:
             raise TokenizerError(f"{vocab} is not whole JSON: {error}") from None
     try:

@@ -29,6 +29,9 @@ from ramlet.cli.tokenizer.options import (
 from ramlet.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ramlet.engines import Arrays
     from ramlet.read_settings import ReadSettings
     from ramlet.tokenizer import Tokenizer
 
@@ -66,11 +69,16 @@ def encode(
 
     Prints the ids, one document a line; with --out writes all of them into one file, in bounded memory.
     """
+    from tempfile import TemporaryDirectory
+
+    from ramlet.encode_files import divide_memory, encode_files
     from ramlet.read_settings import ReadSettings
+    from ramlet.threads import available_threads
     from ramlet.tokenizer import Tokenizer
 
     allowed: Any = "all" if allow_special and "all" in allow_special else set(allow_special or ())
-    loaded = Tokenizer.load(tokenizer, pattern=pattern, memory=_cache_share(memory, threads))
+    budget = Budget.parse(memory)
+    loaded = Tokenizer.load(tokenizer, pattern=pattern)
     if text is not None:
         if inputs or out is not None:
             raise SettingsError("--text is encoded and printed: leave out the inputs and --out")
@@ -83,12 +91,16 @@ def encode(
     names = inputs or ["-"]
     if names == ["-"] and sys.stdin.isatty():
         note("reading text from the terminal; end it with Ctrl-D", quiet=quiet)
-    with Meter(Budget.parse(memory)) as meter:
+    threads = threads or available_threads()
+    cache, block_bytes = divide_memory(budget, loaded.vocab_size, threads)
+    loaded.limit_cache(cache)
+    with Meter(budget) as meter, TemporaryDirectory(prefix="ramlet-") as scratch:
+        options: dict[str, Any] = {"threads": threads, "allowed_special": allowed, "block_bytes": block_bytes}
         if out is None:
-            _print_ids(loaded, names, settings, allowed, threads, json)
+            _print_ids(encode_files(loaded, names, settings, Path(scratch), **options), json)
             return
         with Progress(meter, silent=quiet or json) as bar:
-            figures = _write_ids(loaded, names, settings, allowed, threads, out, bar)
+            figures = _write_ids(loaded, names, settings, Path(scratch), options, out, bar)
     if json:
         print_json({**figures, "memory": meter.summary()})
         return
@@ -103,59 +115,32 @@ def encode(
     print(meter.closing_line())
 
 
-def _cache_share(memory: str, threads: int | None) -> int:
-    """Up to 32 MB a thread, and never more than a quarter of the budget."""
-    from ramlet.threads import available_threads
-    from ramlet.tokenizer import CACHE_BYTES
-
-    budget = Budget.parse(memory)
-    budget.require(64_000_000, "Python with NumPy, a vocabulary, blocks of text and their ids")
-    return min(CACHE_BYTES * (threads or available_threads()), budget.total // 4)
-
-
-def _print_ids(
-    tokenizer: Tokenizer, names: list[str], settings: ReadSettings, allowed: Any, threads: int | None, as_json: bool
-) -> None:
-    from tempfile import TemporaryDirectory
-
-    from ramlet.encode_files import encode_files
-
+def _print_ids(blocks: Iterator[Arrays], as_json: bool) -> None:
+    """One document a line, however many blocks it comes in."""
     put = sys.stdout.write
-    opened = False  # within a document's line
-    with TemporaryDirectory(prefix="ramlet-") as scratch:
-        blocks = encode_files(
-            tokenizer, names, settings, Path(scratch), threads=threads, allowed_special=allowed, block_bytes=1 << 16
-        )
-        for ids, ends in blocks:
-            start = 0
-            for end in [*ends.tolist(), None]:
-                numbers = ids[start:end].tolist()
-                start = end or 0
-                if end is None and not numbers:
-                    continue
-                if not opened and as_json:
-                    put('{"ids": [')
-                separator = ", " if as_json else " "
-                put((separator if opened and numbers else "") + separator.join(map(str, numbers)))
-                opened = opened or bool(numbers)
-                if end is not None:
-                    put("]}\n" if as_json else "\n")
-                    opened = False
-                elif as_json and not opened:
-                    opened = True
+    before, between, after = ('{"ids": [', ", ", "]}\n") if as_json else ("", " ", "\n")
+    lead = before  # what comes before the next id of the line
+    for ids, ends in blocks:
+        start = 0
+        for end in [*ends.tolist(), None]:
+            numbers = ids[start:end].tolist()
+            if numbers:
+                put(lead + between.join(map(str, numbers)))
+                lead = between
+            if end is not None:
+                put(after if lead == between else before + after)
+                lead, start = before, end
 
 
 def _write_ids(
     tokenizer: Tokenizer,
     names: list[str],
     settings: ReadSettings,
-    allowed: Any,
-    threads: int | None,
+    scratch: Path,
+    options: dict[str, Any],
     out: Path,
     bar: Progress,
 ) -> dict[str, Any]:
-    from tempfile import TemporaryDirectory
-
     from ramlet import sources
     from ramlet.atomic_files import replacing
     from ramlet.encode_files import encode_files
@@ -170,11 +155,8 @@ def _write_ids(
     began = time.monotonic()
     tokens = 0
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
-    with TemporaryDirectory(prefix="ramlet-") as scratch, replacing(out, binary=True) as file:
-        blocks = encode_files(
-            tokenizer, names, settings, Path(scratch), threads=threads, allowed_special=allowed, counters=tell
-        )
-        for ids, _ in blocks:
+    with replacing(out, binary=True) as file:
+        for ids, _ in encode_files(tokenizer, names, settings, scratch, counters=tell, **options):
             file.write(ids.astype(dtype, copy=False).data)
             tokens += len(ids)
     return {

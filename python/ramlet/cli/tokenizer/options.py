@@ -12,7 +12,8 @@ import typer
 from ramlet.errors import SettingsError
 
 Threads = Annotated[
-    int | None, typer.Option("--threads", "-t", min=1, show_default="one a processor", help="Threads to work on.")
+    int | None,
+    typer.Option("--threads", "-t", metavar="N", min=1, show_default="one a processor", help="Threads to work on."),
 ]
 Docs = Annotated[
     str, typer.Option("--docs", metavar="file|line", help="In text files a document is the file or a line.")

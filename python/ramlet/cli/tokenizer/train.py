@@ -99,13 +99,22 @@ def train(
     )
     budget = Budget.parse(memory)
     with Meter(budget) as meter, Progress(meter, silent=quiet or json) as bar:
+        latest = ("", 0)
 
         def tell(stage: str, done: int, total: int) -> None:
+            nonlocal latest
+            if latest[0] not in ("", stage):
+                # The core is asked now and then, not at the very end of a stage.
+                bar.update(latest[0], latest[1], latest[1], UNITS[latest[0]])
+            latest = (stage, max(done, total))
             bar.update(stage, done, total or None, UNITS[stage])
 
         result = train_to_folder(
             inputs, out, settings, meter=meter, threads=threads, spill_dir=spill_dir, force=force, progress=tell
         )
+        if latest[0] == "merging":
+            made = result.statistics["tokenizer"]
+            bar.update("merging", made["vocab_size"] - len(made["special_tokens"]), latest[1], "tokens")
     if json:
         print_json({**result.statistics, "already_done": result.already_done})
         return
