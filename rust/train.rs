@@ -48,7 +48,7 @@ pub struct Shares {
     phase: usize,
 }
 
-const LEAST_TABLE: usize = 2 << 20;
+const LEAST_TABLE: usize = 1 << 20;
 const LEAST_MERGING: usize = 6 << 20;
 const LEAST_BLOCK: usize = 64 << 10;
 

@@ -43,7 +43,7 @@ from oracles import (
 from ramlet._native import least_memory, pattern_regex
 from ramlet.errors import BudgetError, SettingsError
 
-SMALL = 8 << 20
+SMALL = 2 * least_memory(5, 512)
 
 
 def random_words(size: int, alphabet: str, shortest: int, longest: int, seed: int = 0) -> str:
@@ -179,7 +179,7 @@ def test_hf_learns_the_same_merges_from_real_text(pattern: str) -> None:
 @pytest.mark.parametrize("options", [{"min_frequency": 7}, {"max_token_bytes": 4}, {"max_token_bytes": 2}])
 def test_hf_agrees_on_every_rule(options: dict[str, int]) -> None:
     documents = many_scripts(60_000, seed=1)
-    ours = native_train(documents, tokens=3000, memory=SMALL * 2, **options)
+    ours = native_train(documents, tokens=3000, memory=SMALL, **options)
     assert merges_of(ours) == hf_train(documents, 3000, **options)
     assert 100 < len(ours["merges"]) < 3000 - 256
 
@@ -289,7 +289,7 @@ def test_what_does_not_fit_is_spilled_and_merged_in_phases(tmp_path: Path) -> No
 @pytest.mark.xfail(
     strict=True,
     raises=BudgetError,
-    reason="where rare pairs share the sketch's cells, no threshold that fits lets the most frequent pair through",
+    reason="refused in the middle of merging, though the memory is over least_memory",
 )
 @pytest.mark.parametrize("times", [1, 1.5])
 def test_the_least_memory_is_enough_where_no_pair_stands_out(tmp_path: Path, times: float) -> None:
@@ -318,7 +318,9 @@ def test_text_without_a_place_to_cut_is_cut_the_same_everywhere(tmp_path: Path, 
         assert merges_of(trained) == merges
 
 
-@pytest.mark.xfail(strict=True, reason="a piece that is cut at the end of a block is not counted as cut")
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="a piece that is cut at the end of a block is not counted as cut"
+)
 def test_cut_pieces_are_counted_the_same_under_every_budget(tmp_path: Path) -> None:
     path = tmp_path / "run.txt"
     path.write_text("a" * 500_000)

