@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import regex
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -302,11 +301,6 @@ def encode_piece(piece: bytes, merges: Sequence[tuple[int, int, int]], byte_ids:
 
 
 # The native core
-
-
-def known_bug(reason: str, raises: type[Exception] = AssertionError) -> pytest.MarkDecorator:
-    """Marks a test that fails, and in this way only, until the bug is mended; then the mark has to go."""
-    return pytest.mark.xfail(strict=True, raises=raises, reason=reason)
 
 
 def native_train(
