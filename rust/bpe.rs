@@ -27,7 +27,7 @@ impl Rules {
     pub fn new(merges: impl ExactSizeIterator<Item = (u32, u32, u32)>) -> Self {
         let mut rules = Rules::with_room_for(merges.len());
         for (left, right, made) in merges {
-            // A pair named twice keeps its first rank: the second can never fire.
+            // A pair named twice has its last rank, as in HF tokenizers.
             rules.add(left, right, rules.made.len() as u32);
             rules.made.push(made);
         }
@@ -51,7 +51,7 @@ impl Rules {
     }
 
     fn add(&mut self, left: u32, right: u32, rank: u32) {
-        self.ranks.get_or_insert(left, right, rank);
+        self.ranks.set(left, right, rank);
         let hash = hash(key(left, right)) as usize;
         let words = self.filter.len();
         self.filter[hash / 64 % words] |= 1 << (hash % 64);

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 /// A longer piece is cut: no word is so long, and a binary blob must not become one.
 pub const MAX_PIECE: usize = 4096;
+const LONGEST_CHARACTER: usize = 4;
 
 /// Where text comes from.
 pub trait Feed: Sync {
@@ -74,9 +75,8 @@ impl Worker {
 
     fn count(&mut self, text: &str, pattern: &Pattern, folder: &WorkDir) {
         let counter = Counter { worker: self, bytes: text.as_bytes(), folder };
-        let cut = pattern.split(text, MAX_PIECE, counter);
+        pattern.split(text, MAX_PIECE, counter);
         self.settle(folder);
-        self.totals.cut_pieces += cut;
     }
 
     #[inline]
@@ -144,7 +144,11 @@ impl Sink for Counter<'_> {
                     worker.settle(self.folder);
                 }
             }
-            None => worker.add(self.folder, |table| table.add(&self.bytes[start..end], 1)),
+            None => {
+                // By its length, because a block that ends at the cut does not know that it was one.
+                worker.totals.cut_pieces += u64::from(end - start > MAX_PIECE - LONGEST_CHARACTER);
+                worker.add(self.folder, |table| table.add(&self.bytes[start..end], 1));
+            }
         }
     }
 }
@@ -170,8 +174,8 @@ pub fn count(
     if let Some(notes) = folder.notes() {
         counting.before = notes.totals.clone();
         done = notes.done;
-        if let (Some(position), false) = (&notes.position, done) {
-            feed.resume(position)?;
+        if let Some(position) = &notes.position {
+            feed.resume(position)?; // with the counters, also when there is nothing left to read
         }
     }
     progress.stage.store(Stage::Counting as u64, Relaxed);

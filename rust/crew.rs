@@ -2,6 +2,7 @@
 //! progress and notices Ctrl-C, which only Python's main thread can.
 
 use crate::error::{Error, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -12,7 +13,7 @@ pub struct Progress {
     pub stage: AtomicU64,
     pub done: AtomicU64,
     pub total: AtomicU64,
-    cancelled: AtomicBool,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Progress {
@@ -24,6 +25,11 @@ impl Progress {
 
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Relaxed)
+    }
+
+    /// For what waits elsewhere and must hear of it too.
+    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
+        self.cancelled.clone()
     }
 
     pub fn cancel(&self) {

@@ -41,42 +41,43 @@ impl PairMap {
         self.slots.len() * size_of::<(u64, u32)>()
     }
 
+    /// Where the pair is, or would be.
+    #[inline(always)]
+    fn place(&self, pair: u64) -> usize {
+        let mut at = (hash(pair) >> self.shift) as usize;
+        while self.slots[at].0 != pair && self.slots[at].0 != EMPTY {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        at
+    }
+
     /// The value of the pair, `NONE` where it has none.
     #[inline(always)]
     pub fn get(&self, left: u32, right: u32) -> u32 {
-        let pair = key(left, right);
-        let mut at = (hash(pair) >> self.shift) as usize;
-        loop {
-            let (found, value) = self.slots[at];
-            if found == pair {
-                return value;
-            }
-            if found == EMPTY {
-                return NONE;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
-        }
+        self.slots[self.place(key(left, right))].1 // an empty slot's value is NONE
     }
 
     /// The value of the pair; where it has none yet, `value` becomes it.
+    #[inline]
     pub fn get_or_insert(&mut self, left: u32, right: u32, value: u32) -> u32 {
         if self.used * 2 >= self.slots.len() {
             self.grow();
         }
         let pair = key(left, right);
-        let mut at = (hash(pair) >> self.shift) as usize;
-        loop {
-            let (found, there) = self.slots[at];
-            if found == pair {
-                return there;
-            }
-            if found == EMPTY {
-                self.slots[at] = (pair, value);
-                self.used += 1;
-                return value;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
+        let place = self.place(pair);
+        let slot = &mut self.slots[place];
+        if slot.0 == EMPTY {
+            *slot = (pair, value);
+            self.used += 1;
         }
+        slot.1
+    }
+
+    /// Gives the pair this value, whatever it had.
+    pub fn set(&mut self, left: u32, right: u32, value: u32) {
+        self.get_or_insert(left, right, value);
+        let place = self.place(key(left, right));
+        self.slots[place].1 = value;
     }
 
     fn grow(&mut self) {

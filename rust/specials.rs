@@ -38,6 +38,11 @@ impl Specials {
         self.longest
     }
 
+    /// Whether no token occurs in `text`.
+    pub fn is_absent(&self, text: &str) -> bool {
+        self.automaton.as_ref().is_none_or(|automaton| !automaton.is_match(text))
+    }
+
     /// Whether `cut` is inside an occurrence of any token.
     pub fn spans(&self, text: &str, cut: usize) -> bool {
         self.tokens.iter().any(|token| {

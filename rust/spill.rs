@@ -136,7 +136,10 @@ impl Run {
     /// Opens a run of an earlier try and reads all of it once: a damaged one must not be counted.
     pub fn open_checked(path: &Path) -> Result<Self> {
         let io = |error| Error::io(path, error);
-        let damaged = || Error::Broken { path: path.to_owned(), line: None, what: "is damaged".into() };
+        let damaged = || {
+            let folder = path.parent().unwrap_or(path).display();
+            Error::Invalid(format!("{} is damaged: remove {folder} and start anew", path.display()))
+        };
         let mut file = File::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         if length < FOOTER as u64 {
@@ -346,7 +349,7 @@ mod tests {
                 *byte ^= 1;
             }
             std::fs::write(&path, &bytes).unwrap();
-            assert!(matches!(Run::open_checked(&path), Err(Error::Broken { .. })));
+            assert!(matches!(Run::open_checked(&path), Err(Error::Invalid(_))));
         }
         assert!(table.is_empty());
     }

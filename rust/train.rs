@@ -104,7 +104,8 @@ pub fn train(
         specials: &specials,
         threads: settings.threads,
         memory: shares.tables,
-        resident_limit: settings.resident_limit / 16 * 15,
+        // The shares leave 1/32 free; past half of that something is not as it was reckoned.
+        resident_limit: settings.resident_limit / 64 * 63,
         checkpoint_every: settings.checkpoint_every,
     };
     let started = Instant::now();

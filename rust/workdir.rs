@@ -13,6 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use xxhash_rust::xxh3::xxh3_64;
 
 const NOTES: &str = "counts.json";
 const LOCK: &str = "lock";
@@ -25,6 +26,8 @@ pub struct Notes {
     pub position: Option<String>,
     pub totals: Totals,
     pub done: bool,
+    /// xxh3 of the notes with this field empty.
+    checksum: String,
 }
 
 impl Notes {
@@ -37,7 +40,23 @@ impl Notes {
             position,
             totals,
             done,
+            checksum: String::new(),
         }
+        .sealed()
+    }
+
+    fn sealed(mut self) -> Self {
+        self.checksum.clear();
+        let text = serde_json::to_string(&self).expect("notes are plain data");
+        self.checksum = format!("{:016x}", xxh3_64(text.as_bytes()));
+        self
+    }
+
+    /// Notes as they were written, or none: a changed digit would change the result.
+    fn read(path: &Path) -> Option<Notes> {
+        let notes: Notes = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+        let checksum = notes.checksum.clone();
+        Some(notes.sealed()).filter(|notes| notes.checksum == checksum)
     }
 }
 
@@ -62,8 +81,7 @@ impl WorkDir {
                 path.display()
             )));
         }
-        let text = std::fs::read_to_string(path.join(NOTES)).unwrap_or_default();
-        let notes = serde_json::from_str::<Notes>(&text).ok().filter(|notes| notes.signature == signature);
+        let notes = Notes::read(&path.join(NOTES)).filter(|notes| notes.signature == signature);
         let folder = WorkDir {
             path: path.to_owned(),
             signature: signature.to_owned(),

@@ -120,7 +120,10 @@ impl Encoder {
     pub fn stable_prefix(&self, text: &str, specials: &Specials, cap: usize) -> usize {
         match &self.model {
             Model::Bpe(bpe) if bpe.nfc || !self.added.is_empty() => {
-                self.word_boundary(&bpe.pattern, text, specials)
+                match self.word_boundary(&bpe.pattern, text, specials) {
+                    0 => self.other_boundary(bpe, text, specials, cap),
+                    cut => cut,
+                }
             }
             Model::Bpe(bpe) => specials.stable_prefix(&bpe.pattern, text, cap),
             Model::Characters { .. } => specials.stable_prefix(&Pattern::Whole, text, 64),
@@ -142,6 +145,23 @@ impl Encoder {
             }
         }
         0
+    }
+
+    /// For text without letters: a place that the pattern gives, where no token found in text is near and
+    /// normalisation has nothing to do.
+    fn other_boundary(&self, bpe: &Bpe, text: &str, specials: &Specials, cap: usize) -> usize {
+        let normal = !bpe.nfc || is_nfc_quick(text.chars()) == IsNormalized::Yes;
+        if !normal || !self.added.is_absent(text) || !specials.is_absent(text) {
+            return 0;
+        }
+        let near = specials.longest().max(self.added.longest());
+        let mut certain = text.len().saturating_sub(near);
+        while !text.is_char_boundary(certain) {
+            certain -= 1;
+        }
+        let cut = bpe.pattern.stable_prefix(&text[..certain], cap);
+        // An ASCII character begins anew: nothing composes with what stands before it.
+        if text[cut..].starts_with(|next: char| next.is_ascii()) { cut } else { 0 }
     }
 
     /// Appends the ids of `text`; `specials` (with their ids) are found in it, nothing else is special.

@@ -14,17 +14,19 @@ pub mod sketch;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod top;
 pub mod vocabulary;
 
 use crate::bpe::{Rules, Scratch, apply};
 use crate::crew::{Progress, Stage, Watch};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use phase::{End, Limits};
 use segments::Segments;
 use sketch::Sketch;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 use store::PieceStore;
+use top::Top;
 use vocabulary::{TieBreak, Vocabulary};
 
 pub struct Settings {
@@ -78,6 +80,7 @@ pub fn learn(
     let mut replayed = 0;
     let mut ceiling = u64::MAX;
     let mut foresight = Foresight::default();
+    let mut counted = false;
     progress.enter(Stage::Merging, settings.tokens as u64);
     progress.done.store(vocabulary.len() as u64, Relaxed);
     while vocabulary.len() < settings.tokens {
@@ -90,8 +93,16 @@ pub fn learn(
             break;
         }
         let wanted = (largest / REACH).max(foresight.last_count(settings.tokens)).max(floor);
-        let (segments, threshold) =
-            gather(store, &vocabulary, &mut sketch, wanted, settings, progress, watch)?;
+        let mut alive = if counted {
+            Alive::Counted(Top::find(store, &vocabulary, settings, progress, watch)?)
+        } else {
+            sketch.set_threshold(wanted);
+            Alive::Bounded(&mut sketch, wanted)
+        };
+        let segments = gather(store, &vocabulary, &mut alive, settings, progress, watch)?;
+        let threshold = alive.threshold();
+        let one_only = matches!(&alive, Alive::Counted(top) if top.one_only);
+        let tokens = if one_only { vocabulary.len() + 1 } else { settings.tokens };
         let gather_seconds = started.elapsed().as_secs_f64() - replay_seconds;
         let mut note = PhaseNote {
             wanted,
@@ -101,21 +112,17 @@ pub fn learn(
             merges: 0,
             seconds: [replay_seconds, gather_seconds, 0.0],
         };
+        let limits = Limits { tokens, ..limits };
         let end = phase::run(segments, threshold, &limits, &mut vocabulary, progress, watch)?;
         note.merges = (vocabulary.merges.len() - replayed) as u64;
         note.seconds[2] = started.elapsed().as_secs_f64() - replay_seconds - gather_seconds;
         course.phases.push(note);
         match end {
-            End::Full => break,
+            End::Full => {}
             End::Duplicate => course.duplicates += 1,
             End::Threshold if threshold == floor => break,
-            End::Threshold if threshold > wanted && vocabulary.merges.len() == replayed => {
-                return Err(Error::Budget {
-                    need: 2 * settings.memory as u64,
-                    have: settings.memory as u64,
-                    what: "the most frequent pairs and what stands around them".into(),
-                });
-            }
+            // Raised past every real count: the sketch is too coarse for this share.
+            End::Threshold if threshold > wanted && vocabulary.merges.len() == replayed => counted = true,
             End::Threshold => {
                 ceiling = threshold - 1;
                 foresight.note(&vocabulary, threshold);
@@ -187,51 +194,81 @@ fn replay(
     )
 }
 
-/// Collects the segments for a threshold of `wanted`, or the least above it at which they fit.
+/// Which pairs a phase may merge.
+enum Alive<'a> {
+    /// Those whose bound reaches the threshold.
+    Bounded(&'a mut Sketch, u64),
+    Counted(Top),
+}
+
+impl Alive<'_> {
+    #[inline(always)]
+    fn has(&self, left: u32, right: u32) -> bool {
+        match self {
+            Alive::Bounded(sketch, _) => sketch.alive(left, right),
+            Alive::Counted(top) => top.alive(left, right),
+        }
+    }
+
+    fn threshold(&self) -> u64 {
+        match self {
+            Alive::Bounded(_, threshold) => *threshold,
+            Alive::Counted(top) => top.threshold,
+        }
+    }
+
+    /// Makes them fewer, by a higher threshold.
+    fn raise(&mut self) {
+        match self {
+            Alive::Bounded(sketch, threshold) => {
+                *threshold = sketch.halve(*threshold);
+                sketch.set_threshold(*threshold);
+            }
+            Alive::Counted(top) => top.halve(),
+        }
+    }
+}
+
+/// Collects the segments of the pairs that are alive; where they outgrow their share, of fewer of them.
 fn gather(
     store: &mut PieceStore,
     vocabulary: &Vocabulary,
-    sketch: &mut Sketch,
-    wanted: u64,
+    alive: &mut Alive<'_>,
     settings: &Settings,
     progress: &Progress,
     watch: &mut Watch<'_>,
-) -> Result<(Segments, u64)> {
-    let mut threshold = wanted;
+) -> Result<Segments> {
     let mut segments = Segments::default();
-    sketch.set_threshold(threshold);
     let short = |left, right| vocabulary.merged_length(left, right) <= settings.max_token_bytes;
     let next = AtomicUsize::new(0);
     loop {
         let over = AtomicBool::new(false);
-        let (gathered, bounds) = (&segments, &*sketch);
-        store.pass(
-            settings.threads,
-            progress,
-            watch,
-            false,
-            &next,
-            &over,
-            Vec::new,
-            |key, symbols, count| {
-                gathered.add(
-                    symbols,
-                    count,
-                    |left, right| bounds.alive(left, right) && short(left, right),
-                    key,
-                );
-                if gathered.bytes() > settings.memory {
-                    over.store(true, Relaxed);
-                }
-            },
-        )?;
+        let (gathered, pairs) = (&segments, &*alive);
+        let add = |key: &mut Vec<u8>, symbols: &mut Vec<u32>, count: u64| {
+            gathered.add(symbols, count, |left, right| pairs.has(left, right) && short(left, right), key);
+            if gathered.bytes() > settings.memory {
+                over.store(true, Relaxed);
+            }
+        };
+        store.pass(settings.threads, progress, watch, false, &next, &over, Vec::new, add)?;
         if !over.load(Relaxed) {
-            return Ok((segments, threshold));
+            return Ok(segments);
         }
         while segments.bytes() > settings.memory / 2 {
-            threshold = sketch.halve(threshold);
-            sketch.set_threshold(threshold);
-            segments.recut(sketch, short);
+            alive.raise();
+            segments.recut(|left, right| alive.has(left, right) && short(left, right));
         }
     }
+}
+
+/// Shows every piece to `each`, unless `stop` is set.
+fn pass_all(
+    store: &mut PieceStore,
+    settings: &Settings,
+    progress: &Progress,
+    watch: &mut Watch<'_>,
+    stop: &AtomicBool,
+    each: impl Fn(&mut Vec<u8>, &mut Vec<u32>, u64) + Sync,
+) -> Result<()> {
+    store.pass(settings.threads, progress, watch, false, &AtomicUsize::new(0), stop, Vec::new, each)
 }

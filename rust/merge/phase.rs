@@ -31,6 +31,7 @@ pub enum End {
     Full,
 }
 
+#[derive(Clone, Copy)]
 pub struct Limits {
     pub tokens: usize,
     pub max_token_bytes: usize,

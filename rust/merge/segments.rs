@@ -5,7 +5,6 @@
 //! it can be more frequent than it is. So a piece falls apart there into segments that do not
 //! touch each other, and equal segments of different pieces are one, with their counts added.
 
-use super::sketch::Sketch;
 use crate::table::{CountTable, hash};
 use crate::varint;
 use std::sync::Mutex;
@@ -80,18 +79,13 @@ impl Segments {
     }
 
     /// Cuts the segments anew, after the threshold rose.
-    pub fn recut(&mut self, sketch: &Sketch, longest: impl Fn(u32, u32) -> bool) {
+    pub fn recut(&mut self, alive: impl Fn(u32, u32) -> bool) {
         let old = std::mem::take(self);
         let (mut key, mut symbols) = (Vec::new(), Vec::new());
         old.drain(|segment, count| {
             symbols.clear();
             symbols.extend(segment);
-            self.add(
-                &symbols,
-                count,
-                |left, right| longest(left, right) && sketch.alive(left, right),
-                &mut key,
-            );
+            self.add(&symbols, count, &alive, &mut key);
         });
     }
 

@@ -138,3 +138,36 @@ fn a_share_too_small_means_more_phases_and_the_same_merges() {
     assert!(many.phases.len() > few.phases.len());
     assert!(many.phases.iter().all(|phase| phase.bytes <= 60_000), "{many:?}");
 }
+
+/// Pairs of nearly one count each, far more of them than cells: a raised bound passes every real count, and the
+/// pairs have to be counted.
+#[test]
+fn pairs_that_all_look_alike_are_counted() {
+    let mut state = 7u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    let pieces: Pieces = (0..9000)
+        .map(|_| {
+            let length = 4 + random(6);
+            let word: Vec<u8> = (0..length).map(|_| random(250) as u8).collect();
+            (word, 1 + random(2))
+        })
+        .collect();
+    for tie_break in [TieBreak::SmallestIds, TieBreak::GreatestBytes] {
+        let settings = |memory| Settings {
+            tokens: 290,
+            min_frequency: 0,
+            max_token_bytes: usize::MAX,
+            tie_break,
+            threads: 2,
+            memory,
+        };
+        let (roomy, _) = learned(&pieces, &settings(1 << 26), usize::MAX);
+        let (tight, course) = learned(&pieces, &settings(20_000), 1000);
+        assert_eq!(roomy.len(), 34);
+        assert_eq!(tight, roomy);
+        assert!(course.phases.iter().any(|phase| phase.merges == 0), "the sketch was fine: {course:?}");
+    }
+}

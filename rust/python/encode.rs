@@ -171,6 +171,7 @@ impl Encoder {
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
         let texts = texts.iter().map(|text| text.to_str()).collect::<PyResult<Vec<&str>>>()?;
         let run = Run { shared: &self.shared, texts: &texts, specials, threads };
+        let wide = wide || run.specials.iter().any(|&(_, id)| id > u32::from(u16::MAX));
         if wide || !self.shared.encoder.is_narrow() { run.arrays::<u32>(py) } else { run.arrays::<u16>(py) }
     }
 
@@ -235,30 +236,55 @@ pub struct EncodeStream {
     shared: Arc<Shared>,
     specials: Specials,
     ids: Vec<u32>,
-    held: Mutex<String>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    text: String,
+    /// Not worth a look before there is this much: looking at every small part anew would take quadratic time.
+    look_at: usize,
 }
 
 impl EncodeStream {
+    /// How much of what is held can be encoded whatever follows. A piece without an end is cut somewhere, or
+    /// it would be held as a whole.
+    fn ready(&self, text: &str) -> usize {
+        let encoder = &self.shared.encoder;
+        let mut ready = encoder.stable_prefix(text, &self.specials, usize::MAX);
+        if ready == 0 && text.len() > 2 * STREAM_PIECE {
+            ready = encoder.stable_prefix(text, &self.specials, STREAM_PIECE);
+        }
+        if ready == 0 && text.len() > 4 * STREAM_PIECE {
+            ready = 4 * STREAM_PIECE;
+            while !text.is_char_boundary(ready) {
+                ready -= 1;
+            }
+        }
+        ready
+    }
+
     fn take(&self, py: Python<'_>, more: &str, last: bool) -> PyResult<Vec<u32>> {
         let stash = Stash::default();
         let result = py.detach(|| {
             let mut held = self.held.lock().unwrap();
-            held.push_str(more);
-            let encoder = &self.shared.encoder;
-            let mut ready =
-                if last { held.len() } else { encoder.stable_prefix(&held, &self.specials, usize::MAX) };
-            if ready == 0 && held.len() > 2 * STREAM_PIECE {
-                ready = encoder.stable_prefix(&held, &self.specials, STREAM_PIECE);
+            held.text.push_str(more);
+            if !last && held.text.len() < held.look_at {
+                return Ok(Vec::new());
             }
+            let ready = if last { held.text.len() } else { self.ready(&held.text) };
+            let encoder = &self.shared.encoder;
+            let text = &held.text[..ready];
             let batch = encode_batch::<u32>(
                 encoder,
-                &[&held[..ready]],
+                &[text],
                 &self.specials,
                 &self.ids,
                 1,
                 &mut watcher(&stash, None),
             )?;
-            held.drain(..ready);
+            held.text.drain(..ready);
+            held.look_at = held.text.len() + held.text.len() / 4;
             Ok(batch.ids)
         });
         stash.raise(py, result)

@@ -9,7 +9,8 @@ use crate::source::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 /// How Python asks for sources to be read: the keys of `ramlet.sources.ReadSettings`.
 pub struct Input {
@@ -48,6 +49,7 @@ impl Input {
         window_bytes: u64,
         spill_dir: PathBuf,
         stable_prefix: StablePrefix,
+        cancelled: Arc<AtomicBool>,
     ) -> ReadOptions {
         ReadOptions {
             documents: self.documents.clone(),
@@ -57,6 +59,7 @@ impl Input {
             window_bytes,
             spill_dir,
             stable_prefix,
+            cancelled,
         }
     }
 
@@ -139,7 +142,7 @@ impl Reader {
             }
             None => Box::new(str::len),
         };
-        let options = input.options(block_bytes, window_bytes, spill_dir, cut);
+        let options = input.options(block_bytes, window_bytes, spill_dir, cut, Arc::default());
         let stash = Stash::default();
         let sources = input.sources(files, 1, options, &stash).map_err(|error| raise(py, error))?;
         Ok(Reader { sources, block: Mutex::default(), stash })
@@ -181,11 +184,11 @@ pub fn count_characters<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
     let stash = Stash::default();
-    let input = Input::from_dict(read)?;
-    let options = input.options(block_bytes, window_bytes, spill_dir, Box::new(str::len));
-    let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
     let told = Progress::default();
     told.total.store(total_bytes, std::sync::atomic::Ordering::Relaxed);
+    let input = Input::from_dict(read)?;
+    let options = input.options(block_bytes, window_bytes, spill_dir, Box::new(str::len), told.cancel_flag());
+    let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
     let mut watch = watcher(&stash, progress.as_ref());
     let counted = py.detach(|| {
         let mut watch = |progress: &Progress| {

@@ -143,8 +143,13 @@ pub fn train_bpe<'py>(
                 let pattern = pattern.clone();
                 Box::new(move |text: &str| cut_out.stable_prefix(&pattern, text, crate::count::MAX_PIECE))
             };
-            let options =
-                input.options(shares.block_bytes, shares.window_bytes, settings.work_dir.clone(), cut);
+            let options = input.options(
+                shares.block_bytes,
+                shares.window_bytes,
+                settings.work_dir.clone(),
+                cut,
+                told.cancel_flag(),
+            );
             let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
             py.detach(|| train(&sources, &settings, &told, &mut watch))
         }

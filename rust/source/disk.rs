@@ -25,10 +25,16 @@ pub(super) struct Disk {
     /// What is wrong with the content, where the run goes on without the rest of the file.
     pub broken: OnceLock<String>,
     tally: Arc<Tally>,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Disk {
-    pub fn open(spec: &FileSpec, counted: u64, tally: &Arc<Tally>) -> Result<Arc<Disk>> {
+    pub fn open(
+        spec: &FileSpec,
+        counted: u64,
+        tally: &Arc<Tally>,
+        cancelled: &Arc<AtomicBool>,
+    ) -> Result<Arc<Disk>> {
         let file = if spec.path == Path::new("-") {
             None
         } else {
@@ -48,6 +54,7 @@ impl Disk {
             failed: AtomicBool::new(false),
             broken: OnceLock::new(),
             tally: Arc::clone(tally),
+            cancelled: Arc::clone(cancelled),
         };
         disk.check_size()?;
         Ok(Arc::new(disk))
@@ -144,6 +151,13 @@ impl Disk {
     }
 }
 
+/// Waits a moment for standard input: a read would wait for ever, and Ctrl-C would not end it.
+fn stdin_is_ready() -> bool {
+    let mut wanted = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, for the length of the call. What is no `POLLIN` (an end, an error) is for the read to tell.
+    unsafe { libc::poll(&mut wanted, 1, 100) != 0 }
+}
+
 /// The bytes of the file as they are.
 pub(super) struct PlainBytes(pub Arc<Disk>);
 
@@ -153,6 +167,8 @@ impl Read for PlainBytes {
         loop {
             let result = match disk.file.as_ref() {
                 Some(mut file) => file.read(buffer),
+                None if disk.cancelled.load(Relaxed) => return Ok(0),
+                None if !stdin_is_ready() => continue,
                 None => io::stdin().read(buffer),
             };
             match result {

@@ -181,7 +181,7 @@ impl JsonlReader {
             self.window.fill(shared.block_bytes)?;
             let there = self.window.bytes();
             let look = &there[..there.len().min(shared.block_bytes)];
-            let decoded = decode(look, self.window.ended() && look.len() == there.len());
+            let decoded = decode(look, self.window.ended() && look.len() == there.len(), shared.block_bytes);
             let text = decoded.text.as_ref();
             let rest_from = match fault {
                 Some(_) => Some(0),

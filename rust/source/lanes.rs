@@ -242,7 +242,7 @@ impl OpenFile {
         shared: &Shared,
     ) -> Result<OpenFile> {
         let counted = at.as_ref().map_or(0, |at| at.counted);
-        let disk = Disk::open(&spec, counted, &shared.tally)?;
+        let disk = Disk::open(&spec, counted, &shared.tally, &shared.options.cancelled)?;
         let place = at.map(|at| at.place);
         let stream = |offset, buffer| -> Result<Window> {
             let bytes = decompress::open(&disk, spec.compression, &shared.options, offset)?;

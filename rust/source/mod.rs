@@ -32,6 +32,7 @@ mod window;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +124,8 @@ pub struct ReadOptions {
     /// Holds, while they are read, compressed parquet files unpacked and jsonl lines longer than a block.
     pub spill_dir: PathBuf,
     pub stable_prefix: StablePrefix,
+    /// Set by whoever waits, to end a wait for standard input that gives nothing.
+    pub cancelled: Arc<AtomicBool>,
 }
 
 impl Default for ReadOptions {
@@ -135,6 +138,7 @@ impl Default for ReadOptions {
             window_bytes: 128 << 20,
             spill_dir: std::env::temp_dir(),
             stable_prefix: Box::new(str::len),
+            cancelled: Arc::default(),
         }
     }
 }

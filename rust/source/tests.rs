@@ -33,6 +33,7 @@ fn sources(corpus: &Corpus, lanes: usize, block_bytes: usize) -> Sources {
         window_bytes: 64 << 20,
         spill_dir: corpus.folder.path().join("spill"),
         stable_prefix: Box::new(after_spaces),
+        ..ReadOptions::default()
     };
     Sources::new(Box::new(move || Ok(files.next())), lanes, options).unwrap()
 }

@@ -129,7 +129,7 @@ impl TextReader {
             self.window.fill(want)?;
             let there = self.window.bytes();
             let look = &there[..there.len().min(want)];
-            let decoded = decode(look, self.window.ended() && look.len() == there.len());
+            let decoded = decode(look, self.window.ended() && look.len() == there.len(), want);
             let text = decoded.text.as_ref();
             let at_end = self.window.ended() && decoded.raw == there.len();
 

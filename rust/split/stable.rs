@@ -109,6 +109,11 @@ pub(super) fn prefix_custom(custom: &Custom, text: &str, cap: usize) -> usize {
         custom.tile(&text[..ends[cut]], from, cap, |_, end| {
             same &= expected.next() == Some(&end);
         });
+        // And those behind it, up to where they are certain, when the text begins there.
+        let mut expected = ends[cut + 1..].iter();
+        custom.tile(&text[ends[cut]..], 0, cap, |_, end| {
+            same &= expected.next().is_none_or(|&expected| expected == ends[cut] + end);
+        });
         if same {
             return ends[cut];
         }
