@@ -286,11 +286,6 @@ def test_what_does_not_fit_is_spilled_and_merged_in_phases(tmp_path: Path) -> No
             assert tight[total] == ample[total]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=BudgetError,
-    reason="refused in the middle of merging, though the memory is over least_memory",
-)
 @pytest.mark.parametrize("times", [1, 1.5])
 def test_the_least_memory_is_enough_where_no_pair_stands_out(tmp_path: Path, times: float) -> None:
     path = tmp_path / "words.txt"
@@ -318,9 +313,6 @@ def test_text_without_a_place_to_cut_is_cut_the_same_everywhere(tmp_path: Path, 
         assert merges_of(trained) == merges
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="a piece that is cut at the end of a block is not counted as cut"
-)
 def test_cut_pieces_are_counted_the_same_under_every_budget(tmp_path: Path) -> None:
     path = tmp_path / "run.txt"
     path.write_text("a" * 500_000)

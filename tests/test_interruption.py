@@ -162,11 +162,6 @@ def interrupt_merging(settings: dict[str, Any]) -> None:
         native_train(**{**settings, "tokens": 4000, "memory": 2 * least_memory(THREADS, 4000)}, progress=stop)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the counters of a finished count are not taken from its notes: all are 0",
-)
 def test_the_same_counters_after_an_interruption_in_merging(
     tmp_path: Path, corpus: list[Any], whole: dict[str, Any]
 ) -> None:
@@ -281,11 +276,6 @@ def test_a_damaged_run_is_noticed(interrupted: dict[str, Any], damage: str) -> N
         native_train(**interrupted)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the sentence is that of a broken input: --on-error skip does not help here",
-)
 def test_a_damaged_run_comes_with_a_way_out(interrupted: dict[str, Any]) -> None:
     a_run(interrupted).write_bytes(b"")
     with pytest.raises(RamletError) as raised:
@@ -299,9 +289,6 @@ def test_notes_that_cannot_be_read_start_anew(interrupted: dict[str, Any], whole
     assert outcome(native_train(**interrupted)) == outcome(whole)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="counts.json carries no checksum: a changed digit is believed"
-)
 @pytest.mark.parametrize("field", ["offset", "files_taken", "pieces"])
 def test_notes_with_a_changed_digit_are_noticed(interrupted: dict[str, Any], whole: dict[str, Any], field: str) -> None:
     notes = Path(interrupted["work_dir"]) / "counts.json"
@@ -479,11 +466,6 @@ def test_the_command_killed_and_given_again(tmp_path: Path, corpus: list[Any], p
     assert sorted(os.listdir(out)) == sorted(os.listdir(tmp_path / "expected"))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the counters of a finished count are not taken from its notes: `no text`",
-)
 def test_the_command_killed_in_merging_and_given_again(tmp_path: Path, ramlet: RunRamlet) -> None:
     inputs = [file[0] for file in write_corpus(tmp_path / "mine", size=12_000_000)]
     out = tmp_path / "out"
@@ -516,11 +498,6 @@ def test_the_command_notices_changed_inputs(tmp_path: Path, pipe: Path, ramlet: 
     assert (out / "tokenizer.json").read_bytes() == (tmp_path / "fresh" / "tokenizer.json").read_bytes()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=subprocess.TimeoutExpired,
-    reason="a thread that waits for standard input is waited for, even after Ctrl-C",
-)
 def test_ctrl_c_ends_a_command_that_waits_for_its_input(tmp_path: Path) -> None:
     process = subprocess.Popen(train_command(["-"], tmp_path / "out"), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

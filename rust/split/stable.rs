@@ -87,7 +87,7 @@ pub(super) fn prefix_whole(text: &str, cap: usize) -> usize {
 }
 
 /// The last of a few cuts, a margin before the end, that prove harmless: the pieces before it come
-/// out the same when the text ends there.
+/// out the same when the text ends there, and those behind it when it begins there.
 pub(super) fn prefix_custom(custom: &Custom, text: &str, cap: usize) -> usize {
     const CUTS_TRIED: usize = 32;
 
@@ -95,12 +95,9 @@ pub(super) fn prefix_custom(custom: &Custom, text: &str, cap: usize) -> usize {
         return 0;
     }
     let mut ends = Vec::new();
-    custom.tile(text, 0, cap, |_, end| {
-        if end + CUSTOM_MARGIN <= text.len() {
-            ends.push(end);
-        }
-    });
-    for cut in (0..ends.len()).rev().take(CUTS_TRIED) {
+    custom.tile(text, 0, cap, |_, end| ends.push(end));
+    let candidates = ends.partition_point(|&end| end + CUSTOM_MARGIN <= text.len());
+    for cut in (0..candidates).rev().take(CUTS_TRIED) {
         let margin = ends[cut].saturating_sub(CUSTOM_MARGIN);
         let before = ends[..cut].partition_point(|&end| end <= margin);
         let from = before.checked_sub(1).map_or(0, |index| ends[index]);
@@ -109,10 +106,10 @@ pub(super) fn prefix_custom(custom: &Custom, text: &str, cap: usize) -> usize {
         custom.tile(&text[..ends[cut]], from, cap, |_, end| {
             same &= expected.next() == Some(&end);
         });
-        // And those behind it, up to where they are certain, when the text begins there.
+        // And those behind it when the text begins there: a regex may look back.
         let mut expected = ends[cut + 1..].iter();
         custom.tile(&text[ends[cut]..], 0, cap, |_, end| {
-            same &= expected.next().is_none_or(|&expected| expected == ends[cut] + end);
+            same &= expected.next() == Some(&(ends[cut] + end));
         });
         if same {
             return ends[cut];
