@@ -34,7 +34,7 @@ pub fn trim() {
 }
 
 /// Asks for large pages under a block of memory; a wish, which the system may not grant.
-pub fn prefer_large_pages(start: *mut u8, length: usize) {
+pub fn prefer_large_pages<T>(start: *const T, length: usize) {
     #[cfg(target_os = "linux")]
     {
         const LARGE: usize = 2 << 20;

@@ -9,7 +9,8 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 const LONG: u64 = 0xFF;
-const INLINE: usize = 15;
+/// The longest key that stands in a slot.
+pub const INLINE: usize = 15;
 /// Slots past the last home, where the last clusters may spread. A cluster that would pass them
 /// makes the table grow (or be full) as a high load does.
 const SLACK: usize = 256;

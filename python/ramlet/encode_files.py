@@ -32,6 +32,8 @@ Batch = list[tuple[str, bool]]
 LARGEST_BLOCK = 4 << 20
 SMALLEST_BLOCK = 1 << 16
 SMALLEST_CACHE = 1 << 20
+THREAD_BYTES = 1 << 19
+"""What a thread has to itself: the front of the cache, its buffers."""
 TOKEN_BYTES = 250
 """What the engine takes for a token of the vocabulary: its bytes, its merge, its place in the hash tables."""
 
@@ -41,7 +43,7 @@ of the threads and of all together; with an id for every byte, the worst."""
 
 
 def divide_memory(budget: Budget, vocab_size: int, threads: int) -> tuple[int, int]:
-    """Bytes for each thread's cache and for a block of text, once the tokenizer is loaded.
+    """Bytes for the word cache and for a block of text, once the tokenizer is loaded.
 
     A budget too small for the least of both is refused.
     """
@@ -49,7 +51,8 @@ def divide_memory(budget: Budget, vocab_size: int, threads: int) -> tuple[int, i
 
     resident = resident_memory()
     engine = vocab_size * TOKEN_BYTES
-    least = threads * SMALLEST_CACHE + BLOCK_COPIES * SMALLEST_BLOCK
+    own = threads * THREAD_BYTES
+    least = SMALLEST_CACHE + own + BLOCK_COPIES * SMALLEST_BLOCK
     room = budget.total - budget.reserve - resident - engine
     if room < least:
         budget.require(
@@ -57,13 +60,13 @@ def divide_memory(budget: Budget, vocab_size: int, threads: int) -> tuple[int, i
             {
                 "Python, NumPy and the vocabulary": resident,
                 "the encoder": engine,
-                f"the caches and blocks of {threads} thread{'s' * (threads > 1)}": least,
+                f"the cache and the blocks of {threads} thread{'s' * (threads > 1)}": least,
                 "what no one accounts for": budget.reserve,
             },
         )
     block = min(max(room // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
     # Not all of it: allocators keep some of what blocks of changing size gave back.
-    cache = (room - block * BLOCK_COPIES) * 3 // 4 // threads
+    cache = (room - own - block * BLOCK_COPIES) * 3 // 4
     return max(min(cache, CACHE_BYTES), SMALLEST_CACHE), block
 
 

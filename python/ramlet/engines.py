@@ -44,7 +44,7 @@ class Engine(Protocol):
 
 
 class NativeEngine:
-    """The core's encoder, with a word cache of `cache_bytes` for each thread."""
+    """The core's encoder, with a word cache of `cache_bytes` that all threads share."""
 
     def __init__(self, model: TokenizerModel, cache_bytes: int) -> None:
         self.model = model

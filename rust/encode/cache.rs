@@ -1,55 +1,42 @@
-//! Pieces seen before -> their ids, in a fixed number of slots: full, it forgets, it never grows.
+//! Pieces seen before -> their ids, in a fixed number of entries: full, it forgets, it never grows.
 //!
-//! Two entries share a cache line. The first is for pieces that have proven themselves: a newcomer goes to
-//! the second, and a hit there swaps the two. Words of one occurrence fight over second entries only, so
+//! Each thread has a small *front* of its own, which stays in the processor's cache and holds the words that
+//! make up most of any text. Behind it all threads share one *back*, so that a word is merged once and
+//! kept once. Two entries make a cache line: a newcomer goes to the second, and a hit there swaps the two, so
 //! text that never repeats cannot push the common words out.
 //!
-//! Pieces of up to 15 bytes take 32 bytes, key and ids together; up to 64 bytes take 128. Longer
+//! Lines of the back are read and written under a lock for a few of them. A thread that finds it taken does
+//! not wait, it does without: merging again is right too.
+//!
+//! A piece of up to 15 bytes takes 32 bytes, key and ids together; one of up to 64 bytes takes 128. Longer
 //! ones are rare enough to be merged each time.
 
-use crate::table::Key;
+use crate::table::{Key, prefetch};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Ids of a short piece: seven of two bytes, or five of three, and their number.
-pub const NARROW_IDS: usize = 7;
-pub const WIDE_IDS: usize = 5;
+const NARROW_IDS: usize = 7;
+const WIDE_IDS: usize = 5;
 pub const LONG_PIECE: usize = 64;
 const LONG_IDS: usize = 14;
 
-/// Two entries of four words: the key's two, then the ids'.
-type Line = [u64; 8];
+/// Words of a line of two entries, and of a long entry: key, ids (two a word), length and number of ids.
+const LINE: usize = 8;
+const LONG_ENTRY: usize = 16;
+const LONG_KEY: usize = LONG_PIECE / 8;
 
-/// Lines of the front, which stays in the processor's own cache: 256 KB hold the words that make up most
-/// of any text. The back holds the rest and is asked only after the front.
+/// Lines of the front: 256 KB.
 const FRONT: usize = 4096;
-
-#[repr(C)]
-#[derive(Clone)]
-struct LongEntry {
-    piece: [u8; LONG_PIECE],
-    ids: [u32; LONG_IDS],
-    length: u32,
-    count: u32,
-}
-
-pub struct Cache {
-    /// Lines from `first` on, where the first cache line of the block begins: a block aligned by the allocator would
-    /// be zeroed by hand, and all of it be resident from the start.
-    words: Vec<u64>,
-    first: usize,
-    lines: usize,
-    front: Box<Front>,
-    long: Vec<LongEntry>,
-}
-
-#[repr(C, align(64))]
-struct Front([Line; FRONT]);
+const LOCKS: usize = 4096;
 
 /// Ids as they stand in an entry.
 #[derive(Clone, Copy)]
 pub struct Packed(pub u64, pub u64);
 
 impl Packed {
+    pub const NOTHING: Packed = Packed(0, 0);
+
     /// `None` when there are too many, or too large, for an entry.
     pub fn new(ids: &[u32], narrow: bool) -> Option<Packed> {
         let (most, bits) = if narrow { (NARROW_IDS, 16) } else { (WIDE_IDS, 24) };
@@ -72,111 +59,173 @@ impl Packed {
     }
 }
 
-impl Cache {
-    /// About `bytes`, three quarters of it for short pieces. Pages are touched as pieces come.
-    pub fn new(bytes: usize) -> Self {
-        let lines = (bytes / 4 * 3 / size_of::<Line>()).max(64);
-        let long = (bytes / 4 / size_of::<LongEntry>()).max(16);
-        let words: Vec<u64> = zeroed((lines + 1) * 8);
-        let first = words.as_ptr().align_offset(size_of::<Line>());
-        Cache { words, first, lines, front: Box::new(Front([[0; 8]; FRONT])), long: zeroed(long) }
+/// One thread's own entries.
+#[repr(C, align(64))]
+pub struct Front([[u64; LINE]; FRONT]);
+
+impl Front {
+    pub fn new() -> Box<Self> {
+        Box::new(Front([[0; LINE]; FRONT]))
     }
 
     #[inline(always)]
-    fn place(&self, hash: u64) -> usize {
-        self.first + ((u128::from(hash) * self.lines as u128) >> 64) as usize * 8
-    }
-
-    #[inline(always)]
-    fn line(&mut self, hash: u64) -> &mut Line {
-        let place = self.place(hash);
-        (&mut self.words[place..place + 8]).try_into().expect("eight words")
-    }
-
-    /// The ids of a piece, from the front if they are there.
-    #[inline(always)]
-    pub fn get(&mut self, key: &Key) -> Option<Packed> {
+    pub fn get(&self, key: &Key) -> Option<Packed> {
         let (lo, hi) = key.words();
-        let line = &self.front.0[key.hash as usize % FRONT];
-        if line[0] == lo && line[1] == hi {
-            return Some(Packed(line[2], line[3]));
-        }
-        self.get_behind(key)
+        let line = &self.0[key.hash as usize % FRONT];
+        (line[0] == lo && line[1] == hi).then_some(Packed(line[2], line[3]))
     }
 
-    #[inline(never)]
-    fn get_behind(&mut self, key: &Key) -> Option<Packed> {
+    /// Looks at the second entry too, and swaps the two where it is that.
+    pub fn get_second(&mut self, key: &Key) -> Option<Packed> {
         let (lo, hi) = key.words();
-        let line = &mut self.front.0[key.hash as usize % FRONT];
-        if let Some(packed) = find(line, lo, hi) {
-            return Some(packed);
+        let line = &mut self.0[key.hash as usize % FRONT];
+        if line[4] != lo || line[5] != hi {
+            return None;
         }
-        let packed = find(self.line(key.hash), lo, hi)?;
-        insert(&mut self.front.0[key.hash as usize % FRONT], lo, hi, packed);
-        Some(packed)
+        let (first, second) = line.split_at_mut(4);
+        first.swap_with_slice(second);
+        Some(Packed(line[2], line[3]))
     }
 
     pub fn put(&mut self, key: &Key, ids: Packed) {
         let (lo, hi) = key.words();
-        insert(self.line(key.hash), lo, hi, ids);
-        insert(&mut self.front.0[key.hash as usize % FRONT], lo, hi, ids);
+        let line = &mut self.0[key.hash as usize % FRONT];
+        let entry = if line[1] == 0 { &mut line[..4] } else { &mut line[4..] };
+        entry.copy_from_slice(&[lo, hi, ids.0, ids.1]);
+    }
+}
+
+/// What all threads share.
+pub struct Back {
+    /// Lines from `first` on, where the first cache line of the block begins: a block aligned by the
+    /// allocator would be zeroed by hand, and all of it be resident from the start.
+    words: Vec<AtomicU64>,
+    first: usize,
+    lines: usize,
+    long: Vec<AtomicU64>,
+    locks: Vec<AtomicBool>,
+}
+
+impl Back {
+    /// About `bytes`, half of it for short pieces. Pages are touched as pieces come.
+    pub fn new(bytes: usize) -> Self {
+        let lines = (bytes / 2 / (LINE * 8)).max(64);
+        let long = (bytes / 2 / (LONG_ENTRY * 8)).max(16);
+        let words = zeroed((lines + 1) * LINE);
+        let first = words.as_ptr().align_offset(LINE * 8);
+        let locks = (0..LOCKS).map(|_| AtomicBool::new(false)).collect();
+        Back { words, first, lines, long: zeroed(long * LONG_ENTRY), locks }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn place(&self, hash: u64) -> usize {
+        self.first + ((u128::from(hash) * self.lines as u128) >> 64) as usize * LINE
+    }
+
+    #[inline(always)]
+    pub fn prefetch(&self, key: &Key) {
+        prefetch(self.words.as_ptr().wrapping_add(self.place(key.hash)));
+    }
+
+    /// Does `work` on the words from `place` on, unless another thread is at them.
+    #[inline(always)]
+    fn locked<const N: usize, T>(
+        &self,
+        words: &[AtomicU64],
+        place: usize,
+        work: impl FnOnce(&[AtomicU64; N]) -> T,
+    ) -> Option<T> {
+        let lock = &self.locks[place / N % LOCKS];
+        if lock.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let done = work(words[place..place + N].try_into().expect("N words"));
+        lock.store(false, Ordering::Release);
+        Some(done)
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Packed> {
+        let (lo, hi) = key.words();
+        self.locked(&self.words, self.place(key.hash), |line: &[AtomicU64; LINE]| {
+            let word = |n: usize| line[n].load(Ordering::Relaxed);
+            if word(0) == lo && word(1) == hi {
+                return Some(Packed(word(2), word(3)));
+            }
+            if word(4) != lo || word(5) != hi {
+                return None;
+            }
+            for n in 0..4 {
+                let first = line[n].swap(line[n + 4].load(Ordering::Relaxed), Ordering::Relaxed);
+                line[n + 4].store(first, Ordering::Relaxed);
+            }
+            Some(Packed(word(2), word(3)))
+        })?
+    }
+
+    pub fn put(&self, key: &Key, ids: Packed) {
+        let (lo, hi) = key.words();
+        self.locked(&self.words, self.place(key.hash), |line: &[AtomicU64; LINE]| {
+            let entry = if line[1].load(Ordering::Relaxed) == 0 { &line[..4] } else { &line[4..] };
+            for (word, value) in entry.iter().zip([lo, hi, ids.0, ids.1]) {
+                word.store(value, Ordering::Relaxed);
+            }
+        });
+    }
+
     fn long_place(&self, piece: &[u8]) -> usize {
-        ((u128::from(xxh3_64(piece)) * self.long.len() as u128) >> 64) as usize
+        let entries = (self.long.len() / LONG_ENTRY) as u128;
+        ((u128::from(xxh3_64(piece)) * entries) >> 64) as usize * LONG_ENTRY
     }
 
-    #[inline]
-    pub fn get_long(&self, piece: &[u8]) -> Option<&[u32]> {
-        let entry = &self.long[self.long_place(piece)];
-        let length = entry.length as usize;
-        (length == piece.len() && &entry.piece[..length] == piece).then(|| &entry.ids[..entry.count as usize])
+    /// The ids of a piece of 16 to 64 bytes, into `ids`.
+    pub fn get_long(&self, piece: &[u8], ids: &mut Vec<u32>) -> bool {
+        let key = long_key(piece);
+        let found = self.locked(&self.long, self.long_place(piece), |entry: &[AtomicU64; LONG_ENTRY]| {
+            let word = |n: usize| entry[n].load(Ordering::Relaxed);
+            let lengths = word(LONG_ENTRY - 1);
+            if lengths as u32 as usize != piece.len() || (0..LONG_KEY).any(|n| word(n) != key[n]) {
+                return false;
+            }
+            ids.clear();
+            ids.extend(
+                (0..(lengths >> 32) as usize).map(|n| (word(LONG_KEY + n / 2) >> (n % 2 * 32)) as u32),
+            );
+            true
+        });
+        found.unwrap_or(false)
     }
 
-    pub fn put_long(&mut self, piece: &[u8], ids: &[u32]) {
-        if piece.len() <= LONG_PIECE && ids.len() <= LONG_IDS {
-            let place = self.long_place(piece);
-            let entry = &mut self.long[place];
-            entry.piece[..piece.len()].copy_from_slice(piece);
-            entry.ids[..ids.len()].copy_from_slice(ids);
-            (entry.length, entry.count) = (piece.len() as u32, ids.len() as u32);
+    pub fn put_long(&self, piece: &[u8], ids: &[u32]) {
+        if piece.len() > LONG_PIECE || ids.len() > LONG_IDS {
+            return;
         }
+        let key = long_key(piece);
+        self.locked(&self.long, self.long_place(piece), |entry: &[AtomicU64; LONG_ENTRY]| {
+            for (word, value) in entry.iter().zip(key) {
+                word.store(value, Ordering::Relaxed);
+            }
+            for (word, pair) in entry[LONG_KEY..].iter().zip(ids.chunks(2)) {
+                let second = pair.get(1).map_or(0, |&id| u64::from(id) << 32);
+                word.store(u64::from(pair[0]) | second, Ordering::Relaxed);
+            }
+            let lengths = piece.len() as u64 | (ids.len() as u64) << 32;
+            entry[LONG_ENTRY - 1].store(lengths, Ordering::Relaxed);
+        });
     }
 }
 
-/// The ids of a key in a line; a hit in the second entry makes it the first.
-#[inline(always)]
-fn find(line: &mut Line, lo: u64, hi: u64) -> Option<Packed> {
-    if line[0] == lo && line[1] == hi {
-        return Some(Packed(line[2], line[3]));
-    }
-    if line[4] == lo && line[5] == hi {
-        let (first, second) = line.split_at_mut(4);
-        first.swap_with_slice(second);
-        return Some(Packed(line[2], line[3]));
-    }
-    None
+fn long_key(piece: &[u8]) -> [u64; LONG_KEY] {
+    let mut padded = [0; LONG_PIECE];
+    padded[..piece.len()].copy_from_slice(piece);
+    std::array::from_fn(|n| u64::from_le_bytes(padded[n * 8..n * 8 + 8].try_into().unwrap()))
 }
 
-#[inline(always)]
-fn insert(line: &mut Line, lo: u64, hi: u64, ids: Packed) {
-    let entry = if line[1] == 0 { &mut line[..4] } else { &mut line[4..] };
-    entry.copy_from_slice(&[lo, hi, ids.0, ids.1]);
-}
-
-/// A vector of zeroed entries whose pages the system hands out as they are first written, in large pages
-/// where it can: the lines in use are scattered, and small pages would cost a page walk at most look-ups.
-fn zeroed<T>(length: usize) -> Vec<T> {
-    let layout = std::alloc::Layout::array::<T>(length).expect("far below the address space");
-    // SAFETY: words and `LongEntry` are plain integers, for which all zeroes is a value; the pointer
-    // comes from the global allocator with the layout that the vector will free it by.
-    unsafe {
-        let pointer = std::alloc::alloc_zeroed(layout);
-        if pointer.is_null() {
-            std::alloc::handle_alloc_error(layout);
-        }
-        crate::rss::prefer_large_pages(pointer, layout.size());
-        Vec::from_raw_parts(pointer.cast(), length, length)
-    }
+/// Zeroed words whose pages the system hands out as they are first written, in large pages where it can: the
+/// lines in use are scattered, and small pages would cost a page walk at most look-ups.
+fn zeroed(length: usize) -> Vec<AtomicU64> {
+    let words = vec![0u64; length];
+    crate::rss::prefer_large_pages(words.as_ptr(), size_of_val(&words[..]));
+    let mut words = std::mem::ManuallyDrop::new(words);
+    // SAFETY: `AtomicU64` has the size, the alignment and the values of `u64`.
+    unsafe { Vec::from_raw_parts(words.as_mut_ptr().cast(), words.len(), words.capacity()) }
 }

@@ -12,6 +12,7 @@ use crate::pairs::NONE;
 use crate::specials::Specials;
 use crate::split::Pattern;
 pub use batch::{Batch, encode_batch};
+use cache::Back;
 pub use pieces::Bpe;
 use pieces::Worker;
 use std::sync::Mutex;
@@ -64,7 +65,7 @@ pub struct Encoder {
     added_ids: Vec<u32>,
     /// Whether every id fits two bytes: then cached ids are packed seven to an entry.
     narrow: bool,
-    cache_bytes: usize,
+    back: Back,
     workers: Mutex<Vec<Worker>>,
     /// Buffers of earlier batches, a bounded number: fresh ones would be zeroed page by page each time.
     spare_narrow: Mutex<Vec<Vec<u16>>>,
@@ -72,7 +73,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// `cache_bytes` is for each thread.
+    /// `cache_bytes` is for what all threads share; each has 256 KB of its own besides.
     pub fn new(model: Model, added: &[(String, u32)], largest_id: u32, cache_bytes: usize) -> Result<Self> {
         let names: Vec<String> = added.iter().map(|(name, _)| name.clone()).collect();
         Ok(Encoder {
@@ -80,7 +81,7 @@ impl Encoder {
             added: Specials::new(&names)?,
             added_ids: added.iter().map(|&(_, id)| id).collect(),
             narrow: largest_id < 1 << 16,
-            cache_bytes,
+            back: Back::new(cache_bytes),
             workers: Mutex::default(),
             spare_narrow: Mutex::default(),
             spare_wide: Mutex::default(),
@@ -91,14 +92,8 @@ impl Encoder {
         self.narrow
     }
 
-    /// Sets what each thread's cache may take from now on; what they hold is forgotten.
-    pub fn set_cache_bytes(&mut self, bytes: usize) {
-        self.cache_bytes = bytes;
-        self.workers.lock().unwrap().clear();
-    }
-
     fn worker(&self) -> Worker {
-        self.workers.lock().unwrap().pop().unwrap_or_else(|| Worker::new(self.cache_bytes))
+        self.workers.lock().unwrap().pop().unwrap_or_else(Worker::new)
     }
 
     fn give_back(&self, mut worker: Worker) {
@@ -210,7 +205,7 @@ impl Encoder {
             Model::Bpe(bpe) => {
                 let normalised = self.normalised(text);
                 let text = normalised.as_deref().unwrap_or(text);
-                worker.encode(bpe, text, out)
+                worker.encode(bpe, &self.back, text, out)
             }
             Model::Characters { ids, unknown } => {
                 out.reserve(text.len() / 2);

@@ -1,18 +1,17 @@
 //! Pieces -> ids: through the cache, by merges on a miss.
 //!
 //! Every piece of up to 15 bytes takes the same few instructions: tables for pieces of one or two bytes were
-//! tried and were slower, because the processor cannot foresee which way a piece goes; so was asking for a
-//! group of cache lines ahead. Ids are written as a whole word, past the end of what counts, and the next
-//! piece writes over the rest; the buffer has room for an id a byte and one word more, and no piece has more
-//! ids than bytes.
+//! tried and were slower, because the processor cannot foresee which way a piece goes. Ids are written as a
+//! whole word, past the end of what counts, and the next piece writes over the rest; the buffer has room for
+//! an id a byte and one word more, and no piece has more ids than bytes.
 
 use super::Id;
-use super::cache::{Cache, LONG_PIECE, Packed};
+use super::cache::{Back, Front, LONG_PIECE, Packed};
 use crate::bpe::{Rules, Scratch, apply};
 use crate::error::{Error, Result};
 use crate::pairs::NONE;
 use crate::split::{Pattern, Sink};
-use crate::table::Key;
+use crate::table::{INLINE as SHORT_PIECE, Key};
 use std::collections::HashMap;
 
 pub struct Bpe {
@@ -66,14 +65,43 @@ impl Bpe {
 
 /// What one thread keeps between texts.
 pub struct Worker {
-    cache: Cache,
+    front: Box<Front>,
     symbols: Vec<u32>,
     scratch: Scratch,
+    group: Box<Group>,
 }
 
+/// Pieces whose ids are written together, so that waiting for what the front does not have is waiting for
+/// all of it at once.
+struct Group {
+    found: [Packed; GROUP],
+    missing: [Missing; GROUP],
+    /// Ids that are too many for an entry, one piece after another.
+    many: Vec<u32>,
+}
+
+#[derive(Clone, Copy)]
+struct Missing {
+    at: u8,
+    key: Key,
+    start: usize,
+    stop: usize,
+}
+
+const GROUP: usize = 64;
+/// The number of ids of a piece that has too many: they are the next ones in `many`, led by their number.
+const MANY: u64 = 0xFF;
+
 impl Worker {
-    pub fn new(cache_bytes: usize) -> Self {
-        Worker { cache: Cache::new(cache_bytes), symbols: Vec::new(), scratch: Scratch::default() }
+    pub fn new() -> Self {
+        let nowhere = Missing { at: 0, key: Key::EMPTY, start: 0, stop: 0 };
+        let group = Group { found: [Packed::NOTHING; GROUP], missing: [nowhere; GROUP], many: Vec::new() };
+        Worker {
+            front: Front::new(),
+            symbols: Vec::new(),
+            scratch: Scratch::default(),
+            group: Box::new(group),
+        }
     }
 
     /// Gives back what an unusually long piece took.
@@ -81,85 +109,142 @@ impl Worker {
         self.scratch.trim();
         self.symbols.clear();
         self.symbols.shrink_to(1 << 16);
+        self.group.many.shrink_to(1 << 16);
     }
 
     /// Appends the ids of `text`, which begins and ends as a text of its own.
-    pub fn encode<I: Id>(&mut self, bpe: &Bpe, text: &str, out: &mut Vec<I>) -> Result<()> {
+    pub fn encode<I: Id>(&mut self, bpe: &Bpe, back: &Back, text: &str, out: &mut Vec<I>) -> Result<()> {
         let bytes = text.as_bytes();
         out.reserve(bytes.len() + OVERHANG);
         let mut failed = Ok(());
-        // SAFETY: within the capacity.
-        let mut end = unsafe { out.as_mut_ptr().add(out.len()) };
-        let writer = Writer { worker: self, bpe, bytes, end: &mut end, failed: &mut failed };
+        let (mut pieces, mut missing) = (0, 0);
+        let writer = Writer {
+            worker: self,
+            bpe,
+            back,
+            bytes,
+            pieces: &mut pieces,
+            missing: &mut missing,
+            out,
+            failed: &mut failed,
+        };
         bpe.pattern.split(text, usize::MAX, writer);
-        // SAFETY: everything from the old length to `end` was written.
+        failed?;
+        self.settle(bpe, back, bytes, pieces, missing, out)
+    }
+
+    /// Finds what the front did not have and appends the ids of the group.
+    #[inline(never)]
+    fn settle<I: Id>(
+        &mut self,
+        bpe: &Bpe,
+        back: &Back,
+        bytes: &[u8],
+        pieces: usize,
+        missing: usize,
+        out: &mut Vec<I>,
+    ) -> Result<()> {
+        self.group.many.clear();
+        for n in 0..missing {
+            let Missing { at, key, start, stop } = self.group.missing[n];
+            let packed = self.find(bpe, back, &key, &bytes[start..stop])?;
+            self.group.found[at as usize] = packed.unwrap_or_else(|| {
+                self.group.many.push(self.symbols.len() as u32);
+                self.group.many.extend_from_slice(&self.symbols);
+                Packed(0, MANY << 56)
+            });
+        }
+        let mut many = self.group.many.iter();
+        // SAFETY: `encode` reserved an id for every byte of the text and `OVERHANG` more, and no piece has more
+        // ids than bytes; everything from the old length to `end` is written.
         unsafe {
+            let mut end = out.as_mut_ptr().add(out.len());
+            for packed in &self.group.found[..pieces] {
+                if packed.1 >> 56 == MANY {
+                    let count = *many.next().expect("written above") as usize;
+                    for &id in many.by_ref().take(count) {
+                        end.write(I::from_u32(id));
+                        end = end.add(1);
+                    }
+                } else {
+                    end = write(*packed, bpe.narrow, end);
+                }
+            }
             let length = end.offset_from(out.as_ptr());
             out.set_len(length as usize);
         }
-        failed
+        Ok(())
     }
 
-    /// The ids of a piece that the cache of short pieces does not have, into `symbols`.
-    fn miss(&mut self, bpe: &Bpe, piece: &[u8]) -> Result<()> {
-        if let Some(key) = Key::short(piece, 0, piece.len()) {
-            bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
-            if let Some(packed) = Packed::new(&self.symbols, bpe.narrow) {
-                self.cache.put(&key, packed);
+    /// The ids of a piece that is not first in the front; `None` with the ids in `symbols` where they are too many.
+    fn find(&mut self, bpe: &Bpe, back: &Back, key: &Key, piece: &[u8]) -> Result<Option<Packed>> {
+        if piece.len() > SHORT_PIECE {
+            if piece.len() > LONG_PIECE {
+                bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
+            } else if !back.get_long(piece, &mut self.symbols) {
+                bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
+                back.put_long(piece, &self.symbols);
             }
-        } else if piece.len() > LONG_PIECE {
-            bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
-        } else if let Some(ids) = self.cache.get_long(piece) {
-            self.symbols.clear();
-            self.symbols.extend_from_slice(ids);
-        } else {
-            bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
-            self.cache.put_long(piece, &self.symbols);
+            return Ok(Packed::new(&self.symbols, bpe.narrow));
         }
-        Ok(())
+        if let Some(packed) = self.front.get(key).or_else(|| self.front.get_second(key)) {
+            return Ok(Some(packed));
+        }
+        if let Some(packed) = back.get(key) {
+            self.front.put(key, packed);
+            return Ok(Some(packed));
+        }
+        bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
+        let packed = Packed::new(&self.symbols, bpe.narrow);
+        if let Some(packed) = packed {
+            self.front.put(key, packed);
+            back.put(key, packed);
+        }
+        Ok(packed)
     }
 }
 
-/// Writes the ids of piece after piece. There is room at `end` for an id for every byte of the text and `OVERHANG`
-/// more, and no piece has more ids than bytes.
+/// Gathers piece after piece, and what the front has of them.
 struct Writer<'a, I> {
     worker: &'a mut Worker,
     bpe: &'a Bpe,
+    back: &'a Back,
     bytes: &'a [u8],
-    end: &'a mut *mut I,
+    pieces: &'a mut usize,
+    missing: &'a mut usize,
+    out: &'a mut Vec<I>,
     failed: &'a mut Result<()>,
 }
 
 impl<I: Id> Sink for Writer<'_, I> {
     #[inline(always)]
     fn piece(&mut self, start: usize, stop: usize) {
-        if let Some(key) = Key::short(self.bytes, start, stop)
-            && let Some(packed) = self.worker.cache.get(&key)
-        {
-            // SAFETY: there is room, as said above.
-            *self.end = unsafe { write(packed, self.bpe.narrow, *self.end) };
-        } else {
-            self.merge(start, stop);
+        let at = *self.pieces % GROUP;
+        let key = Key::short(self.bytes, start, stop).unwrap_or(Key::EMPTY);
+        match self.worker.front.get(&key) {
+            Some(packed) => self.worker.group.found[at] = packed,
+            None => {
+                self.back.prefetch(&key);
+                let n = *self.missing % GROUP;
+                self.worker.group.missing[n] = Missing { at: at as u8, key, start, stop };
+                *self.missing += 1;
+            }
+        }
+        *self.pieces += 1;
+        if *self.pieces == GROUP {
+            self.settle();
         }
     }
 }
 
 impl<I: Id> Writer<'_, I> {
-    #[cold]
     #[inline(never)]
-    fn merge(&mut self, start: usize, stop: usize) {
-        match self.worker.miss(self.bpe, &self.bytes[start..stop]) {
-            Ok(()) => {
-                for &id in &self.worker.symbols {
-                    // SAFETY: there is room, as said above.
-                    unsafe {
-                        self.end.write(I::from_u32(id));
-                        *self.end = self.end.add(1);
-                    }
-                }
-            }
-            Err(error) => *self.failed = Err(error),
+    fn settle(&mut self) {
+        if self.failed.is_ok() {
+            let (pieces, missing) = (*self.pieces, *self.missing);
+            *self.failed = self.worker.settle(self.bpe, self.back, self.bytes, pieces, missing, self.out);
         }
+        (*self.pieces, *self.missing) = (0, 0);
     }
 }
 
