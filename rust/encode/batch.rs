@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// What one thread takes at a time. A longer document is divided, shorter ones go together.
 const TASK: usize = 256 << 10;
 
-/// Buffers kept for the next batch: with two bytes an id at most 24 MB, and usually a third of that.
-const SPARE_BUFFERS: usize = 48;
+/// Buffers kept for the next batch, of about half a megabyte each.
+const SPARE_BUFFERS: usize = 8;
 
 #[derive(Default)]
 pub struct Batch<I> {
@@ -37,7 +37,13 @@ pub fn encode_batch<I: Id>(
 ) -> Result<Batch<I>> {
     let tasks = divide(encoder, documents, specials);
     let threads = threads.min(tasks.len()).max(1);
-    let done: Vec<Mutex<Batch<I>>> = tasks.iter().map(|_| Mutex::default()).collect();
+    let bytes: usize = documents.iter().map(|document| document.len()).sum();
+    let joined = Mutex::new(Joined {
+        // No text has more ids than bytes; what is not used is given back untouched.
+        all: Batch { ids: Vec::with_capacity(bytes), ends: Vec::with_capacity(documents.len()) },
+        waiting: tasks.iter().map(|_| None).collect(),
+        next: 0,
+    });
     let next = AtomicUsize::new(0);
     let progress = Progress::default();
     let work = |_| {
@@ -54,17 +60,19 @@ pub fn encode_batch<I: Id>(
                 encoder.encode_into(&mut worker, text, specials, special_ids, &mut batch.ids)?;
                 batch.ends.push(batch.ids.len() as u64);
             }
-            *done[n].lock().unwrap() = batch;
+            joined.lock().unwrap().take(encoder, &tasks, n, batch);
         }
         encoder.give_back(worker);
         Ok(())
     };
-    if threads == 1 && documents.iter().map(|document| document.len()).sum::<usize>() <= TASK {
+    if threads == 1 && bytes <= TASK {
         work(0)?;
     } else {
         crew(threads, &progress, watch, work)?;
     }
-    Ok(join(encoder, tasks, done, documents.len()))
+    let mut all = joined.into_inner().unwrap().all;
+    all.ids.shrink_to_fit();
+    Ok(all)
 }
 
 fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Task> {
@@ -110,27 +118,30 @@ fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Tas
     tasks
 }
 
-fn join<I: Id>(
-    encoder: &Encoder,
-    tasks: Vec<Task>,
-    done: Vec<Mutex<Batch<I>>>,
-    documents: usize,
-) -> Batch<I> {
-    let parts: Vec<Batch<I>> = done.into_iter().map(|batch| batch.into_inner().unwrap()).collect();
-    let total = parts.iter().map(|part| part.ids.len()).sum();
-    let mut all = Batch { ids: Vec::with_capacity(total), ends: Vec::with_capacity(documents) };
-    for (task, mut part) in tasks.into_iter().zip(parts) {
-        let base = all.ids.len() as u64;
-        all.ids.extend_from_slice(&part.ids);
-        if all.ends.len() > task.documents.start {
-            all.ends.pop(); // a later stretch of the same document
-        }
-        all.ends.extend(part.ends.iter().map(|end| base + end));
-        let mut spare = I::spare(encoder).lock().unwrap();
-        if spare.len() < SPARE_BUFFERS && part.ids.capacity() <= TASK {
-            part.ids.clear();
-            spare.push(part.ids);
+/// Parts put together in order, each as soon as those before it are there: one thread copies what is still
+/// in its cache while the others encode.
+struct Joined<I> {
+    all: Batch<I>,
+    waiting: Vec<Option<Batch<I>>>,
+    next: usize,
+}
+
+impl<I: Id> Joined<I> {
+    fn take(&mut self, encoder: &Encoder, tasks: &[Task], n: usize, batch: Batch<I>) {
+        self.waiting[n] = Some(batch);
+        while let Some(mut part) = self.waiting.get_mut(self.next).and_then(Option::take) {
+            let base = self.all.ids.len() as u64;
+            self.all.ids.extend_from_slice(&part.ids);
+            if self.all.ends.len() > tasks[self.next].documents.start {
+                self.all.ends.pop(); // a later stretch of the same document
+            }
+            self.all.ends.extend(part.ends.iter().map(|end| base + end));
+            self.next += 1;
+            let mut spare = I::spare(encoder).lock().unwrap();
+            if spare.len() < SPARE_BUFFERS && part.ids.capacity() <= 4 * TASK {
+                part.ids.clear();
+                spare.push(part.ids);
+            }
         }
     }
-    all
 }
