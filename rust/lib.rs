@@ -1,6 +1,7 @@
 //! The native core of ramlet: loops over bytes and tokens, nothing else.
 //!
-//! Policy, paths and messages live in Python; `python.rs` is the only file that knows it.
+//! Policy, paths and messages live in Python; `python/` is the only folder that knows it.
+
 pub mod alphabet;
 pub mod bpe;
 pub mod count;
