@@ -65,10 +65,6 @@ impl Rules {
         self.made.iter().copied().max().unwrap_or(0)
     }
 
-    pub fn bytes(&self) -> usize {
-        self.ranks.bytes() + self.made.len() * size_of::<u32>() + self.filter.len() * size_of::<u64>()
-    }
-
     #[inline(always)]
     pub fn rank(&self, left: u32, right: u32) -> u32 {
         let hash = hash(key(left, right));

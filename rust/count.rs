@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::merge::store::{ChunkBuilder, PieceStore};
 use crate::rss;
 use crate::source::{Block, Counters};
-use crate::specials::Specials;
+use crate::specials::{Part, Specials};
 use crate::spill::{self, PARTITIONS, Run};
 use crate::split::{Pattern, Sink};
 use crate::table::{CountTable, Key};
@@ -231,8 +231,11 @@ impl Counting<'_> {
                     break;
                 }
                 for (_, text) in block.iter() {
-                    let count = |worker: &mut Worker, part: &str| worker.count(part, &pattern, folder);
-                    settings.specials.cut(text, &mut *worker, count, |_, _| ());
+                    for part in settings.specials.parts(text) {
+                        if let Part::Text(part) = part {
+                            worker.count(part, &pattern, folder);
+                        }
+                    }
                 }
                 if rss::resident() > settings.resident_limit && worker.table.len() > 1000 {
                     worker.relieve(folder);

@@ -37,10 +37,6 @@ impl PairMap {
         self.used == 0
     }
 
-    pub fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<(u64, u32)>()
-    }
-
     /// Where the pair is, or would be.
     #[inline(always)]
     fn place(&self, pair: u64) -> usize {

@@ -1,9 +1,17 @@
 //! Special tokens in text: cut out before counting, found while encoding. Leftmost, then longest.
 
 use crate::error::{Error, Result};
-use crate::split::Pattern;
+use crate::split::{Pattern, floor};
 use aho_corasick::{AhoCorasick, MatchKind};
 
+/// A stretch of text, or a special token by its index.
+#[derive(Clone, Copy)]
+pub enum Part<'a> {
+    Text(&'a str),
+    Special(usize),
+}
+
+#[derive(Default)]
 pub struct Specials {
     automaton: Option<AhoCorasick>,
     tokens: Vec<String>,
@@ -51,26 +59,24 @@ impl Specials {
         })
     }
 
-    /// Calls `text` for the stretches between special tokens and `special` with each one's index, in order.
+    /// What `text` is made of, in order: the special tokens in it and the stretches between them.
     #[inline]
-    pub fn cut<'a, C>(
-        &self,
-        all: &'a str,
-        context: &mut C,
-        text: impl Fn(&mut C, &'a str),
-        special: impl Fn(&mut C, usize),
-    ) {
+    pub fn parts<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Part<'a>> {
+        let mut found = self.automaton.iter().flat_map(move |automaton| automaton.find_iter(text)).peekable();
         let mut start = 0;
-        for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(all)) {
-            if found.start() > start {
-                text(context, &all[start..found.start()]);
-            }
-            special(context, found.pattern().as_usize());
-            start = found.end();
-        }
-        if start < all.len() {
-            text(context, &all[start..]);
-        }
+        std::iter::from_fn(move || {
+            let stop = match found.peek() {
+                Some(next) if next.start() == start => {
+                    start = next.end();
+                    return found.next().map(|next| Part::Special(next.pattern().as_usize()));
+                }
+                Some(next) => next.start(),
+                None => text.len(),
+            };
+            let stretch = &text[start..stop];
+            start = stop;
+            (!stretch.is_empty()).then_some(Part::Text(stretch))
+        })
     }
 
     /// `Pattern::stable_prefix` where special tokens are cut out: no cut may go through one, and
@@ -80,10 +86,7 @@ impl Specials {
             return pattern.stable_prefix(text, cap);
         };
         // A token that starts before `certain` is here in full, so what starts there is known.
-        let mut certain = text.len().saturating_sub(self.longest - 1);
-        while !text.is_char_boundary(certain) {
-            certain -= 1;
-        }
+        let certain = floor(text, text.len().saturating_sub(self.longest - 1));
         let last = automaton.find_iter(text).take_while(|found| found.start() < certain).last();
         let start = last.map_or(0, |found| found.end());
         start + text.get(start..certain).map_or(0, |tail| pattern.stable_prefix(tail, cap))
@@ -97,14 +100,14 @@ mod tests {
 
     fn pieces(specials: &Specials, text: &str) -> Vec<String> {
         let mut all = Vec::new();
-        specials.cut(
-            text,
-            &mut all,
-            |all: &mut Vec<String>, part| {
-                Pattern::Gpt2.split(part, 8, |start, end| all.push(part[start..end].to_owned()));
-            },
-            |all, n| all.push(format!("special {n}")),
-        );
+        for part in specials.parts(text) {
+            match part {
+                Part::Text(part) => {
+                    Pattern::Gpt2.split(part, 8, |start, end| all.push(part[start..end].to_owned()));
+                }
+                Part::Special(n) => all.push(format!("special {n}")),
+            }
+        }
         all
     }
 

@@ -4,17 +4,18 @@ use crate::count::{self, Feed, Totals};
 use crate::crew::{Progress, Watch};
 use crate::error::{Error, Result};
 use crate::merge::vocabulary::{TieBreak, Vocabulary};
-use crate::merge::{self, Course};
+use crate::merge::{self, PhaseNote};
 use crate::rss;
 use crate::source::{Block, Counters, Sources};
 use crate::specials::Specials;
 use crate::split::Pattern;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub struct Settings {
     pub pattern: Pattern,
-    pub specials: Vec<String>,
+    pub specials: Arc<Specials>,
     /// Tokens that merges may fill up to, the 256 bytes included and the specials not.
     pub tokens: usize,
     pub min_frequency: u64,
@@ -35,7 +36,7 @@ pub struct Trained {
     pub read: Counters,
     pub totals: Totals,
     pub distinct: u64,
-    pub course: Course,
+    pub phases: Vec<PhaseNote>,
     pub seconds: [f64; 3],
 }
 
@@ -97,11 +98,10 @@ pub fn train(
 ) -> Result<Trained> {
     rss::return_large_blocks();
     let shares = Shares::new(settings.memory, settings.threads, settings.tokens)?;
-    let specials = Specials::new(&settings.specials)?;
     let folder = count::open_folder(&settings.work_dir, &settings.signature)?;
     let counting = count::Settings {
         pattern: &settings.pattern,
-        specials: &specials,
+        specials: &settings.specials,
         threads: settings.threads,
         memory: shares.tables,
         // The shares leave 1/32 free; past half of that something is not as it was reckoned.
@@ -124,14 +124,14 @@ pub fn train(
         threads: settings.threads,
         memory: shares.phase,
     };
-    let (vocabulary, course) = merge::learn(&mut store, &merging, progress, watch)?;
+    let (vocabulary, phases) = merge::learn(&mut store, &merging, progress, watch)?;
     let merging_seconds = started.elapsed().as_secs_f64() - counting_seconds - sorting_seconds;
     Ok(Trained {
         vocabulary,
         read: feed.counters(),
         totals,
         distinct,
-        course,
+        phases,
         seconds: [counting_seconds, sorting_seconds, merging_seconds],
     })
 }

@@ -4,6 +4,7 @@ use super::{Encoder, Id};
 use crate::crew::{Progress, Watch, crew};
 use crate::error::Result;
 use crate::specials::Specials;
+use crate::split::floor;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -97,10 +98,7 @@ fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Tas
         while start < text.len() {
             let mut window = TASK;
             let cut = loop {
-                let mut end = (start + window).min(text.len());
-                while !text.is_char_boundary(end) {
-                    end += 1;
-                }
+                let end = floor(text, start + window);
                 if end == text.len() {
                     break end - start;
                 }

@@ -9,8 +9,8 @@ mod pieces;
 
 use crate::error::{Error, Result};
 use crate::pairs::NONE;
-use crate::specials::Specials;
-use crate::split::Pattern;
+use crate::specials::{Part, Specials};
+use crate::split::{Pattern, floor};
 pub use batch::{Batch, encode_batch};
 use cache::Back;
 pub use pieces::Bpe;
@@ -63,7 +63,7 @@ pub struct Encoder {
     /// Tokens that are found in any text (added tokens that are not special), with their ids.
     added: Specials,
     added_ids: Vec<u32>,
-    /// Whether every id fits two bytes: then cached ids are packed seven to an entry.
+    /// Whether every id fits two bytes.
     narrow: bool,
     back: Back,
     workers: Mutex<Vec<Worker>>,
@@ -130,10 +130,7 @@ impl Encoder {
     fn word_boundary(&self, pattern: &Pattern, text: &str, specials: &Specials) -> usize {
         let mut end = text.len().saturating_sub(specials.longest().max(self.added.longest()));
         while end > 0 {
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            match pattern.word_boundary(&text[..end]) {
+            match pattern.word_boundary(&text[..floor(text, end)]) {
                 Some(cut) if specials.spans(text, cut) || self.added.spans(text, cut) => end = cut - 1,
                 Some(cut) => return cut,
                 None => return 0,
@@ -150,10 +147,7 @@ impl Encoder {
             return 0;
         }
         let near = specials.longest().max(self.added.longest());
-        let mut certain = text.len().saturating_sub(near);
-        while !text.is_char_boundary(certain) {
-            certain -= 1;
-        }
+        let certain = floor(text, text.len().saturating_sub(near));
         let cut = bpe.pattern.stable_prefix(&text[..certain], cap);
         // An ASCII character begins anew: nothing composes with what stands before it.
         if text[cut..].starts_with(|next: char| next.is_ascii()) { cut } else { 0 }
@@ -168,36 +162,23 @@ impl Encoder {
         special_ids: &[u32],
         out: &mut Vec<I>,
     ) -> Result<()> {
-        let mut state = (worker, out, Ok(()));
-        specials.cut(
-            text,
-            &mut state,
-            |state, part| {
-                if state.2.is_ok() {
-                    state.2 = self.encode_ordinary(state.0, part, state.1);
-                }
-            },
-            |state, n| state.1.push(I::from_u32(special_ids[n])),
-        );
-        state.2
+        for part in specials.parts(text) {
+            match part {
+                Part::Text(part) => self.encode_ordinary(worker, part, out)?,
+                Part::Special(n) => out.push(I::from_u32(special_ids[n])),
+            }
+        }
+        Ok(())
     }
 
     fn encode_ordinary<I: Id>(&self, worker: &mut Worker, text: &str, out: &mut Vec<I>) -> Result<()> {
-        if self.added.is_empty() {
-            return self.encode_plain(worker, text, out);
+        for part in self.added.parts(text) {
+            match part {
+                Part::Text(part) => self.encode_plain(worker, part, out)?,
+                Part::Special(n) => out.push(I::from_u32(self.added_ids[n])),
+            }
         }
-        let mut state = (worker, out, Ok(()));
-        self.added.cut(
-            text,
-            &mut state,
-            |state, part| {
-                if state.2.is_ok() {
-                    state.2 = self.encode_plain(state.0, part, state.1);
-                }
-            },
-            |state, n| state.1.push(I::from_u32(self.added_ids[n])),
-        );
-        state.2
+        Ok(())
     }
 
     fn encode_plain<I: Id>(&self, worker: &mut Worker, text: &str, out: &mut Vec<I>) -> Result<()> {

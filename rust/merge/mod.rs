@@ -19,12 +19,11 @@ pub mod vocabulary;
 
 use crate::bpe::{Rules, Scratch, apply};
 use crate::crew::{Progress, Stage, Watch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use phase::{End, Limits};
 use segments::Segments;
 use sketch::Sketch;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
 use store::PieceStore;
 use top::Top;
 use vocabulary::{TieBreak, Vocabulary};
@@ -40,26 +39,18 @@ pub struct Settings {
     pub memory: usize,
 }
 
-/// How the work went, for the statistics.
-#[derive(Default, Debug, Clone)]
-pub struct Course {
-    pub phases: Vec<PhaseNote>,
-    pub duplicates: u64,
-}
-
+/// How one phase went.
 #[derive(Debug, Clone, Copy)]
 pub struct PhaseNote {
     pub wanted: u64,
     pub threshold: u64,
-    pub segments: u64,
+    /// Of the segments, as their share reckons it.
     pub bytes: u64,
     pub merges: u64,
-    /// Replaying and summing, gathering, merging.
-    pub seconds: [f64; 3],
 }
 
-/// How far below the most frequent pair a phase reaches. Measured on 120 MB of natural text and 600 MB
-/// of code: 8 takes two more passes, 48 and 200 hold 1.5 and 3 times the segments, and all are slower.
+/// How far below the most frequent pair a phase reaches. On 123 MB of natural text and 618 MB of code 48
+/// and 200 held two to three times the segments and were no faster.
 const REACH: u64 = 16;
 
 pub fn learn(
@@ -67,7 +58,7 @@ pub fn learn(
     settings: &Settings,
     progress: &Progress,
     watch: &mut Watch<'_>,
-) -> Result<(Vocabulary, Course)> {
+) -> Result<(Vocabulary, Vec<PhaseNote>)> {
     let mut vocabulary = Vocabulary::of_bytes();
     let limits = Limits {
         tokens: settings.tokens,
@@ -76,7 +67,7 @@ pub fn learn(
     };
     let floor = settings.min_frequency.max(1);
     let mut sketch = Sketch::new(sketch_bits(settings.memory));
-    let mut course = Course::default();
+    let mut phases = Vec::new();
     let mut replayed = 0;
     let mut ceiling = u64::MAX;
     let mut foresight = Foresight::default();
@@ -84,10 +75,8 @@ pub fn learn(
     progress.enter(Stage::Merging, settings.tokens as u64);
     progress.done.store(vocabulary.len() as u64, Relaxed);
     while vocabulary.len() < settings.tokens {
-        let started = Instant::now();
         replay(store, &vocabulary.merges[replayed..], &mut sketch, settings, progress, watch)?;
         replayed = vocabulary.merges.len();
-        let replay_seconds = started.elapsed().as_secs_f64();
         let largest = sketch.largest().min(ceiling);
         if largest < floor {
             break;
@@ -103,33 +92,23 @@ pub fn learn(
         let threshold = alive.threshold();
         let one_only = matches!(&alive, Alive::Counted(top) if top.one_only);
         let tokens = if one_only { vocabulary.len() + 1 } else { settings.tokens };
-        let gather_seconds = started.elapsed().as_secs_f64() - replay_seconds;
-        let mut note = PhaseNote {
-            wanted,
-            threshold,
-            segments: segments.count() as u64,
-            bytes: segments.bytes() as u64,
-            merges: 0,
-            seconds: [replay_seconds, gather_seconds, 0.0],
-        };
+        let bytes = segments.bytes() as u64;
         let limits = Limits { tokens, ..limits };
         let end = phase::run(segments, threshold, &limits, &mut vocabulary, progress, watch)?;
-        note.merges = (vocabulary.merges.len() - replayed) as u64;
-        note.seconds[2] = started.elapsed().as_secs_f64() - replay_seconds - gather_seconds;
-        course.phases.push(note);
+        let merges = (vocabulary.merges.len() - replayed) as u64;
+        phases.push(PhaseNote { wanted, threshold, bytes, merges });
         match end {
-            End::Full => {}
-            End::Duplicate => course.duplicates += 1,
+            End::Full | End::Duplicate => {}
             End::Threshold if threshold == floor => break,
             // Raised past every real count: the sketch is too coarse for this share.
-            End::Threshold if threshold > wanted && vocabulary.merges.len() == replayed => counted = true,
+            End::Threshold if threshold > wanted && merges == 0 => counted = true,
             End::Threshold => {
                 ceiling = threshold - 1;
                 foresight.note(&vocabulary, threshold);
             }
         }
     }
-    Ok((vocabulary, course))
+    Ok((vocabulary, phases))
 }
 
 /// An eighth of the memory, between 64 Ki cells and 1 Mi cells of 8 bytes: more would not fit the
@@ -217,12 +196,13 @@ impl Alive<'_> {
         }
     }
 
-    /// Makes them fewer, by a higher threshold.
-    fn raise(&mut self) {
+    /// Makes them fewer, by a higher threshold. False when there is but one.
+    fn raise(&mut self) -> bool {
         match self {
             Alive::Bounded(sketch, threshold) => {
                 *threshold = sketch.halve(*threshold);
                 sketch.set_threshold(*threshold);
+                true
             }
             Alive::Counted(top) => top.halve(),
         }
@@ -255,7 +235,13 @@ fn gather(
             return Ok(segments);
         }
         while segments.bytes() > settings.memory / 2 {
-            alive.raise();
+            if !alive.raise() {
+                return Err(Error::Budget {
+                    need: 2 * segments.bytes() as u64,
+                    have: settings.memory as u64,
+                    what: "merging a pair that stands in runs of very many lengths".into(),
+                });
+            }
             segments.recut(|left, right| alive.has(left, right) && short(left, right));
         }
     }

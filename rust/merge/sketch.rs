@@ -18,10 +18,6 @@ impl Sketch {
         Sketch { cells, alive: vec![0; (1usize << bits).div_ceil(64)], shift: 64 - bits }
     }
 
-    pub const fn bytes(bits: u32) -> usize {
-        (1 << bits) * 8 + (1 << bits) / 8
-    }
-
     #[inline(always)]
     fn cell(&self, left: u32, right: u32) -> usize {
         (hash(key(left, right)) >> self.shift) as usize

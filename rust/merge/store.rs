@@ -73,15 +73,6 @@ impl PieceStore {
         Ok(PieceStore { chunks: Vec::new(), memory: AtomicUsize::new(0), memory_share, file })
     }
 
-    /// Bytes held in memory.
-    pub fn memory(&self) -> usize {
-        self.memory.load(Relaxed) + self.chunks.len() * size_of::<Mutex<Chunk>>()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
-    }
-
     fn place(&self, file: &Scratch, bytes: &[u8]) -> Result<Chunk> {
         let grown = self.memory.fetch_add(bytes.len(), Relaxed) + bytes.len();
         if grown <= self.memory_share {
@@ -98,11 +89,6 @@ impl PieceStore {
             builder.bytes.clear();
         }
         Ok(())
-    }
-
-    /// Takes the chunks of another store of the same folder, in order.
-    pub fn chunks(&self) -> usize {
-        self.chunks.len()
     }
 
     /// Shows every piece to `each(state, symbols, count)`, from chunk `next` on until there is none

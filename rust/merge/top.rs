@@ -106,11 +106,13 @@ impl Top {
         self.index.get(left, right) != NONE
     }
 
-    /// Fewer pairs, for segments that fit: about half, at least the first.
-    pub fn halve(&mut self) {
+    /// Fewer pairs, for segments that fit: about half, at least the first. False when that is all there is.
+    pub fn halve(&mut self) -> bool {
         let pairs = std::mem::take(&mut self.pairs);
+        let fewer = pairs.len() > 1;
         let dropped = pairs[pairs.len() / 2].0;
         *self = Top::new(pairs, dropped);
+        fewer
     }
 }
 

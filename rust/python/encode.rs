@@ -6,6 +6,7 @@ use crate::encode::{self, Batch, Bpe, Id, Model, encode_batch};
 use crate::error::{Error, Result};
 use crate::pairs::NONE;
 use crate::specials::Specials;
+use crate::split::floor;
 use numpy::{Element, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -26,12 +27,8 @@ pub struct Shared {
 
 impl Shared {
     pub fn stable_prefix_plain(&self, text: &str) -> usize {
-        self.encoder.stable_prefix(text, &no_specials(), STREAM_PIECE)
+        self.encoder.stable_prefix(text, &Specials::default(), STREAM_PIECE)
     }
-}
-
-fn no_specials() -> Specials {
-    Specials::new(&[]).expect("nothing to go wrong")
 }
 
 /// In a stream a piece without an end must be cut somewhere, or it would be held as a whole.
@@ -142,12 +139,6 @@ impl Encoder {
             .map_err(|error| raise(py, error))
     }
 
-    /// Whether every id fits two bytes.
-    #[getter]
-    fn narrow(&self) -> bool {
-        self.shared.encoder.is_narrow()
-    }
-
     #[pyo3(signature = (text, specials))]
     fn encode(&self, py: Python<'_>, text: &str, specials: Vec<Special>) -> PyResult<Vec<u32>> {
         let stash = Stash::default();
@@ -256,10 +247,7 @@ impl EncodeStream {
             ready = encoder.stable_prefix(text, &self.specials, STREAM_PIECE);
         }
         if ready == 0 && text.len() > 4 * STREAM_PIECE {
-            ready = 4 * STREAM_PIECE;
-            while !text.is_char_boundary(ready) {
-                ready -= 1;
-            }
+            ready = floor(text, 4 * STREAM_PIECE);
         }
         ready
     }

@@ -11,8 +11,8 @@ use crate::specials::Specials;
 use crate::train::{Settings, Shares, train};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The least memory with which `train_bpe` works, beyond what the process holds already.
@@ -115,12 +115,12 @@ pub fn train_bpe<'py>(
                 return Err(Error::Invalid(format!("the tie break is 'hf' or 'bytes', not {other:?}")));
             }
         };
-        Ok((pattern, shares, tie_break))
+        Ok((pattern, shares, tie_break, Specials::new(&specials)?))
     })();
-    let (pattern, shares, tie_break) = prepared.map_err(|error| raise(py, error))?;
+    let (pattern, shares, tie_break, specials) = prepared.map_err(|error| raise(py, error))?;
     let settings = Settings {
         pattern: pattern.clone(),
-        specials: specials.clone(),
+        specials: Arc::new(specials),
         tokens,
         min_frequency,
         max_token_bytes,
@@ -138,10 +138,9 @@ pub fn train_bpe<'py>(
     let mut watch = watcher(&stash, progress.as_ref());
     let outcome = match (files, texts) {
         (Some(files), None) => {
-            let cut_out = Specials::new(&specials).map_err(|error| raise(py, error))?;
             let cut = {
-                let pattern = pattern.clone();
-                Box::new(move |text: &str| cut_out.stable_prefix(&pattern, text, crate::count::MAX_PIECE))
+                let (pattern, specials) = (pattern.clone(), settings.specials.clone());
+                Box::new(move |text: &str| specials.stable_prefix(&pattern, text, crate::count::MAX_PIECE))
             };
             let options = input.options(
                 shares.block_bytes,
@@ -175,7 +174,7 @@ pub fn train_bpe<'py>(
     all.set_item("cut_pieces", trained.totals.cut_pieces)?;
     all.set_item("distinct_pieces", trained.distinct)?;
     all.set_item("spilled_runs", trained.totals.runs)?;
-    all.set_item("merge_phases", trained.course.phases.len())?;
+    all.set_item("merge_phases", trained.phases.len())?;
     all.set_item("regex_failures", pattern.failures())?;
     let seconds = PyDict::new(py);
     for (name, value) in ["counting", "sorting", "merging"].iter().zip(trained.seconds) {

@@ -229,7 +229,7 @@ fn tile_whole<S: Sink>(text: &str, cap: usize, mut emit: S) -> u64 {
 
 /// The last character boundary that is not behind `at`, nor behind the end.
 #[inline]
-fn floor(text: &str, at: usize) -> usize {
+pub(crate) fn floor(text: &str, at: usize) -> usize {
     if at >= text.len() {
         return text.len();
     }
