@@ -11,7 +11,7 @@ Text that looks like a special token is text, unless the call allows it:
     tokenizer.encode("<|endoftext|>", allowed_special="all")        # one id
 
 Encoding goes through the native core: byte-level BPE of any origin, bytes and characters; through
-HF's library for the other families. It takes a word cache of 20 MB a thread (`memory=` says otherwise)
+HF's library for the other families. It takes a word cache of 40 MB (`memory=` says otherwise)
 and what a call returns, and no more, however much is encoded.
 """
 
