@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError
 
-__all__ = ["Source", "expand", "fingerprint"]
+__all__ = ["Source", "Survey", "expand", "fingerprint", "survey"]
 
 FORMATS = ("text", "jsonl", "parquet")
 
@@ -114,22 +114,42 @@ def expand(
     return _walk_all(plan, {} if skipped is None else skipped)
 
 
-def fingerprint(inputs: Input | Iterable[Input], *, format: str | None = None) -> str:  # noqa: A002
-    """A hash over path, reading, size and time of change of every file; it moves when one of them does.
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one walk over the inputs tells before anything is read."""
 
-    Standard input and pipes have no size or time: they hash by name alone.
-    """
+    total_bytes: int
+    """On disk, of the files whose size is known."""
+
+    lasting: bool
+    """Whether every file can be read again: not so for standard input and pipes."""
+
+    fingerprint: str
+    """A hash over path, reading, size and time of change of every file; it moves when one of them does.
+    Standard input and pipes have no size or time: they hash by name alone."""
+
+
+def survey(inputs: Input | Iterable[Input], *, format: str | None = None) -> Survey:  # noqa: A002
+    """Walks the inputs once."""
     # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own BLAKE2 is there without it.
     try:
         from _blake2 import blake2b
     except ImportError:
         from hashlib import blake2b
     digest = blake2b(digest_size=16)
+    total, lasting = 0, True
     for source in expand(inputs, format=format):
+        total += source.size or 0
+        lasting = lasting and source.size is not None
         path = source.path if source.size is None else os.path.abspath(source.path)
         fields = f"\0{source.format}\0{source.compression}\0{source.size}\0{source.modified}\0"
         digest.update(os.fsencode(path) + fields.encode())
-    return digest.hexdigest()
+    return Survey(total, lasting, digest.hexdigest())
+
+
+def fingerprint(inputs: Input | Iterable[Input], *, format: str | None = None) -> str:  # noqa: A002
+    """The fingerprint of a survey, alone."""
+    return survey(inputs, format=format).fingerprint
 
 
 def _recognise(name: str, form: str | None) -> _File | _Folder | _Glob:

@@ -86,16 +86,15 @@ class Corpus:
         self._texts = texts
         self._format = settings.format
         self.passed_over: dict[str, int] = {}
-        self.total_bytes = 0
-        lasting = texts is None
+        # Texts come once, as standard input does: nothing tells them from others.
+        found = sources.Survey(0, lasting=False, fingerprint="")
         if texts is None:
-            for source in sources.expand(self._inputs, format=settings.format):
-                self.total_bytes += source.size or 0
-                lasting = lasting and source.size is not None
-        self.lasting = lasting
-        """Whether the same command reads the same: not so for texts, pipes and standard input."""
-        self.fingerprint = "" if texts is not None else sources.fingerprint(self._inputs, format=settings.format)
-        once = "" if lasting else f"{os.getpid()} {time.time_ns()}"
+            found = sources.survey(self._inputs, format=settings.format)
+        self.total_bytes = found.total_bytes
+        self.fingerprint = found.fingerprint
+        self.lasting = found.lasting
+        """Whether the same command reads the same."""
+        once = "" if self.lasting else f"{os.getpid()} {time.time_ns()}"
         self.signature = digest(iter([*settings.counting_parts(), self.fingerprint.encode(), once.encode()]))
 
     def files(self) -> Iterator[tuple[str, str, str, int]] | None:
@@ -221,13 +220,13 @@ def _count_texts(batches: Iterator[list[str]]) -> tuple[dict[str, int], dict[str
     from collections import Counter
 
     counts: Counter[str] = Counter()
-    documents = characters = 0
+    documents = size = 0
     for batch in batches:
         documents += len(batch)
         for text in batch:
-            characters += len(text)
+            size += len(text.encode("utf-8", "surrogatepass"))
             counts.update(text)
-    return dict(counts), {"documents": documents, "text_bytes": characters}
+    return dict(counts), {"documents": documents, "text_bytes": size}
 
 
 def _with_specials(
