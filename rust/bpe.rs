@@ -8,7 +8,7 @@
 //! Short pieces rescan a small array of ranks; past `SHORT` symbols a heap over a linked list keeps
 //! the cost at n log n, so a million equal characters take a fraction of a second.
 
-use crate::pairs::{NONE, PairMap, hash, key};
+use crate::pairs::{FrozenPairs, NONE, PairMap, hash, key};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -16,7 +16,7 @@ const SHORT: usize = 64;
 
 /// Ranked merges: the pair's value is its rank, `made[rank]` the symbol that it becomes.
 pub struct Rules {
-    ranks: PairMap,
+    ranks: FrozenPairs,
     made: Vec<u32>,
     /// A bit for the hash of every pair that has a rank. Most pairs that are asked for have none, and the
     /// bits, unlike the map, fit the processor's cache.
@@ -25,36 +25,34 @@ pub struct Rules {
 
 impl Rules {
     pub fn new(merges: impl ExactSizeIterator<Item = (u32, u32, u32)>) -> Self {
-        let mut rules = Rules::with_room_for(merges.len());
+        let mut ranks = PairMap::with_capacity(merges.len());
+        let mut all = Vec::with_capacity(merges.len());
         for (left, right, made) in merges {
             // A pair named twice has its last rank, as in HF tokenizers.
-            rules.add(left, right, rules.made.len() as u32);
-            rules.made.push(made);
+            ranks.set(left, right, all.len() as u32);
+            all.push(made);
         }
-        rules
+        Rules::freeze(ranks, all)
     }
 
     /// Every pair has the rank of the token that it makes, which is its id.
     pub fn ranked_by_id(merges: &[(u32, u32, u32)]) -> Self {
-        let mut rules = Rules::with_room_for(merges.len());
+        let mut ranks = PairMap::with_capacity(merges.len());
         for &(left, right, made) in merges {
-            rules.add(left, right, made);
+            ranks.set(left, right, made);
         }
         let largest = merges.iter().map(|&(_, _, made)| made).max();
-        rules.made = largest.map_or(Vec::new(), |largest| (0..=largest).collect());
-        rules
+        Rules::freeze(ranks, largest.map_or(Vec::new(), |largest| (0..=largest).collect()))
     }
 
-    fn with_room_for(merges: usize) -> Self {
-        let bits = (merges * 16).next_power_of_two().max(64);
-        Rules { ranks: PairMap::with_capacity(merges), made: Vec::new(), filter: vec![0; bits / 64] }
-    }
-
-    fn add(&mut self, left: u32, right: u32, rank: u32) {
-        self.ranks.set(left, right, rank);
-        let hash = hash(key(left, right)) as usize;
-        let words = self.filter.len();
-        self.filter[hash / 64 % words] |= 1 << (hash % 64);
+    fn freeze(ranks: PairMap, made: Vec<u32>) -> Self {
+        let words = (ranks.len() * 16).next_power_of_two().max(64) / 64;
+        let mut filter = vec![0; words];
+        for pair in ranks.pairs() {
+            let hash = hash(pair) as usize;
+            filter[hash / 64 % words] |= 1 << (hash % 64);
+        }
+        Rules { ranks: FrozenPairs::new(ranks), made, filter }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -67,9 +65,10 @@ impl Rules {
 
     #[inline(always)]
     pub fn rank(&self, left: u32, right: u32) -> u32 {
-        let hash = hash(key(left, right));
+        let pair = key(left, right);
+        let hash = hash(pair);
         let word = self.filter[(hash as usize / 64) & (self.filter.len() - 1)];
-        if word >> (hash % 64) & 1 == 0 { NONE } else { self.ranks.get(left, right) }
+        if word >> (hash % 64) & 1 == 0 { NONE } else { self.ranks.get(pair, hash) }
     }
 }
 
@@ -91,20 +90,39 @@ impl Scratch {
     }
 }
 
+/// Merges `symbols` in place, where `rank(n)` is already known to be the rank of the nth pair of them: the
+/// symbols are bytes, and pairs of bytes have a table. Longer pieces than it pays for go the usual way.
+#[inline]
+pub fn apply_known(
+    rules: &Rules,
+    symbols: &mut Vec<u32>,
+    scratch: &mut Scratch,
+    rank: impl Fn(usize) -> u32,
+) {
+    if (2..=SHORT).contains(&symbols.len()) {
+        scratch.ranks.clear();
+        scratch.ranks.extend((0..symbols.len() - 1).map(rank));
+        apply_short::<false>(rules, symbols, &mut scratch.ranks);
+    } else {
+        apply::<false>(rules, symbols, scratch);
+    }
+}
+
 /// Merges `symbols` in place. Returns whether anything changed.
 #[inline]
 pub fn apply<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scratch: &mut Scratch) -> bool {
     match symbols.len() {
         0 | 1 => false,
-        n if n <= SHORT => apply_short::<IN_ORDER>(rules, symbols, scratch),
+        n if n <= SHORT => {
+            scratch.ranks.clear();
+            scratch.ranks.extend(symbols.windows(2).map(|pair| rules.rank(pair[0], pair[1])));
+            apply_short::<IN_ORDER>(rules, symbols, &mut scratch.ranks)
+        }
         _ => apply_long::<IN_ORDER>(rules, symbols, scratch),
     }
 }
 
-fn apply_short<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scratch: &mut Scratch) -> bool {
-    let ranks = &mut scratch.ranks;
-    ranks.clear();
-    ranks.extend(symbols.windows(2).map(|pair| rules.rank(pair[0], pair[1])));
+fn apply_short<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, ranks: &mut Vec<u32>) -> bool {
     let mut changed = false;
     loop {
         let (mut best, mut at) = (NONE, 0);

@@ -37,6 +37,11 @@ impl PairMap {
         self.used == 0
     }
 
+    /// Every pair that has a value, in no order.
+    pub fn pairs(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().map(|slot| slot.0).filter(|&pair| pair != EMPTY)
+    }
+
     /// Where the pair is, or would be.
     #[inline(always)]
     fn place(&self, pair: u64) -> usize {
@@ -86,6 +91,72 @@ impl PairMap {
     }
 }
 
+/// A finished map, made for being read: a slot is one word where pairs and values are small enough, which keeps
+/// the map of any published vocabulary within the processor's own cache.
+pub enum FrozenPairs {
+    /// Left and right symbol (20 bits each), value (24 bits).
+    Compact {
+        slots: Vec<u64>,
+        shift: u32,
+    },
+    Wide(PairMap),
+}
+
+const SYMBOL_BITS: u32 = 20;
+const VALUE_BITS: u32 = 24;
+
+impl FrozenPairs {
+    pub fn new(map: PairMap) -> Self {
+        let used = || map.slots.iter().filter(|slot| slot.0 != EMPTY);
+        if !used().all(|&(pair, value)| is_compact(pair) && value < (1 << VALUE_BITS) - 1) {
+            return FrozenPairs::Wide(map);
+        }
+        let mut slots = vec![EMPTY; map.slots.len()];
+        for &(pair, value) in used() {
+            let mut at = (hash(pair) >> map.shift) as usize;
+            while slots[at] != EMPTY {
+                at = (at + 1) & (slots.len() - 1);
+            }
+            slots[at] = compact(pair) << VALUE_BITS | u64::from(value);
+        }
+        FrozenPairs::Compact { slots, shift: map.shift }
+    }
+
+    /// The value of the pair, `NONE` where it has none. `hash` is the pair's.
+    #[inline(always)]
+    pub fn get(&self, pair: u64, hash: u64) -> u32 {
+        let (slots, shift) = match self {
+            FrozenPairs::Compact { slots, shift } => (slots, shift),
+            FrozenPairs::Wide(map) => return map.slots[map.place(pair)].1,
+        };
+        if !is_compact(pair) {
+            return NONE;
+        }
+        let wanted = compact(pair);
+        let mut at = (hash >> shift) as usize;
+        loop {
+            let slot = slots[at];
+            if slot == EMPTY {
+                return NONE;
+            }
+            if slot >> VALUE_BITS == wanted {
+                return slot as u32 & ((1 << VALUE_BITS) - 1);
+            }
+            at = (at + 1) & (slots.len() - 1);
+        }
+    }
+}
+
+#[inline(always)]
+fn compact(pair: u64) -> u64 {
+    pair >> 32 << SYMBOL_BITS | pair & 0xFFFF_FFFF
+}
+
+#[inline(always)]
+fn is_compact(pair: u64) -> bool {
+    pair >> (32 + SYMBOL_BITS) == 0 && pair as u32 >> SYMBOL_BITS == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +176,28 @@ mod tests {
             for left in 0..50 {
                 for right in 0..50 {
                     prop_assert_eq!(map.get(left, right), *oracle.get(&(left, right)).unwrap_or(&NONE));
+                }
+            }
+        }
+
+        #[test]
+        fn a_frozen_map_finds_the_same(
+            pairs in prop::collection::vec((0u32..40, 0u32..40), 0..500),
+            scale in prop::sample::select(vec![1u32, 1 << 14, 1 << 17, 1 << 26]),
+            value in prop::sample::select(vec![0, 1 << 23, (1 << 24) - 300, u32::MAX - 600]),
+        ) {
+            let mut map = PairMap::with_capacity(0);
+            for (n, &(left, right)) in pairs.iter().enumerate() {
+                map.set(left * scale, right * scale, value + n as u32);
+            }
+            let expected: Vec<u32> = (0..1600).map(|n| map.get(n / 40 * scale, n % 40 * scale)).collect();
+            let frozen = FrozenPairs::new(map);
+            for n in 0..1600 {
+                let pair = key(n / 40 * scale, n % 40 * scale);
+                prop_assert_eq!(frozen.get(pair, hash(pair)), expected[n as usize]);
+                // Symbols that agree in the bits a slot keeps, and in no others.
+                for pair in [pair | 1 << 63, pair | 1 << 31].into_iter().filter(|_| scale < 1 << 26) {
+                    prop_assert_eq!(frozen.get(pair, hash(pair)), NONE);
                 }
             }
         }

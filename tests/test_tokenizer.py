@@ -227,6 +227,19 @@ class TestEncoding:
             same, _ = small.encode_batch(iter(DOCUMENTS), threads=threads)
             assert np.array_equal(ids, same)
 
+    def test_a_batch_of_bytes(self, small: Tokenizer) -> None:
+        ids, ends = small.encode_batch([document.encode() for document in DOCUMENTS])
+        expected, expected_ends = small.encode_batch(DOCUMENTS)
+        assert np.array_equal(ids, expected)
+        assert np.array_equal(ends, expected_ends)
+        mixed, _ = small.encode_batch([n % 2 * document or document.encode() for n, document in enumerate(DOCUMENTS)])
+        assert np.array_equal(mixed, expected)
+        with pytest.raises(TokenizerError, match="document 1 of the batch is not UTF-8 at byte 3"):
+            small.encode_batch(["fine", b"abc\xff", b"\xff"])
+        for one in ("abc", b"abc"):
+            with pytest.raises(SettingsError, match="takes a list of documents"):
+                small.encode_batch(one)  # type: ignore[arg-type]
+
     def test_batches_of_nothing(self, small: Tokenizer) -> None:
         ids, ends = small.encode_batch([])
         assert (len(ids), len(ends), ids.dtype) == (0, 0, np.uint16)

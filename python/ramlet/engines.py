@@ -39,7 +39,7 @@ class Engine(Protocol):
     """Text -> ids, with the given special tokens found in it and no others."""
 
     def encode(self, text: str, specials: Specials) -> list[int]: ...
-    def encode_batch(self, texts: Sequence[str], specials: Specials, threads: int, wide: bool) -> Arrays: ...
+    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays: ...
     def stream(self, specials: Specials) -> Stream: ...
 
 
@@ -58,7 +58,7 @@ class NativeEngine:
     def encode(self, text: str, specials: Specials) -> list[int]:
         return _guarded(lambda: self.encoder.encode(text, self._all(specials)))
 
-    def encode_batch(self, texts: Sequence[str], specials: Specials, threads: int, wide: bool) -> Arrays:
+    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays:
         wide = wide or self.model.size > 1 << 16
         return _guarded(lambda: self.encoder.encode_batch(texts, self._all(specials), threads=threads, wide=wide))
 
@@ -98,6 +98,16 @@ def _guarded(call: Callable[[], T]) -> T:
         ) from None
     except SettingsError as error:
         raise TokenizerError(str(error)) from None
+
+
+def _decoded(number: int, text: str | bytes) -> str:
+    try:
+        return text.decode() if isinstance(text, bytes) else text
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"document {number} of the batch is not UTF-8 at byte {error.start}: "
+            'decode it as what it is, or with errors="replace"'
+        ) from None
 
 
 class _GuardedStream:
@@ -178,7 +188,7 @@ class HfEngine:
                 ids.extend(self._plain.encode(part, add_special_tokens=False).ids)
         return ids
 
-    def encode_batch(self, texts: Sequence[str], specials: Specials, threads: int, wide: bool) -> Arrays:
+    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays:
         import numpy as np
 
         dtype = np.dtype(np.uint32 if wide or self.size > 1 << 16 else np.uint16)
@@ -190,7 +200,8 @@ class HfEngine:
             while end < len(texts) and (end == start or characters + len(texts[end]) <= self.BATCH_CHARACTERS):
                 characters += len(texts[end])
                 end += 1
-            for ids in self._encode_some(texts[start:end], specials):
+            decoded = [_decoded(number, texts[number]) for number in range(start, end)]
+            for ids in self._encode_some(decoded, specials):
                 rows.append(np.asarray(ids, dtype=dtype))
                 lengths.append(len(ids))
             start = end

@@ -197,15 +197,18 @@ class Tokenizer:
 
     def encode_batch(
         self,
-        documents: Sequence[str] | Iterable[str],
+        documents: Iterable[str | bytes],
         threads: int | None = None,
         allowed_special: Collection[str] | str = (),
         dtype: npt.DTypeLike | None = None,
     ) -> Arrays:
         """The ids of all documents in one array, and in another where each document ends in it.
 
+        A document is a str, or UTF-8 as bytes, which spares a copy where the text is not ASCII.
         Ids are uint16 where all of the vocabulary fits, else uint32; `dtype` asks for one of them.
         """
+        if isinstance(documents, (str, bytes)):
+            raise SettingsError("encode_batch takes a list of documents: put the one document into a list, or use encode")
         texts = documents if isinstance(documents, (list, tuple)) else list(documents)
         wide = False
         if dtype is not None:

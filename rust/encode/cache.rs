@@ -26,8 +26,8 @@ const LINE: usize = 8;
 const LONG_ENTRY: usize = 16;
 const LONG_KEY: usize = LONG_PIECE / 8;
 
-/// Lines of the front: 256 KB.
-const FRONT: usize = 4096;
+/// Lines of the front: 512 KB.
+const FRONT: usize = 8192;
 const LOCKS: usize = 4096;
 
 /// Ids as they stand in an entry.
@@ -107,10 +107,10 @@ pub struct Back {
 }
 
 impl Back {
-    /// About `bytes`, half of it for short pieces. Pages are touched as pieces come.
+    /// About `bytes`, three quarters of it for short pieces. Pages are touched as pieces come.
     pub fn new(bytes: usize) -> Self {
-        let lines = (bytes / 2 / (LINE * 8)).max(64);
-        let long = (bytes / 2 / (LONG_ENTRY * 8)).max(16);
+        let lines = (bytes / 4 * 3 / (LINE * 8)).max(64);
+        let long = (bytes / 4 / (LONG_ENTRY * 8)).max(16);
         let words = zeroed((lines + 1) * LINE);
         let first = words.as_ptr().align_offset(LINE * 8);
         let locks = (0..LOCKS).map(|_| AtomicBool::new(false)).collect();

@@ -73,7 +73,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// `cache_bytes` is for what all threads share; each has 256 KB of its own besides.
+    /// `cache_bytes` is for what all threads share; each has 512 KB of its own besides.
     pub fn new(model: Model, added: &[(String, u32)], largest_id: u32, cache_bytes: usize) -> Result<Self> {
         let names: Vec<String> = added.iter().map(|(name, _)| name.clone()).collect();
         Ok(Encoder {

@@ -7,7 +7,7 @@
 
 use super::Id;
 use super::cache::{Back, Front, LONG_PIECE, Packed};
-use crate::bpe::{Rules, Scratch, apply};
+use crate::bpe::{Rules, Scratch, apply_known};
 use crate::error::{Error, Result};
 use crate::pairs::NONE;
 use crate::split::{Pattern, Sink};
@@ -19,6 +19,8 @@ pub struct Bpe {
     /// Id of each byte; `NONE` where the vocabulary lacks it.
     bytes: [u32; 256],
     rules: Rules,
+    /// Rank of each pair of bytes: half of what a new piece asks for, without a search.
+    byte_ranks: Box<[u32]>,
     /// Pieces that are tokens as a whole are that token, whatever the merges say (`ignore_merges`).
     whole: Option<HashMap<Box<[u8]>, u32>>,
     pub nfc: bool,
@@ -41,7 +43,8 @@ impl Bpe {
         let largest = largest.max(rules.largest_made());
         let largest = whole.iter().flat_map(|whole| whole.values()).fold(largest, |most, &id| most.max(id));
         let narrow = largest < 1 << 16;
-        Bpe { pattern, bytes, rules, whole, nfc, narrow }
+        let byte_ranks = (0..1 << 16).map(|pair| rules.rank(bytes[pair >> 8], bytes[pair & 0xFF])).collect();
+        Bpe { pattern, bytes, rules, byte_ranks, whole, nfc, narrow }
     }
 
     /// The ids of one piece, into `symbols`.
@@ -58,7 +61,8 @@ impl Bpe {
                 "this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"
             )));
         }
-        apply::<false>(&self.rules, symbols, scratch);
+        let rank = |at: usize| self.byte_ranks[usize::from(piece[at]) << 8 | usize::from(piece[at + 1])];
+        apply_known(&self.rules, symbols, scratch, rank);
         Ok(())
     }
 }

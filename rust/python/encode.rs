@@ -149,18 +149,18 @@ impl Encoder {
         Ok(stash.raise(py, result)?.ids)
     }
 
-    /// The ids of all texts in one array (uint16 where they fit and `wide` is not asked for, else
+    /// The ids of all texts (str, or UTF-8 as bytes) in one array (uint16 where they fit and `wide` is not asked for, else
     /// uint32), and in another (uint64) where each text ends in it.
     #[pyo3(signature = (texts, specials, *, threads, wide))]
     fn encode_batch<'py>(
         &self,
         py: Python<'py>,
-        texts: Vec<Bound<'py, PyString>>,
+        texts: Vec<Bound<'py, PyAny>>,
         specials: Vec<Special>,
         threads: usize,
         wide: bool,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
-        let texts = texts.iter().map(|text| text.to_str()).collect::<PyResult<Vec<&str>>>()?;
+        let texts = texts.iter().enumerate().map(|(n, text)| utf8(n, text)).collect::<PyResult<Vec<&str>>>()?;
         let run = Run { shared: &self.shared, texts: &texts, specials, threads };
         let wide = wide || run.specials.iter().any(|&(_, id)| id > u32::from(u16::MAX));
         if wide || !self.shared.encoder.is_narrow() { run.arrays::<u32>(py) } else { run.arrays::<u16>(py) }
@@ -190,6 +190,19 @@ impl Encoder {
         }
         Ok(PyBytes::new(py, &bytes))
     }
+}
+
+/// A document without a copy, where Python has it as UTF-8 already.
+fn utf8<'a>(number: usize, text: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    let Ok(bytes) = text.cast::<PyBytes>() else { return text.cast::<PyString>()?.to_str() };
+    let bytes = bytes.as_bytes();
+    simdutf8::basic::from_utf8(bytes).map_err(|_| {
+        let at = simdutf8::compat::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);
+        let sentence = format!(
+            "document {number} of the batch is not UTF-8 at byte {at}: decode it as what it is, or with errors=\"replace\""
+        );
+        raise(text.py(), Error::Invalid(sentence))
+    })
 }
 
 struct Run<'a> {
