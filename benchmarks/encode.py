@@ -90,9 +90,8 @@ def judge_corpora(runs: Runs) -> tuple[str, list[dict[str, Any]]]:
                 equal = sum(mine[number] == reference["digests"][number] for number in shared)
                 ids = f"{equal} of {len(shared)} batches"
                 if library.startswith("ramlet"):
-                    checks.append(
-                        check(f"{name}: {library}: ids as HF's (or tiktoken's, without HF)", ids, "all", equal == len(shared) > 0)
-                    )
+                    claim = f"{name}: {library}: ids as HF's (or tiktoken's, without HF)"
+                    checks.append(check(claim, ids, "all", equal == len(shared) > 0))
             peak = max(run.peak_rss for run, _ in results)
             rate = rate_of(results)
             shown = f"{rate_of(ours) / rate:.2f}" if ours else ""

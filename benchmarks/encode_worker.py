@@ -2,10 +2,11 @@
 
     python benchmarks/encode_worker.py gigatoken benchmarks/data/gpt2.json < benchmarks/data/nat.txt
 
-Reads standard input in batches of 8 MB, each a list of documents of about 16 kB (bytes; str for the libraries
-that take nothing else and for those whose name says so) cut where the pattern always ends a piece. Only the encoding call is timed: reading, cutting and decoding the batch, and looking at the ids, are not.
-Prints one JSON line: bytes, seconds, a digest of the ids of each batch, and (bytes, resident bytes) over
-time. The process is held to --threads processors, so that no library can use more.
+Reads standard input in batches of 8 MB, each a list of documents of about 16 kB (bytes; str for the libraries that
+take nothing else and for those whose name says so) cut where the pattern always ends a piece. Only the encoding call
+is timed: reading, cutting and decoding the batch, and looking at the ids, are not. Prints one JSON line: bytes,
+seconds, a digest of the ids of each batch, and (bytes, resident bytes) over time. The process is held to --threads
+processors, so that no library can use more.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class Tokenizer:
         Ids are uint16 where all of the vocabulary fits, else uint32; `dtype` asks for one of them.
         """
         if isinstance(documents, (str, bytes)):
-            raise SettingsError("encode_batch takes a list of documents: put the one document into a list, or use encode")
+            raise SettingsError("encode_batch takes a list of documents: put the document into a list, or use encode")
         texts = documents if isinstance(documents, (list, tuple)) else list(documents)
         wide = False
         if dtype is not None:

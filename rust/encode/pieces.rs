@@ -72,39 +72,32 @@ pub struct Worker {
     front: Box<Front>,
     symbols: Vec<u32>,
     scratch: Scratch,
-    group: Box<Group>,
+    missing: Box<[Missing; MISSING]>,
 }
 
-/// Pieces whose ids are written together, so that waiting for what the front does not have is waiting for
-/// all of it at once.
-struct Group {
-    found: [Packed; GROUP],
-    missing: [Missing; GROUP],
-    /// Ids that are too many for an entry, one piece after another.
-    many: Vec<u32>,
-}
-
+/// A piece that is not first in the front. Several wait together, so that waiting for the back's lines is
+/// waiting for all of them at once.
 #[derive(Clone, Copy)]
 struct Missing {
-    at: u8,
     key: Key,
     start: usize,
     stop: usize,
+    /// How many ids of the row stand before it.
+    at: usize,
 }
 
-const GROUP: usize = 64;
-/// The number of ids of a piece that has too many: they are the next ones in `many`, led by their number.
-const MANY: u64 = 0xFF;
+const MISSING: usize = 16;
+/// Ids gathered before they are appended.
+const ROW: usize = 1024;
 
 impl Worker {
     pub fn new() -> Self {
-        let nowhere = Missing { at: 0, key: Key::EMPTY, start: 0, stop: 0 };
-        let group = Group { found: [Packed::NOTHING; GROUP], missing: [nowhere; GROUP], many: Vec::new() };
+        let nowhere = Missing { key: Key::EMPTY, start: 0, stop: 0, at: 0 };
         Worker {
             front: Front::new(),
             symbols: Vec::new(),
             scratch: Scratch::default(),
-            group: Box::new(group),
+            missing: Box::new([nowhere; MISSING]),
         }
     }
 
@@ -113,70 +106,48 @@ impl Worker {
         self.scratch.trim();
         self.symbols.clear();
         self.symbols.shrink_to(1 << 16);
-        self.group.many.shrink_to(1 << 16);
     }
 
     /// Appends the ids of `text`, which begins and ends as a text of its own.
     pub fn encode<I: Id>(&mut self, bpe: &Bpe, back: &Back, text: &str, out: &mut Vec<I>) -> Result<()> {
         let bytes = text.as_bytes();
+        // No piece has more ids than bytes.
         out.reserve(bytes.len() + OVERHANG);
         let mut failed = Ok(());
-        let (mut pieces, mut missing) = (0, 0);
-        let writer = Writer {
-            worker: self,
-            bpe,
-            back,
-            bytes,
-            pieces: &mut pieces,
-            missing: &mut missing,
-            out,
-            failed: &mut failed,
-        };
+        let mut row = Row { ids: [I::default(); ROW + OVERHANG], length: 0, missing: 0 };
+        let writer = Writer { worker: self, bpe, back, bytes, row: &mut row, out, failed: &mut failed };
         bpe.pattern.split(text, usize::MAX, writer);
         failed?;
-        self.settle(bpe, back, bytes, pieces, missing, out)
+        self.settle(bpe, back, bytes, &mut row, out)
     }
 
-    /// Finds what the front did not have and appends the ids of the group.
+    /// Finds what the front did not have and appends the row with it.
     #[inline(never)]
     fn settle<I: Id>(
         &mut self,
         bpe: &Bpe,
         back: &Back,
         bytes: &[u8],
-        pieces: usize,
-        missing: usize,
+        row: &mut Row<I>,
         out: &mut Vec<I>,
     ) -> Result<()> {
-        self.group.many.clear();
-        for n in 0..missing {
-            let Missing { at, key, start, stop } = self.group.missing[n];
-            let packed = self.find(bpe, back, &key, &bytes[start..stop])?;
-            self.group.found[at as usize] = packed.unwrap_or_else(|| {
-                self.group.many.push(self.symbols.len() as u32);
-                self.group.many.extend_from_slice(&self.symbols);
-                Packed(0, MANY << 56)
-            });
-        }
-        let mut many = self.group.many.iter();
-        // SAFETY: `encode` reserved an id for every byte of the text and `OVERHANG` more, and no piece has more
-        // ids than bytes; everything from the old length to `end` is written.
-        unsafe {
-            let mut end = out.as_mut_ptr().add(out.len());
-            for packed in &self.group.found[..pieces] {
-                if packed.1 >> 56 == MANY {
-                    let count = *many.next().expect("written above") as usize;
-                    for &id in many.by_ref().take(count) {
-                        end.write(I::from_u32(id));
-                        end = end.add(1);
-                    }
-                } else {
-                    end = write(*packed, bpe.narrow, end);
-                }
+        let mut appended = 0;
+        for n in 0..row.missing {
+            let Missing { key, start, stop, at } = self.missing[n];
+            out.extend_from_slice(&row.ids[appended..at]);
+            appended = at;
+            match self.find(bpe, back, &key, &bytes[start..stop])? {
+                // SAFETY: `encode` reserved an id for every byte of the text and `OVERHANG` more.
+                Some(packed) => unsafe {
+                    let end = write(packed, bpe.narrow, out.as_mut_ptr().add(out.len()));
+                    let length = end.offset_from(out.as_ptr());
+                    out.set_len(length as usize);
+                },
+                None => out.extend(self.symbols.iter().map(|&id| I::from_u32(id))),
             }
-            let length = end.offset_from(out.as_ptr());
-            out.set_len(length as usize);
         }
+        out.extend_from_slice(&row.ids[appended..row.length]);
+        (row.length, row.missing) = (0, 0);
         Ok(())
     }
 
@@ -208,14 +179,20 @@ impl Worker {
     }
 }
 
+/// Ids of pieces that the front had, one after another.
+struct Row<I> {
+    ids: [I; ROW + OVERHANG],
+    length: usize,
+    missing: usize,
+}
+
 /// Gathers piece after piece, and what the front has of them.
 struct Writer<'a, I> {
     worker: &'a mut Worker,
     bpe: &'a Bpe,
     back: &'a Back,
     bytes: &'a [u8],
-    pieces: &'a mut usize,
-    missing: &'a mut usize,
+    row: &'a mut Row<I>,
     out: &'a mut Vec<I>,
     failed: &'a mut Result<()>,
 }
@@ -223,20 +200,24 @@ struct Writer<'a, I> {
 impl<I: Id> Sink for Writer<'_, I> {
     #[inline(always)]
     fn piece(&mut self, start: usize, stop: usize) {
-        let at = *self.pieces % GROUP;
         let key = Key::short(self.bytes, start, stop).unwrap_or(Key::EMPTY);
         match self.worker.front.get(&key) {
-            Some(packed) => self.worker.group.found[at] = packed,
+            // SAFETY: the row is settled before it is longer than `ROW`, and has room for `OVERHANG` ids more.
+            Some(packed) => unsafe {
+                write(packed, self.bpe.narrow, self.row.ids.as_mut_ptr().add(self.row.length));
+                self.row.length += packed.count();
+                if self.row.length >= ROW {
+                    self.settle();
+                }
+            },
             None => {
                 self.back.prefetch(&key);
-                let n = *self.missing % GROUP;
-                self.worker.group.missing[n] = Missing { at: at as u8, key, start, stop };
-                *self.missing += 1;
+                self.worker.missing[self.row.missing] = Missing { key, start, stop, at: self.row.length };
+                self.row.missing += 1;
+                if self.row.missing == MISSING {
+                    self.settle();
+                }
             }
-        }
-        *self.pieces += 1;
-        if *self.pieces == GROUP {
-            self.settle();
         }
     }
 }
@@ -245,10 +226,9 @@ impl<I: Id> Writer<'_, I> {
     #[inline(never)]
     fn settle(&mut self) {
         if self.failed.is_ok() {
-            let (pieces, missing) = (*self.pieces, *self.missing);
-            *self.failed = self.worker.settle(self.bpe, self.back, self.bytes, pieces, missing, self.out);
+            *self.failed = self.worker.settle(self.bpe, self.back, self.bytes, self.row, self.out);
         }
-        (*self.pieces, *self.missing) = (0, 0);
+        (self.row.length, self.row.missing) = (0, 0);
     }
 }
 

@@ -160,7 +160,8 @@ impl Encoder {
         threads: usize,
         wide: bool,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
-        let texts = texts.iter().enumerate().map(|(n, text)| utf8(n, text)).collect::<PyResult<Vec<&str>>>()?;
+        let texts =
+            texts.iter().enumerate().map(|(n, text)| utf8(n, text)).collect::<PyResult<Vec<&str>>>()?;
         let run = Run { shared: &self.shared, texts: &texts, specials, threads };
         let wide = wide || run.specials.iter().any(|&(_, id)| id > u32::from(u16::MAX));
         if wide || !self.shared.encoder.is_narrow() { run.arrays::<u32>(py) } else { run.arrays::<u16>(py) }

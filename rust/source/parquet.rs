@@ -342,7 +342,11 @@ fn guarded<T>(disk: &Disk, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(ParquetError::External(error))) if error.is::<io::Error>() => {
             let source = *error.downcast::<io::Error>().expect("asked above");
-            return Err(Error::io(&disk.path, source));
+            // A damaged offset may point behind the end; any other error is of the disk.
+            if source.kind() != io::ErrorKind::UnexpectedEof {
+                return Err(Error::io(&disk.path, source));
+            }
+            source.to_string()
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "the reader gave up on it".into(),
