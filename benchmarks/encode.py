@@ -33,9 +33,7 @@ from measure import CommandFailed, Measurement, machine, markdown_table, measure
 
 LIBRARIES = ["ramlet", "ramlet-str", "gigatoken", "gigatoken-str", "gigatoken-buffer", "tiktoken", "hf"]
 SAMPLE_EVERY = {"nat": 3, "code": 10}  # nat: often enough to meet every script
-FLAT_WITHIN = (
-    1.05  # a sample may fall on any moment of a batch, so peaks are compared: of the second half and the first
-)
+FLAT_WITHIN = 1.05  # samples fall on any moment of a batch: the peaks of the two halves are compared
 
 Runs = dict[tuple[str, str], list[tuple[Measurement, dict[str, Any]]]]
 

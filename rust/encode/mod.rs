@@ -22,6 +22,8 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 pub trait Id: Copy + Send + Sync + Default + 'static {
     const NARROW: bool;
     fn from_u32(id: u32) -> Self;
+    /// As they are on disk: little-endian.
+    fn append_bytes(ids: &[Self], bytes: &mut Vec<u8>);
     fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<Self>>>;
 }
 
@@ -30,6 +32,14 @@ impl Id for u16 {
     #[inline(always)]
     fn from_u32(id: u32) -> u16 {
         id as u16
+    }
+
+    fn append_bytes(ids: &[u16], bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.resize(start + ids.len() * 2, 0);
+        for (place, id) in bytes[start..].chunks_exact_mut(2).zip(ids) {
+            place.copy_from_slice(&id.to_le_bytes());
+        }
     }
 
     fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<u16>>> {
@@ -42,6 +52,14 @@ impl Id for u32 {
     #[inline(always)]
     fn from_u32(id: u32) -> u32 {
         id
+    }
+
+    fn append_bytes(ids: &[u32], bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.resize(start + ids.len() * 4, 0);
+        for (place, id) in bytes[start..].chunks_exact_mut(4).zip(ids) {
+            place.copy_from_slice(&id.to_le_bytes());
+        }
     }
 
     fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<u32>>> {
