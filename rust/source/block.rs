@@ -11,6 +11,8 @@ pub struct Block {
     pub text: String,
     /// In the order of the text; none overlaps another. A block may hold no fragment at all.
     pub fragments: Vec<Fragment>,
+    /// The text is of one text file that is one document. (All fragments of a block are of the same file.)
+    pub whole_file: bool,
     /// Lines taken from a file under its lane's lock, to be parsed outside it.
     pub(super) lines: Vec<u8>,
 }
@@ -24,9 +26,9 @@ pub struct Block {
 pub struct Fragment {
     pub start: usize,
     pub end: usize,
-    /// Ordinal of the file in the order the files were given, from 0.
+    /// Ordinal of the file, or part of a file, in the order they were given, from 0.
     pub file: u64,
-    /// Ordinal within the file, from 0: of the document in text, of the line in jsonl, of the row in parquet.
+    /// Ordinal within the file or part, from 0: of the document in text, of the line in jsonl, of the row in parquet.
     pub document: u64,
     pub ends_document: bool,
 }

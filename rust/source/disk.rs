@@ -2,14 +2,19 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use super::FileSpec;
+use super::range::{self, read_at};
 use super::tally::{Tally, add};
+use super::text::Boundary;
 use super::window::Bytes;
 use crate::error::{Error, Result};
+
+const SOON_READ: u64 = 1 << 30;
 
 /// Shared by a file's reader and its lane.
 pub(super) struct Disk {
@@ -17,6 +22,10 @@ pub(super) struct Disk {
     /// `None` is standard input.
     file: Option<File>,
     planned: Option<u64>,
+    /// The part that is read, if not all: of what belongs to other parts nothing is read or counted here.
+    part: OnceLock<Range<u64>>,
+    /// Line ends before that part.
+    lines_before: OnceLock<u64>,
     position: AtomicU64,
     /// Bytes of this file in `bytes_on_disk`: ahead of `position` after a resume, until that is passed.
     counted: AtomicU64,
@@ -49,6 +58,8 @@ impl Disk {
             path: spec.path.clone(),
             file,
             planned: spec.size,
+            part: OnceLock::new(),
+            lines_before: OnceLock::new(),
             position: AtomicU64::new(0),
             counted: AtomicU64::new(counted),
             failed: AtomicBool::new(false),
@@ -67,6 +78,53 @@ impl Disk {
     /// A second handle; it shares the place in the file with this one.
     pub fn handle(&self) -> Result<Option<File>> {
         self.file.as_ref().map(|file| file.try_clone().map_err(|e| Error::io(&self.path, e))).transpose()
+    }
+
+    /// Reads the documents that begin in a range of bytes and no others. Gives the bytes that these are.
+    pub fn confine_to_documents(&self, boundary: &Boundary, start: u64, end: u64) -> Result<Range<u64>> {
+        let file = self.file.as_ref().ok_or_else(|| self.indivisible())?;
+        let part = range::align(file, boundary, start, end).map_err(|error| Error::io(&self.path, error))?;
+        self.confine(part.clone());
+        Ok(part)
+    }
+
+    /// Counts only the bytes of `part`, and lets no stream be read beyond it.
+    pub fn confine(&self, part: Range<u64>) {
+        self.counted.fetch_max(part.start, Relaxed);
+        self.part.set(part).expect("confined once, when it is opened");
+    }
+
+    pub fn is_in_parts(&self) -> bool {
+        self.part.get().is_some()
+    }
+
+    pub fn indivisible(&self) -> Error {
+        Error::Invalid(format!("{} is not of a kind that can be read in part", self.path.display()))
+    }
+
+    /// The first bytes of the file, whatever part of it is read.
+    pub fn first_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; 4];
+        if let Some(file) = &self.file {
+            let read = read_at(file, &mut bytes, 0).map_err(|error| Error::io(&self.path, error))?;
+            bytes.truncate(read);
+        }
+        Ok(bytes)
+    }
+
+    /// Whether it takes less than a second or so to count the lines before the part that is read.
+    pub fn lines_are_soon_counted(&self) -> bool {
+        self.part.get().is_none_or(|part| part.start <= SOON_READ)
+    }
+
+    /// How many lines come before the part that is read. Reads them all the first time: for errors only.
+    pub fn lines_before(&self) -> Result<u64> {
+        if let (None, Some(part), Some(file)) = (self.lines_before.get(), self.part.get(), &self.file) {
+            let lines = range::count_lines(file, part.start).map_err(|error| Error::io(&self.path, error))?;
+            // Another worker may have counted them in the meantime, to the same number.
+            let _ = self.lines_before.set(lines);
+        }
+        Ok(self.lines_before.get().copied().unwrap_or(0))
     }
 
     pub fn seek(&self, offset: u64) -> Result<()> {
@@ -94,6 +152,18 @@ impl Disk {
         self.counted.load(Relaxed)
     }
 
+    /// Counts what belongs to the part and was not consumed.
+    pub fn advance_to_end(&self) {
+        if let Some(end) = self.part.get().map(|part| part.end).or(self.planned) {
+            self.advance_to(end);
+        }
+    }
+
+    /// Bytes of the part that are still to be read.
+    fn left(&self) -> u64 {
+        self.part.get().map_or(u64::MAX, |part| part.end.saturating_sub(self.position.load(Relaxed)))
+    }
+
     pub fn planned(&self) -> Option<u64> {
         self.planned
     }
@@ -114,6 +184,7 @@ impl Disk {
     pub fn check_end(&self) -> Result<()> {
         let position = self.position.load(Relaxed);
         match self.planned {
+            _ if self.left() == 0 => self.check_size(),
             Some(planned) if position != planned => Err(self.changed(position)),
             _ => self.check_size(),
         }
@@ -164,6 +235,8 @@ pub(super) struct PlainBytes(pub Arc<Disk>);
 impl Read for PlainBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let disk = &self.0;
+        let room = buffer.len().min(usize::try_from(disk.left()).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..room];
         loop {
             let result = match disk.file.as_ref() {
                 Some(mut file) => file.read(buffer),

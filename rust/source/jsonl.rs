@@ -276,42 +276,39 @@ fn parse_lines(shared: &Shared, lines: &Lines, text: &str, block: &mut Block) ->
     Ok(())
 }
 
-/// A line (from 0) that gives no text: stops the run, or is counted by its reason.
+/// A line (from 0, in the part of the file that is read) that gives no text: stops the run, or is counted by its
+/// reason.
 fn leave_out(shared: &Shared, disk: &Disk, line: u64, fault: Fault) -> Result<()> {
-    let field = &shared.options.text_field;
-    let path = disk.path.clone();
-    let number = Some(line + 1);
-    let (counter, error) = match fault.kind {
-        FaultKind::Json(what) => (
-            &shared.tally.broken_json,
-            Error::Broken {
-                path,
-                line: number,
-                what: format!("is not valid JSON at byte {} ({what})", fault.column),
-            },
-        ),
-        FaultKind::NotAString => (
-            &shared.tally.not_a_string,
-            Error::Broken {
-                path,
-                line: number,
-                what: format!("has something other than a string in the field {field:?}"),
-            },
-        ),
-        FaultKind::Missing => (
-            &shared.tally.missing_field,
-            Error::MissingField { path, line: number, field: field.clone(), found: Vec::new() },
-        ),
-    };
+    let number = || -> Result<u64> { Ok(disk.lines_before()? + line + 1) };
     if !shared.options.skip_broken {
-        return Err(error);
+        return Err(explain(shared, disk, Some(number()?), fault));
     }
+    let counter = match fault.kind {
+        FaultKind::Json(_) => &shared.tally.broken_json,
+        FaultKind::NotAString => &shared.tally.not_a_string,
+        FaultKind::Missing => &shared.tally.missing_field,
+    };
     add(counter, 1);
     shared.tally.example(|| {
-        let sentence = error.to_string();
+        // Many parts of a large file may each have such a line: its number is not worth reading it many times.
+        let number = if disk.lines_are_soon_counted() { number().ok() } else { None };
+        let sentence = explain(shared, disk, number, fault).to_string();
         // What to do about it is for runs that stop.
         let end = sentence.rfind(": ").unwrap_or(sentence.len());
         sentence[..end].to_owned()
     });
     Ok(())
+}
+
+fn explain(shared: &Shared, disk: &Disk, line: Option<u64>, fault: Fault) -> Error {
+    let field = &shared.options.text_field;
+    let path = disk.path.clone();
+    let what = match fault.kind {
+        FaultKind::Json(what) => format!("is not valid JSON at byte {} ({what})", fault.column),
+        FaultKind::NotAString => format!("has something other than a string in the field {field:?}"),
+        FaultKind::Missing => {
+            return Error::MissingField { path, line, field: field.clone(), found: Vec::new() };
+        }
+    };
+    Error::Broken { path, line, what }
 }

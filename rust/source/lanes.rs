@@ -8,10 +8,11 @@ use super::disk::Disk;
 use super::jsonl::{self, Given, JsonlReader, Lines};
 use super::parquet::ParquetReader;
 use super::tally::add;
-use super::text::{DocumentPlace, TextReader};
+use super::text::{Boundary, DocumentPlace, TextReader};
 use super::window::Window;
 use super::{
-    Block, Counters, FilePosition, FileSpec, Format, Place, Position, ReadOptions, Shared, decompress,
+    Block, Compression, Counters, Documents, FilePosition, FileSpec, Format, Place, Position, Range,
+    ReadOptions, Shared, decompress,
 };
 use crate::error::{Error, Result};
 
@@ -60,6 +61,8 @@ enum Reader {
     Text(TextReader),
     Jsonl(JsonlReader),
     Parquet(Box<ParquetReader>),
+    /// No document begins in the part of the file that is to be read.
+    Nothing,
 }
 
 /// What a lane gave a worker.
@@ -140,7 +143,7 @@ impl Sources {
                 )));
             };
             if let Some(at) = open.next_if(|at| at.file == files.taken) {
-                if at.path != spec.path.to_string_lossy() || at.size != spec.size {
+                if at.path != spec.path.to_string_lossy() || at.size != spec.size || at.range != spec.range {
                     return Err(Error::Changed {
                         path: spec.path,
                         what: format!("is not what was being read when the run stopped ({})", at.path),
@@ -205,6 +208,8 @@ impl Sources {
             lane.file = Some(OpenFile::open(ordinal, spec, at, buffer, &self.shared)?);
         }
         let file = lane.file.as_mut().expect("opened above");
+        block.whole_file =
+            file.spec.format == Format::Text && self.shared.options.documents == Documents::File;
         let (drawn, finished) = file.next(&self.shared, block)?;
         if finished {
             let file = lane.file.take().expect("read above");
@@ -244,14 +249,31 @@ impl OpenFile {
         let counted = at.as_ref().map_or(0, |at| at.counted);
         let disk = Disk::open(&spec, counted, &shared.tally, &shared.options.cancelled)?;
         let place = at.map(|at| at.place);
+        let mut start = 0;
+        match spec.range {
+            Some(Range::Bytes { start: from, end })
+                if spec.format != Format::Parquet && spec.compression == Compression::None =>
+            {
+                let boundary = if spec.format == Format::Jsonl { &Boundary::Line } else { &shared.boundary };
+                let part = disk.confine_to_documents(boundary, from, end)?;
+                if from > 0 && (part.is_empty() || is_foreign(&disk, shared)?) {
+                    return Ok(OpenFile { ordinal, spec, disk, reader: Reader::Nothing });
+                }
+                start = part.start;
+            }
+            Some(_) if spec.format != Format::Parquet => return Err(disk.indivisible()),
+            _ => {}
+        }
         let stream = |offset, buffer| -> Result<Window> {
             let bytes = decompress::open(&disk, spec.compression, &shared.options, offset)?;
             Ok(Window::new(bytes, buffer, offset))
         };
         let reader = match (spec.format, place) {
             (Format::Text, None) => {
-                let mut window = stream(0, buffer)?;
-                skip_mark(&mut window, &disk, shared)?;
+                let mut window = stream(start, buffer)?;
+                if start == 0 {
+                    skip_mark(&mut window, &disk, shared)?;
+                }
                 Reader::Text(TextReader::new(window, DocumentPlace::default(), shared))
             }
             (Format::Text, Some(Place::Text { offset, document, continues })) => {
@@ -259,8 +281,10 @@ impl OpenFile {
                 Reader::Text(TextReader::new(stream(offset, buffer)?, place, shared))
             }
             (Format::Jsonl, None) => {
-                let mut window = stream(0, buffer)?;
-                skip_mark(&mut window, &disk, shared)?;
+                let mut window = stream(start, buffer)?;
+                if start == 0 {
+                    skip_mark(&mut window, &disk, shared)?;
+                }
                 Reader::Jsonl(JsonlReader::new(window))
             }
             (Format::Jsonl, Some(Place::Jsonl { offset, line, handed })) => {
@@ -272,7 +296,7 @@ impl OpenFile {
                     Some(Place::Parquet { row, handed }) => (row, handed),
                     _ => (0, 0),
                 };
-                let table = ParquetReader::open(&disk, spec.compression, shared, row, handed)?;
+                let table = ParquetReader::open(&disk, &spec, shared, row, handed)?;
                 Reader::Parquet(Box::new(table))
             }
             _ => {
@@ -303,23 +327,25 @@ impl OpenFile {
                 let finished = reader.next(shared, &self.disk, self.ordinal, block)?;
                 Ok((Drawn::Text, finished))
             }
+            Reader::Nothing => {
+                block.text.clear();
+                Ok((Drawn::Text, true))
+            }
         }
     }
 
     /// Counts the file as read and gives its buffer back.
     fn close(self, shared: &Shared) -> Vec<u8> {
-        if let Some(size) = self.disk.planned() {
-            self.disk.advance_to(size);
-        }
+        self.disk.advance_to_end();
         if let Some(what) = self.disk.broken.get() {
             add(&shared.tally.broken_files, 1);
             shared.tally.example(|| format!("{} {what}", self.disk.path.display()));
         }
-        add(&shared.tally.files, 1);
+        add(&shared.tally.files, u64::from(self.spec.range.is_none_or(|range| range.begins_file())));
         match self.reader {
             Reader::Text(reader) => reader.window.into_buffer(),
             Reader::Jsonl(reader) => reader.into_buffer(),
-            Reader::Parquet(_) => Vec::new(),
+            Reader::Parquet(_) | Reader::Nothing => Vec::new(),
         }
     }
 
@@ -328,6 +354,7 @@ impl OpenFile {
             file: self.ordinal,
             path: self.spec.path.to_string_lossy().into_owned(),
             size: self.spec.size,
+            range: self.spec.range,
             counted: self.disk.counted(),
             place: match &self.reader {
                 Reader::Text(reader) => Place::Text {
@@ -337,26 +364,45 @@ impl OpenFile {
                 },
                 Reader::Jsonl(reader) => reader.place(),
                 Reader::Parquet(reader) => reader.place(),
+                Reader::Nothing => unreachable!("closed by the call that opened it"),
             },
         }
     }
 }
 
-/// Drops a UTF-8 byte order mark. UTF-16 would decode to nothing but U+FFFD and NUL, so it is refused.
+/// Drops a UTF-8 byte order mark, or refuses the file.
 fn skip_mark(window: &mut Window, disk: &Disk, shared: &Shared) -> Result<()> {
     window.fill(4)?;
-    let start = window.bytes();
-    let encoding = match start {
-        [0xEF, 0xBB, 0xBF, ..] => {
-            window.consume(3);
-            return Ok(());
-        }
-        [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..] => "UTF-32",
-        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "UTF-16",
-        _ => return Ok(()),
+    // The first of several parts may be shorter than a mark.
+    let encoding = match disk.is_in_parts() {
+        true => foreign_encoding(&disk.first_bytes()?),
+        false => foreign_encoding(window.bytes()),
     };
-    let error = Error::NotUtf8 { path: disk.path.clone(), encoding };
-    disk.damaged(shared.options.skip_broken, error)?;
-    window.end();
+    if let Some(encoding) = encoding {
+        let error = Error::NotUtf8 { path: disk.path.clone(), encoding };
+        disk.damaged(shared.options.skip_broken, error)?;
+        window.end();
+    } else if window.bytes().starts_with(b"\xEF\xBB\xBF") {
+        window.consume(3);
+    }
     Ok(())
+}
+
+/// Whether a part behind the first is of a file that `skip_mark` refuses; the first part counts it as broken.
+fn is_foreign(disk: &Disk, shared: &Shared) -> Result<bool> {
+    match foreign_encoding(&disk.first_bytes()?) {
+        Some(encoding) if !shared.options.skip_broken => {
+            Err(Error::NotUtf8 { path: disk.path.clone(), encoding })
+        }
+        encoding => Ok(encoding.is_some()),
+    }
+}
+
+/// UTF-16 would decode to nothing but U+FFFD and NUL, so it is not read.
+fn foreign_encoding(start: &[u8]) -> Option<&'static str> {
+    match start {
+        [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..] => Some("UTF-32"),
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Some("UTF-16"),
+        _ => None,
+    }
 }

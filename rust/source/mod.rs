@@ -2,8 +2,8 @@
 //! workers at once.
 //!
 //! What it guarantees: every document arrives exactly once, whatever the number of workers and lanes and the size
-//! of the blocks; reading can be stopped, its `Position` written down, and gone on with later as if it had never
-//! stopped. What it costs: a lane (one open file) holds one block, up to 8 while a document has no place to cut,
+//! of the blocks, and however files are divided into parts; reading can be stopped, its `Position` written down, and
+//! gone on with later as if it had never stopped. What it costs: a lane (one open file) holds one block, up to 8 while a document has no place to cut,
 //! plus the decoder's window for compressed files and one page for parquet; a worker holds one block. Nothing grows with
 //! a file, a line or a document: a jsonl line longer than a block goes through a file in `spill_dir`.
 //!
@@ -22,6 +22,8 @@ mod json;
 mod jsonl;
 mod lanes;
 mod parquet;
+mod range;
+mod row_groups;
 mod scan;
 mod scratch;
 mod tally;
@@ -37,7 +39,9 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 
 pub use block::{Block, Fragment, SPARE};
-pub use lanes::Sources;
+pub use lanes::{Files, Sources};
+pub use range::{Range, can_split};
+pub use row_groups::row_group_bytes;
 pub use tally::Counters;
 
 use crate::error::Result;
@@ -53,6 +57,8 @@ pub struct FileSpec {
     pub compression: Compression,
     /// Bytes on disk when the run was planned; another size is an error. `None` is not checked.
     pub size: Option<u64>,
+    /// `None` is the whole file.
+    pub range: Option<Range>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +163,8 @@ pub(crate) struct FilePosition {
     file: u64,
     path: String,
     size: Option<u64>,
+    #[serde(default)]
+    range: Option<Range>,
     /// Bytes of this file that the counters already have.
     counted: u64,
     place: Place,
@@ -196,4 +204,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

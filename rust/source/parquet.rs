@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Range;
 use std::sync::Arc;
 
 use parquet::basic::{ConvertedType, Type};
@@ -17,11 +17,12 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::block::{Block, Fragment};
 use super::disk::Disk;
+use super::row_groups::{Failure, catch, extent, share};
 use super::scratch::Scratch;
 use super::tally::add;
 use super::text::{Boundary, DocumentPlace, TextReader};
 use super::window::{Bytes, Window};
-use super::{Compression, Place, Shared, decompress};
+use super::{Compression, FileSpec, Place, Shared, decompress};
 use crate::error::{Error, Result};
 
 /// Rows decoded at a time: few where they are large. The sizes depend on nothing but the file, so that a damaged one
@@ -50,9 +51,12 @@ struct Table {
     column: usize,
     /// Definition level of a value that is there.
     present: i16,
+    /// In the row groups that are read.
     rows: u64,
-    /// Of the row group after `chunk`.
-    next_group: usize,
+    /// The share of the file that these rows are taken to be.
+    bytes: Range<u64>,
+    /// Of the row groups that are read, those after `chunk`.
+    groups: Range<usize>,
     chunk: Option<ColumnReaderImpl<ByteArrayType>>,
     batch: Batch,
 }
@@ -73,11 +77,12 @@ struct Batch {
 impl ParquetReader {
     pub fn open(
         disk: &Arc<Disk>,
-        compression: Compression,
+        spec: &FileSpec,
         shared: &Shared,
         row: u64,
         handed: u64,
     ) -> Result<ParquetReader> {
+        let compression = spec.compression;
         let skip_broken = shared.options.skip_broken;
         let mut reader = ParquetReader {
             table: None,
@@ -85,6 +90,9 @@ impl ParquetReader {
             long: None,
             packed: compression != Compression::None || disk.is_stdin(),
         };
+        if reader.packed && spec.range.is_some() {
+            return Err(disk.indivisible());
+        }
         let (file, scratch) = if reader.packed {
             let scratch = unpack(disk, compression, shared)?;
             (Some(scratch.handle()?), Some(scratch))
@@ -95,8 +103,14 @@ impl ParquetReader {
             return Ok(reader);
         };
         match guarded(disk, || SerializedFileReader::new(file)) {
-            Ok(file) => reader.table = Some(Table::new(file, scratch, disk, shared)?),
-            Err(error) => disk.damaged(skip_broken, error)?,
+            Ok(file) => reader.table = Some(Table::new(file, scratch, disk, spec.range, shared)?),
+            Err(error) => {
+                disk.damaged(skip_broken, error)?;
+                // There are no parts to tell apart: the first counts the file.
+                if spec.range.is_some_and(|range| !range.begins_file()) {
+                    disk.confine(0..0);
+                }
+            }
         }
         // Read up to the place rather than skipped to, so that the batches are the same.
         while reader.row < row {
@@ -180,9 +194,10 @@ impl ParquetReader {
         }
         if finished {
             disk.check_size()?;
-        } else if let (Some(table), Some(size), false) = (&self.table, disk.planned(), self.packed) {
-            let done = u128::from(size) * u128::from(self.row) / u128::from(table.rows.max(1));
-            disk.advance_to(done as u64);
+        } else if let (Some(table), false) = (&self.table, self.packed) {
+            disk.advance_to(
+                table.bytes.start + share(table.bytes.end - table.bytes.start, self.row, table.rows),
+            );
         }
         Ok(finished)
     }
@@ -235,6 +250,7 @@ impl Table {
         file: SerializedFileReader<File>,
         scratch: Option<Scratch>,
         disk: &Disk,
+        part: Option<super::Range>,
         shared: &Shared,
     ) -> Result<Table> {
         let field = &shared.options.text_field;
@@ -267,13 +283,16 @@ impl Table {
                 if is_text { "lists" } else { "no text" },
             )));
         }
+        let present = description.max_def_level();
+        let (groups, rows, bytes) = extent(&file, disk, part)?;
         Ok(Table {
             column,
-            present: description.max_def_level(),
-            rows: metadata.num_rows().try_into().unwrap_or(0),
+            present,
+            rows,
+            bytes,
+            groups,
             file,
             _scratch: scratch,
-            next_group: 0,
             chunk: None,
             batch: Batch::default(),
         })
@@ -283,15 +302,14 @@ impl Table {
     fn read_batch(&mut self) -> Result<bool, ParquetError> {
         loop {
             let Some(chunk) = &mut self.chunk else {
-                if self.next_group == self.file.num_row_groups() {
+                let Some(group) = self.groups.next() else {
                     return Ok(false);
-                }
-                let group = self.file.get_row_group(self.next_group)?;
+                };
+                let group = self.file.get_row_group(group)?;
                 let ColumnReader::ByteArrayColumnReader(chunk) = group.get_column_reader(self.column)? else {
                     return Err(ParquetError::General("the column changes its type".into()));
                 };
                 self.chunk = Some(chunk);
-                self.next_group += 1;
                 self.batch.next_rows = FIRST_BATCH_ROWS;
                 continue;
             };
@@ -336,20 +354,12 @@ fn unpack(disk: &Arc<Disk>, compression: Compression, shared: &Shared) -> Result
     }
 }
 
-/// Names what goes wrong in the parquet crate, panics on damaged files included.
+/// Reads, or names what is wrong with the file.
 fn guarded<T>(disk: &Disk, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
-    let reason = match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(Ok(value)) => return Ok(value),
-        Ok(Err(ParquetError::External(error))) if error.is::<io::Error>() => {
-            let source = *error.downcast::<io::Error>().expect("asked above");
-            // A damaged offset may point behind the end; any other error is of the disk.
-            if source.kind() != io::ErrorKind::UnexpectedEof {
-                return Err(Error::io(&disk.path, source));
-            }
-            source.to_string()
-        }
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "the reader gave up on it".into(),
+    let reason = match catch(read) {
+        Ok(value) => return Ok(value),
+        Err(Failure::Disk(source)) => return Err(Error::io(&disk.path, source)),
+        Err(Failure::Content(reason)) => reason,
     };
     disk.check_size()?;
     Err(Error::Broken {

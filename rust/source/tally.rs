@@ -12,7 +12,7 @@ const EXAMPLES: usize = 8;
 /// one of `documents`, `broken_json`, `missing_field`, `not_a_string` and `null_text`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Files read to their end.
+    /// Files read to their end; of a file read in parts the first counts.
     pub files: u64,
     /// Documents ended, empty ones included.
     pub documents: u64,
@@ -32,7 +32,7 @@ pub struct Counters {
     pub missing_field: u64,
     /// Lines skipped because the text field holds no string.
     pub not_a_string: u64,
-    /// Files skipped from the place where they are damaged.
+    /// Files skipped from the place where they are damaged; of a file read in parts, each part that is.
     pub broken_files: u64,
     /// The first few skipped places, "FILE:LINE what is wrong".
     pub examples: Vec<String>,

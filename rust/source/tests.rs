@@ -5,7 +5,8 @@ mod damage;
 mod files;
 mod interruption;
 mod json;
-mod oracle;
+pub(crate) mod oracle;
+mod ranges;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

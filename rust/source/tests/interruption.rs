@@ -90,13 +90,19 @@ fn standard_input_cannot_be_resumed() {
             file: 0,
             path: "-".into(),
             size: None,
+            range: None,
             counted: 5,
             place: Place::Text { offset: 5, document: 0, continues: true },
         }],
         counters: Counters::default(),
     };
-    let spec =
-        FileSpec { path: "-".into(), format: Format::Text, compression: Compression::None, size: None };
+    let spec = FileSpec {
+        path: "-".into(),
+        format: Format::Text,
+        compression: Compression::None,
+        size: None,
+        range: None,
+    };
     let mut files = Some(spec).into_iter();
     let sources = Sources::new(Box::new(move || Ok(files.next())), 1, ReadOptions::default()).unwrap();
     let error = sources.resume(position).unwrap_err().to_string();

@@ -71,7 +71,7 @@ fn contents() -> impl Strategy<Value = Content> {
 }
 
 /// Text with everything that can go wrong at the edge of a block.
-fn text_bytes(parts: usize) -> impl Strategy<Value = Vec<u8>> {
+pub fn text_bytes(parts: usize) -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         4 => "[a-c ]{1,12}".prop_map(String::into_bytes),
         2 => prop::sample::select(vec!["\n", "\r\n", "\r", "\n\n", "\0", "<|end|>", "<|en", "aab", "aa", "é", "漢字", "😀"])
@@ -86,6 +86,16 @@ fn text_bytes(parts: usize) -> impl Strategy<Value = Vec<u8>> {
         if matches!(bytes.first(), Some(0xFE | 0xFF | 0xEF | 0)) {
             bytes.insert(0, b'a');
         }
+        bytes
+    })
+}
+
+/// Lines of every outcome, the last of which may not be ended.
+pub fn jsonl_bytes() -> impl Strategy<Value = Vec<u8>> {
+    (prop::collection::vec(jsonl_lines(), 0..30), any::<bool>()).prop_map(|(lines, ended)| {
+        let lines: Vec<Vec<u8>> = lines.into_iter().map(|line| line.bytes).collect();
+        let mut bytes = lines.join(&b'\n');
+        bytes.extend(ended.then_some(b'\n'));
         bytes
     })
 }
@@ -157,7 +167,13 @@ impl Corpus {
             std::fs::write(&path, &packed).unwrap();
             corpus.counters.files += 1;
             corpus.counters.bytes_on_disk += packed.len() as u64;
-            corpus.specs.push(FileSpec { path, format, compression, size: Some(packed.len() as u64) });
+            corpus.specs.push(FileSpec {
+                path,
+                format,
+                compression,
+                size: Some(packed.len() as u64),
+                range: None,
+            });
         }
         corpus
     }
