@@ -64,16 +64,43 @@ const fn ascii_flags() -> [u8; 256] {
     flags
 }
 
-const BLOCK_BITS: u32 = 7;
-const BLOCK: usize = 1 << BLOCK_BITS;
+const BLOCK: usize = 128;
 const CODE_POINTS: usize = 0x11_0000;
+/// With room for any 21 bits, so that no look-up has to be checked.
+const STAGES: usize = (1 << 21) / BLOCK;
 
-/// The two-stage table: the high bits of a code point pick a block, the low bits a byte in it.
-/// Equal blocks are kept once, which leaves about 50 KB of the 1.1 MB.
-pub struct Classes {
-    stage: Box<[u16]>,
+/// A byte for every code point, in two stages: the high bits pick a block, the low bits a byte in it. Equal blocks are
+/// kept once, which leaves about 50 KB of the 1.1 MB.
+pub struct Table {
+    stage: Box<[u16; STAGES]>,
     blocks: Box<[[u8; BLOCK]]>,
 }
+
+impl Table {
+    pub fn build(of: impl Fn(u32) -> u8) -> Table {
+        let mut blocks: Vec<[u8; BLOCK]> = Vec::new();
+        let mut stage = Box::new([0; STAGES]);
+        for (place, first) in stage.iter_mut().zip((0..CODE_POINTS as u32).step_by(BLOCK)) {
+            let block = std::array::from_fn(|at| of(first + at as u32));
+            // From the end: most blocks are like one of the last (ideographs, planes without characters).
+            let known = blocks.iter().rposition(|other| *other == block);
+            *place = known.unwrap_or(blocks.len()) as u16;
+            if known.is_none() {
+                blocks.push(block);
+            }
+        }
+        Table { stage, blocks: blocks.into() }
+    }
+
+    #[inline(always)]
+    pub fn of(&self, code_point: u32) -> u8 {
+        let block = self.stage[code_point as usize / BLOCK % STAGES];
+        self.blocks[block as usize][code_point as usize % BLOCK]
+    }
+}
+
+/// The flags of every character.
+pub struct Classes(Table);
 
 impl Classes {
     pub fn get() -> &'static Classes {
@@ -84,8 +111,7 @@ impl Classes {
     /// The flags of any code point.
     #[inline]
     pub fn of(&self, code_point: u32) -> u8 {
-        let block = self.stage[(code_point >> BLOCK_BITS) as usize];
-        self.blocks[block as usize][code_point as usize % BLOCK]
+        self.0.of(code_point)
     }
 
     /// Flags and width in bytes of the character at `text[at]`, which must start one in valid
@@ -154,17 +180,7 @@ impl Classes {
         for newline in [b'\r', b'\n'] {
             flat[newline as usize] = SPACE | NEWLINE;
         }
-
-        let mut blocks: Vec<[u8; BLOCK]> = Vec::new();
-        let mut stage = Vec::with_capacity(CODE_POINTS / BLOCK);
-        for block in flat.chunks_exact(BLOCK) {
-            let known = blocks.iter().position(|other| other == block);
-            stage.push(known.unwrap_or(blocks.len()) as u16);
-            if known.is_none() {
-                blocks.push(block.try_into().expect("chunks_exact gives whole blocks"));
-            }
-        }
-        Classes { stage: stage.into(), blocks: blocks.into() }
+        Classes(Table::build(|code_point| flat[code_point as usize]))
     }
 }
 
@@ -211,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_table_stays_small() {
-        assert!(Classes::get().blocks.len() < 512);
+        assert!(Classes::get().0.blocks.len() < 512);
     }
 
     #[test]

@@ -1,0 +1,131 @@
+"""Cleaning, written out: slow and obvious, with Python's own Unicode tables.
+
+Normalise, in this order: line ends (CR LF, CR, U+0085, U+2028, U+2029) become "\\n"; control characters (Cc but tab
+and "\\n"), U+FEFF and noncharacters are removed; NFC; blanks (Zs, tab) at the end of a line are removed, and with
+`collapse_blanks` a run of blanks behind the indentation becomes one space; more than two blank lines in a row become
+two; blank lines at the start and all white space at the end of the document are removed.
+
+Line rules, for lines that are not blank: fewer characters than `min_line_chars`, more than `max_line_chars` (0: no
+limit), a share of symbols above `max_line_symbols`. A line goes with its "\\n". If one goes and the text is normalised,
+blank lines are put in order once more.
+
+Document rules, on what is left, the first that applies: nothing but white space; fewer characters than `min_chars`;
+more than `max_chars` (0: no limit); a share of symbols above `max_symbols`; of the characters in lines that are not
+blank a share above `max_repeated` in lines equal to an earlier one, if there are four such lines or more; a share of
+U+FFFD above `max_invalid`.
+
+A symbol is neither L, M, N nor White_Space. A share is above its limit if `count > limit * total`. Without `filter`
+there are no rules but "empty", without `normalise` the text stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+
+from ramlet import _native
+from ramlet.clean import CleanSettings
+
+BLANKS = "\t" + "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Zs")
+WHITE_SPACE = BLANKS + "\n\x0b\x0c\r\x85\u2028\u2029"
+
+
+@cache
+def known_characters() -> str:
+    """The characters on which two versions of Unicode cannot differ: assigned in both, or never to be assigned."""
+    characters = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+    # The pieces take turns, beginning with the assigned ones.
+    native = "".join(_native.split_pieces(characters, r"\P{Cn}+|\p{Cn}+")[::2])
+    python = {one for one in characters if unicodedata.category(one) != "Cn"}
+    return "".join(one for one in native if one in python) + "".join(filter(is_noncharacter, characters))
+
+
+def is_noncharacter(character: str) -> bool:
+    code = ord(character)
+    return 0xFDD0 <= code <= 0xFDEF or code & 0xFFFF in (0xFFFE, 0xFFFF)
+
+
+def is_symbol(character: str) -> bool:
+    return unicodedata.category(character)[0] not in "LMN" and character not in WHITE_SPACE
+
+
+def is_removed(character: str) -> bool:
+    control = unicodedata.category(character) == "Cc" and character not in "\t\n"
+    return control or character == "\ufeff" or is_noncharacter(character)
+
+
+def is_blank(line: str) -> bool:
+    return not line.strip(WHITE_SPACE)
+
+
+def is_above(limit: float, text: str, counted: Callable[[str], bool]) -> bool:
+    return sum(map(counted, text)) > limit * len(text)
+
+
+def normalise(text: str, collapse_blanks: bool = False) -> str:
+    text = re.sub("\r\n|[\r\x85\u2028\u2029]", "\n", text)
+    text = "".join(character for character in text if not is_removed(character))
+    text = unicodedata.normalize("NFC", text)
+    lines = [line.rstrip(BLANKS) for line in text.split("\n")]
+    if collapse_blanks:
+        lines = [re.sub(f"(?<=[^{BLANKS}])[{BLANKS}]+", " ", line) for line in lines]
+    return arrange("\n".join(lines))
+
+
+def arrange(text: str) -> str:
+    return re.sub("\n{4,}", "\n\n\n", text.lstrip("\n")).rstrip(WHITE_SPACE)
+
+
+def line_rule(line: str, settings: CleanSettings) -> str | None:
+    if is_blank(line):
+        return None
+    if len(line) < settings.min_line_chars:
+        return "line_too_short"
+    if 0 < settings.max_line_chars < len(line):
+        return "line_too_long"
+    return "line_symbols" if is_above(settings.max_line_symbols, line, is_symbol) else None
+
+
+def drop_lines(text: str, settings: CleanSettings) -> tuple[str, dict[str, tuple[int, int]]]:
+    kept = []
+    dropped: dict[str, tuple[int, int]] = {}
+    for line in re.findall("[^\n]*\n|[^\n]+", text):
+        rule = line_rule(line.removesuffix("\n"), settings)
+        if rule is None:
+            kept.append(line)
+        else:
+            lines, size = dropped.get(rule, (0, 0))
+            dropped[rule] = lines + 1, size + len(line.encode())
+    left = "".join(kept)
+    return arrange(left) if dropped and settings.normalise else left, dropped
+
+
+def document_rule(text: str, settings: CleanSettings) -> str | None:
+    if is_blank(text):
+        return "empty"
+    if not settings.filter:
+        return None
+    if len(text) < settings.min_chars:
+        return "too_short"
+    if 0 < settings.max_chars < len(text):
+        return "too_long"
+    if is_above(settings.max_symbols, text, is_symbol):
+        return "symbols"
+    lines = [line for line in text.split("\n") if not is_blank(line)]
+    repeated = sum(len(line) for at, line in enumerate(lines) if line in lines[:at])
+    if len(lines) >= 4 and repeated > settings.max_repeated * sum(map(len, lines)):
+        return "repeated_lines"
+    return "bad_encoding" if is_above(settings.max_invalid, text, "\ufffd".__eq__) else None
+
+
+def clean(text: str, settings: CleanSettings) -> tuple[str | None, str | None, dict[str, tuple[int, int]]]:
+    """The text or None, the rule that drops it or None, and (lines, bytes) of each line rule that took any."""
+    if settings.normalise:
+        text = normalise(text, settings.collapse_blanks)
+    dropped: dict[str, tuple[int, int]] = {}
+    if settings.filter:
+        text, dropped = drop_lines(text, settings)
+    rule = document_rule(text, settings)
+    return None if rule else text, rule, dropped
