@@ -40,8 +40,10 @@ pub fn encode_batch<I: Id>(
     let threads = threads.min(tasks.len()).max(1);
     let bytes: usize = documents.iter().map(|document| document.len()).sum();
     let joined = Mutex::new(Joined {
-        // No text has more ids than bytes; what is not used is given back untouched.
-        all: Batch { ids: Vec::with_capacity(bytes), ends: Vec::with_capacity(documents.len()) },
+        all: Batch {
+            ids: Vec::with_capacity(encoder.expected(bytes)),
+            ends: Vec::with_capacity(documents.len()),
+        },
         waiting: tasks.iter().map(|_| None).collect(),
         next: 0,
     });
@@ -72,7 +74,10 @@ pub fn encode_batch<I: Id>(
         crew(threads, &progress, watch, work)?;
     }
     let mut all = joined.into_inner().unwrap().all;
-    all.ids.shrink_to_fit();
+    encoder.learn_density(all.ids.len(), bytes);
+    if all.ids.len() < all.ids.capacity() / 4 * 3 {
+        all.ids.shrink_to_fit();
+    }
     Ok(all)
 }
 
