@@ -16,6 +16,7 @@ TREE = {
     "SourceChanged": (errors.SourceError,),
     "BrokenInput": (errors.SourceError,),
     "TokenizerError": (errors.RamletError, ValueError),
+    "DatasetError": (errors.RamletError, ValueError),
     "DiskFull": (errors.RamletError, OSError),
     "Interrupted": (errors.RamletError,),
 }

@@ -7,6 +7,7 @@
     │   ├── SourceChanged               a file that shrank, vanished or was rewritten while it was read
     │   └── BrokenInput                 broken content: a JSON line, a compressed stream, a missing field
     ├── TokenizerError   (ValueError)   a tokenizer file that cannot be used, text it cannot encode
+    ├── DatasetError     (ValueError)   a dataset that is missing, damaged, or does not fit another
     ├── DiskFull         (OSError)      no space left for spilled counts or for a result
     └── Interrupted                     Ctrl-C between two batches; what is on disk is whole
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 __all__ = [
     "BrokenInput",
     "BudgetError",
+    "DatasetError",
     "DiskFull",
     "Interrupted",
     "RamletError",
@@ -55,6 +57,10 @@ class BrokenInput(SourceError):
 
 class TokenizerError(RamletError, ValueError):
     """A tokenizer file that cannot be used, or text that a tokenizer cannot encode."""
+
+
+class DatasetError(RamletError, ValueError):
+    """A dataset that is missing, damaged, or does not fit what is wanted of it."""
 
 
 class DiskFull(RamletError, OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -118,12 +119,8 @@ def shown(token: bytes) -> str:
     )
 
 
-def _show_text(tokenizer: Tokenizer, text: str, ids: list[int], as_json: bool) -> None:
-    vocabulary = tokenizer.vocabulary
-    tokens = [vocabulary[number] for number in ids]
-    if as_json:
-        print_json({"ids": ids, "tokens": [shown(token) for token in tokens]})
-        return
+def write_tokens(tokens: Iterable[bytes]) -> None:
+    """The tokens side by side, told apart by colours, or by brackets where there are none."""
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for at, token in enumerate(tokens):
         # The line ends where the text's does, as well as being shown.
@@ -132,6 +129,15 @@ def _show_text(tokenizer: Tokenizer, text: str, ids: list[int], as_json: bool) -
             sys.stdout.write(f"\x1b[30;48;5;{COLOURS[at % len(COLOURS)]}m{shown(token)}\x1b[0m{end}")
         else:
             sys.stdout.write(f"[{shown(token)}]{end}")
+
+
+def _show_text(tokenizer: Tokenizer, text: str, ids: list[int], as_json: bool) -> None:
+    vocabulary = tokenizer.vocabulary
+    tokens = [vocabulary[number] for number in ids]
+    if as_json:
+        print_json({"ids": ids, "tokens": [shown(token) for token in tokens]})
+        return
+    write_tokens(tokens)
     size = len(text.encode())
     ratio = f", {size / len(ids):.2f} bytes a token" if ids else ""
     print(f"\n{plural(len(ids), 'token')} of {plural(size, 'byte')}{ratio}")

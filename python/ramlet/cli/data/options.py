@@ -1,0 +1,45 @@
+"""What the data commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ramlet.budget import Budget, Meter
+from ramlet.cli.progress import Progress
+
+DatasetPath = Annotated[
+    Path, typer.Argument(metavar="DATASET", show_default=False, help="The folder of a prepared dataset.")
+]
+NewFolder = Annotated[
+    Path, typer.Option("--out", "-o", metavar="DIR", show_default=False, help="A new folder for the result.")
+]
+
+BLOCKS = 24_000_000
+"""What the blocks of a command take at most: ids, masks of them, ends, a record batch."""
+TOKEN_BYTES = 500
+"""What a token of a loaded tokenizer takes at most; GPT-2's take 460."""
+
+
+@contextmanager
+def within(memory: str, *, silent: bool, vocabulary: int = 0) -> Iterator[tuple[Meter, Progress]]:
+    """The meter and the bar of a command that works in blocks of fixed size; a smaller budget is refused.
+
+    `vocabulary` is that of the tokenizer which the command loads, if it does.
+    """
+    import numpy  # noqa: F401 - what it takes must be counted
+
+    from ramlet.memory import resident_memory
+
+    budget = Budget.parse(memory)
+    resident = resident_memory()
+    parts = {"Python and NumPy": resident, "blocks of ids": BLOCKS}
+    if vocabulary:
+        parts["the tokenizer"] = vocabulary * TOKEN_BYTES
+    budget.require(sum(parts.values()), parts)
+    with Meter(budget) as meter, Progress(meter, silent=silent) as bar:
+        yield meter, bar

@@ -1,0 +1,91 @@
+"""What is in a dataset, for people: figures, what was dropped and why, and documents picked at random."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from typing import Any
+
+from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
+from ramlet.dataset.manifest import Manifest
+from ramlet.dataset.reader import Dataset
+from ramlet.errors import RamletError
+
+__all__ = ["figures", "samples"]
+
+
+def figures(dataset: Dataset) -> dict[str, Any]:
+    """All that the manifest tells, worked out for reading."""
+    manifest = dataset.manifest
+    ledger = manifest.ledger
+    return {
+        "path": str(dataset.path),
+        "dtype": manifest.dtype,
+        "vocab_size": manifest.vocab_size,
+        "tokenizer": {
+            "name": manifest.tokenizer.name,
+            "kind": manifest.tokenizer.kind,
+            "fingerprint": manifest.tokenizer.fingerprint,
+        },
+        "end_id": manifest.end_id,
+        "packed": manifest.as_json()["packed"],
+        "tokens": sum(split.tokens for split in manifest.splits.values()),
+        "documents": sum(split.documents for split in manifest.splits.values()),
+        "bytes": sum(shard.bytes for shard in manifest.shards),
+        "splits": {
+            name: {"tokens": split.tokens, "documents": split.documents, "shards": len(split.shards)}
+            for name, split in manifest.splits.items()
+        },
+        **_density(manifest),
+        "lengths": [
+            {"from": 1 << power, "to": (2 << power) - 1, "documents": count}
+            for power, count in enumerate(manifest.lengths)
+        ],
+        "documents_read": ledger["documents"]["read"],
+        "dropped": _dropped(ledger["documents"]["dropped"], ledger["bytes"]["dropped"], DOCUMENT_RULES),
+        "lines_dropped": _dropped(ledger["lines"]["dropped"], ledger["bytes"]["lines_dropped"], LINE_RULES),
+        "examples": manifest.examples,
+        "runs": len(manifest.runs),
+    }
+
+
+def _density(manifest: Manifest) -> dict[str, float | None]:
+    """Characters and bytes a token, without end ids and padding; of adopted shards no one knows the text."""
+    characters = text_bytes = tokens = 0
+    for run in manifest.runs:
+        account = run["ledger"]
+        if account["characters"]:
+            counts = account["tokens"]
+            characters += account["characters"]
+            text_bytes += account["bytes"]["kept"]
+            tokens += counts["train"] + counts["val"] - counts["end_ids"] - counts["padding"]
+    if tokens <= 0:
+        return {"characters_a_token": None, "bytes_a_token": None}
+    return {"characters_a_token": round(characters / tokens, 3), "bytes_a_token": round(text_bytes / tokens, 3)}
+
+
+def _dropped(counts: dict[str, int], sizes: dict[str, int], reasons: dict[str, str]) -> list[dict[str, Any]]:
+    """By rule, most first; rules that dropped nothing are left out."""
+    rows = [
+        {"rule": rule, "why": why, "count": counts[rule], "bytes": sizes[rule]}
+        for rule, why in reasons.items()
+        if counts[rule]
+    ]
+    return sorted(rows, key=lambda row: -row["count"])
+
+
+def samples(dataset: Dataset, split: str, count: int, seed: int, most_tokens: int) -> list[dict[str, Any]]:
+    """Documents picked at random, the same for the same seed: number, ids in all, the first ids and their tokens."""
+    total = dataset.document_count(split)
+    picked = random.Random(seed).sample(range(total), min(count, total))
+    vocabulary: dict[int, bytes] | None = None
+    # Without a tokenizer the ids can still be shown; `verify` tells what is wrong with it.
+    with suppress(RamletError, OSError):
+        vocabulary = dataset.tokenizer.vocabulary
+    found = []
+    for number in sorted(picked):
+        ids = dataset.document(split, number)
+        shown = ids[:most_tokens].tolist()
+        tokens = None if vocabulary is None else [vocabulary.get(one, b"\xef\xbf\xbd") for one in shown]
+        found.append({"split": split, "document": number, "tokens_in_all": len(ids), "ids": shown, "tokens": tokens})
+    return found

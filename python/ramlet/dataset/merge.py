@@ -1,0 +1,164 @@
+"""Several datasets into one: shards copied or linked, renumbered; ledgers and runs put together.
+
+The order is that of the datasets named. Nothing is tokenised or deduplicated again, so a document that is in
+two of them is in the result twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ramlet.atomic_files import replacing
+from ramlet.dataset import ledger
+from ramlet.dataset.checksum import file_checksum
+from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split
+from ramlet.dataset.new_folder import copy_file, new_folder
+from ramlet.dataset.reader import END_BYTES
+from ramlet.dataset.verify import Progress
+from ramlet.errors import DatasetError, SettingsError
+
+__all__ = ["merge"]
+
+EXAMPLES = 5
+"""Kept of each rule."""
+
+
+def merge(
+    paths: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    link: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Writes the datasets, in order, as one into `out`, which must not exist.
+
+    With `link` the shards are hard links: no space is taken, and no checksum is compared on the way.
+    """
+    began = time.monotonic()
+    folders = [Path(path) for path in paths]
+    if len(folders) < 2:
+        raise SettingsError("name two datasets or more to merge")
+    repeated = next((one for at, one in enumerate(folders) if one.resolve() in map(Path.resolve, folders[:at])), None)
+    if repeated is not None:
+        raise SettingsError(f"{repeated} is named twice: each dataset is merged once")
+    manifests = [Manifest.read(folder) for folder in folders]
+    for folder, manifest in zip(folders[1:], manifests[1:]):
+        _refuse_different(folders[0], manifests[0], folder, manifest)
+    total = sum(shard.bytes + shard.documents * END_BYTES for one in manifests for shard in one.shards)
+    done = 0
+    with new_folder(out) as building:
+        splits: dict[str, Split] = {}
+        for split in SPLITS:
+            (building / split).mkdir()
+            shards: list[Shard] = []
+            first_run = 0
+            for folder, manifest in zip(folders, manifests):
+                for shard in manifest.splits[split].shards:
+                    if progress is not None:
+                        progress(done, total)
+                    file, index = Shard.names(split, len(shards))
+                    _take(folder / shard.file, building / file, shard.xxh64, link)
+                    _take(folder / shard.index, building / index, shard.index_xxh64, link)
+                    shards.append(replace(shard, file=file, index=index, run=shard.run + first_run))
+                    done += shard.bytes + shard.documents * END_BYTES
+                first_run += len(manifest.runs)
+            splits[split] = Split.of(tuple(shards))
+        if progress is not None:
+            progress(total, total)
+        try:
+            copy_file(folders[0] / manifests[0].tokenizer.file, building / "tokenizer.json")
+        except FileNotFoundError:
+            raise DatasetError(f"{folders[0]} has no tokenizer.json: copy the one that made its ids into it") from None
+        merged = _merged(manifests, splits)
+        with replacing(building / "stats.json") as file_:
+            statistics: dict[str, Any] = {
+                "merged": [os.fspath(path) for path in paths],
+                "linked": link,
+                "seconds": round(time.monotonic() - began, 3),
+            }
+            json.dump(statistics, file_, ensure_ascii=False, indent=1)
+            file_.write("\n")
+        merged.write(building)
+    return merged
+
+
+def _refuse_different(first: Path, ours: Manifest, other: Path, theirs: Manifest) -> None:
+    packing = [one.packed.sequence_length if one.packed else None for one in (ours, theirs)]
+    padding = [one.packed.pad_id if one.packed else None for one in (ours, theirs)]
+    for name, mine, its in (
+        ("tokenizer", ours.tokenizer.fingerprint, theirs.tokenizer.fingerprint),
+        ("dtype", ours.dtype, theirs.dtype),
+        ("vocabulary size", ours.vocab_size, theirs.vocab_size),
+        ("end id", ours.end_id, theirs.end_id),
+        ("packed sequence length", *packing),
+        ("pad id", *padding),
+    ):
+        if mine != its:
+            raise DatasetError(
+                f"{first} and {other} cannot be merged: their {name} differs, "
+                f"{'none' if mine is None else mine} and {'none' if its is None else its}"
+            )
+
+
+def _take(source: Path, target: Path, checksum: str, link: bool) -> None:
+    try:
+        if link:
+            os.link(source, target)
+            return
+        copy_file(source, target)
+    except FileNotFoundError:
+        raise DatasetError(f"{source} is missing: `ramlet data verify {source.parent.parent}` tells more") from None
+    except (OSError, shutil.SameFileError) as error:
+        if link:
+            raise DatasetError(f"cannot link {source}: {error.strerror}; without --link it is copied") from None
+        raise
+    if file_checksum(target) != checksum:
+        raise DatasetError(f"{source} is damaged: its checksum is not the manifest's")
+
+
+def _merged(manifests: list[Manifest], splits: dict[str, Split]) -> Manifest:
+    first = manifests[0]
+    limits = [one.max_tokens for one in manifests if one.max_tokens is not None]
+    fractions = {one.val_fraction for one in manifests}
+    documents = sum(split.documents for split in splits.values())
+    packed = None
+    if first.packed is not None:
+        packings = [one.packed for one in manifests if one.packed is not None]
+        packed = Packing(
+            sequence_length=first.packed.sequence_length,
+            pad_id=first.packed.pad_id,
+            sequences=sum(one.sequences for one in packings),
+            padding=sum(one.padding for one in packings),
+            truncated_documents=sum(one.truncated_documents for one in packings),
+            pieces=sum(one.pieces for one in packings),
+        )
+    lengths = [0] * max(len(one.lengths) for one in manifests)
+    examples: dict[str, list[dict[str, Any]]] = {}
+    for one in manifests:
+        for at, count in enumerate(one.lengths):
+            lengths[at] += count
+        for rule, some in one.examples.items():
+            examples[rule] = [*examples.get(rule, []), *some][:EXAMPLES]
+    return Manifest(
+        dtype=first.dtype,
+        vocab_size=first.vocab_size,
+        tokenizer=first.tokenizer,
+        end_id=first.end_id,
+        packed=packed,
+        max_tokens=max(limits) if len(limits) == len(manifests) else None,
+        tokens_per_shard=max(one.tokens_per_shard for one in manifests),
+        # Where they differ, the part that came out of them.
+        val_fraction=first.val_fraction if len(fractions) == 1 else splits["val"].documents / max(1, documents),
+        splits=splits,
+        ledger=ledger.add(one.ledger for one in manifests),
+        lengths=lengths,
+        examples=examples,
+        runs=[run for one in manifests for run in one.runs],
+    )
