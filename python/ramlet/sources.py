@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError
@@ -98,17 +98,19 @@ def expand(
     *,
     format: str | None = None,  # noqa: A002 - the word users know it by
     skipped: dict[str, int] | None = None,
+    without: Collection[str] = (),
 ) -> Iterator[Source]:
     """The files that the inputs name, in order.
 
     What is wrong with an input is told at once, before the first file is handed out. `skipped` is
     filled, as the walk goes, with how many files were passed over, by reason: `hidden`, `binary`,
-    `special` (sockets, devices, dangling links), `repeated`.
+    `special` (sockets, devices, dangling links), `repeated`. `without` are real paths that are passed over
+    without a word, with all that is in them: where the results go.
     """
     if format is not None and format not in FORMATS:
         raise SettingsError(f"no format {format!r}: it is one of {', '.join(FORMATS)}")
     names = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-    plan = [_recognise(os.fspath(name), format) for name in names]
+    plan = [_recognise(os.fspath(name), format, _Without(without)) for name in names]
     if not plan:
         raise SourceError("no input: name a file, a folder, a glob, or - for standard input")
     return _walk_all(plan, {} if skipped is None else skipped)
@@ -152,7 +154,7 @@ def fingerprint(inputs: Input | Iterable[Input], *, format: str | None = None) -
     return survey(inputs, format=format).fingerprint
 
 
-def _recognise(name: str, form: str | None) -> _File | _Folder | _Glob:
+def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folder | _Glob:
     """The input as what it is, checked."""
     if not name:
         raise SourceError("an input is empty: name a file, a folder, a glob, or - for standard input")
@@ -166,7 +168,7 @@ def _recognise(name: str, form: str | None) -> _File | _Folder | _Glob:
         if not _WILD.search(name):
             raise SourceError(f"no such file or folder: {name}{_nearest(name)}") from None
         try:
-            glob = _Glob(name, form)
+            glob = _Glob(name, form, without)
         except re.error:
             raise SourceError(f"cannot read {name} as a pattern: check its [...]") from None
         if next(glob.files({}), None) is None:
@@ -175,7 +177,9 @@ def _recognise(name: str, form: str | None) -> _File | _Folder | _Glob:
     except OSError as error:
         raise SourceError(f"cannot read {name}: {error.strerror}") from None
     if stat.S_ISDIR(status.st_mode):
-        folder = _Folder(name, form)
+        if os.path.realpath(name) in without.paths:
+            raise SourceError(f"{name} is where the result goes: it cannot be an input too")
+        folder = _Folder(name, form, without)
         if next(folder.files({}), None) is None:
             raise SourceError(f"no text in the folder {name}: it is empty, or all in it is hidden or binary")
         return folder
@@ -231,10 +235,25 @@ class _File:
         yield self.source
 
 
+class _Without:
+    """Paths that are not looked at. Asked for every name, so the name decides before the path is resolved."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self.paths = frozenset(paths)
+        self.names = frozenset(map(os.path.basename, paths))
+
+    def has(self, folder: str, name: str) -> bool:
+        return name in self.names and os.path.realpath(os.path.join(folder, name)) in self.paths
+
+
+_NOTHING = _Without(())
+
+
 class _Folder:
-    def __init__(self, name: str, form: str | None) -> None:
+    def __init__(self, name: str, form: str | None, without: _Without = _NOTHING) -> None:
         self.name = name
         self.form = form
+        self.without = without
         self.inside = os.path.realpath(name).rstrip("/") + "/"
 
     def files(self, skipped: dict[str, int]) -> Iterator[Source]:
@@ -242,6 +261,8 @@ class _Folder:
 
     def _walk(self, folder: str, skipped: dict[str, int]) -> Iterator[Source]:
         for name in _listing(folder):
+            if self.without.has(folder, name.rstrip("/")):
+                continue
             if name.startswith("."):
                 skipped["hidden"] = skipped.get("hidden", 0) + 1
             elif not name.endswith("/"):
@@ -268,8 +289,9 @@ class _Glob:
     out by their own part of the pattern, up to the first `**`; from there on all are looked into.
     """
 
-    def __init__(self, name: str, form: str | None) -> None:
+    def __init__(self, name: str, form: str | None, without: _Without = _NOTHING) -> None:
         self.form = form
+        self.without = without
         parts = name.split("/")
         literal = next(at for at, part in enumerate(parts) if _WILD.search(part))
         self.base = "/".join(parts[:literal]) + "/" if literal else ""
@@ -294,6 +316,8 @@ class _Glob:
         for listed in _listing((self.base + below) or "."):
             name = listed.rstrip("/")
             path = below + name
+            if self.without.has(self.base + below, name):
+                continue
             if depth < len(self.known):
                 if not self.known[depth].fullmatch(name):
                     continue

@@ -1,0 +1,155 @@
+"""Every setting of prepare is checked, explained, and part of the signature."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from ramlet import prepare_settings
+from ramlet.errors import SettingsError
+from ramlet.prepare_settings import PrepareSettings, check_option, help_text
+
+NAMES = [each.name for each in fields(PrepareSettings)]
+
+OTHER: dict[str, Any] = {
+    "documents": "line",
+    "doc_separator": "<|end|>",
+    "text_field": "content",
+    "format": "jsonl",
+    "on_error": "skip",
+    "tokenizer": "byte",
+    "end_token": "none",
+    "unknown": "unk",
+    "normalize": False,
+    "collapse_blanks": True,
+    "filter": False,
+    "min_chars": 20,
+    "max_chars": 9000,
+    "max_symbols": 0.3,
+    "max_repeated": 0.2,
+    "max_invalid": 0.0,
+    "min_line_chars": 3,
+    "max_line_chars": 0,
+    "max_line_symbols": 0.9,
+    "dedup": "line",
+    "dedup_cache": "cache",
+    "document_bytes": 4096,
+    "min_tokens": 5,
+    "max_tokens": 512,
+    "long_documents": "drop",
+    "val_fraction": 0.0,
+    "tokens_per_shard": 1000,
+    "pack": 128,
+    "output_format": "npy",
+}
+
+
+def test_defaults_are_valid() -> None:
+    settings = PrepareSettings()
+    assert (settings.largest_document, settings.largest_whole_file) == (1 << 20, 1 << 16)
+    assert settings.end_token_wanted
+    for name in NAMES:
+        check_option(name, getattr(settings, name))
+
+
+def test_other_values_are_there_for_every_setting() -> None:
+    assert set(OTHER) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_setting_changes_the_signature(name: str) -> None:
+    assert PrepareSettings(**{name: OTHER[name]}).parts() != PrepareSettings().parts()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_setting_has_one_line_of_help(name: str) -> None:
+    text = help_text(name)
+    assert text.endswith(".")
+    assert len(text) < 120
+    assert "\n" not in text
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("tokenizer", "", "gpt2, byte, char, a file, a folder or a name on the hub"),
+    ("tokenizer", 7, "gpt2, byte, char, a file, a folder or a name on the hub"),
+    ("dedup", "document", "doc or line or none"),
+    ("dedup", ["doc"], "doc or line or none"),
+    ("dedup_cache", " ", "a folder"),
+    ("normalize", "yes", "true or false"),
+    ("filter", 1, "true or false"),
+    ("collapse_blanks", None, "true or false"),
+    ("min_chars", -1, "a whole number of at least 0"),
+    ("min_chars", True, "a whole number of at least 0"),
+    ("max_chars", 1.5, "a whole number of at least 0"),
+    ("min_tokens", "5", "a whole number of at least 0"),
+    ("max_tokens", 0, "a whole number of at least 1"),
+    ("tokens_per_shard", 0, "a whole number of at least 1"),
+    ("pack", 1, "a whole number of at least 2"),
+    ("max_symbols", 1.1, "a share from 0 to 1"),
+    ("max_repeated", -0.1, "a share from 0 to 1"),
+    ("max_invalid", math.nan, "a share from 0 to 1"),
+    ("max_line_symbols", "1", "a share from 0 to 1"),
+    ("val_fraction", 1, "a share from 0 to below 1"),
+    ("val_fraction", False, "a share from 0 to below 1"),
+    ("long_documents", "cut", "split or drop"),
+    ("output_format", "parquet", "shards or npy"),
+    ("document_bytes", 15, "a whole number from 16 to 268,435,456"),
+    ("document_bytes", 1 << 30, "a whole number from 16 to 268,435,456"),
+    ("unknown", "skip", "error or unk"),
+    ("end_token", "", "a token of the tokenizer, or none"),
+    ("format", "csv", "text or jsonl or parquet"),
+    ("documents", "page", "file or line"),
+    ("text_field", "", "the name of a field"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), WRONG)
+def test_a_wrong_value_is_named_with_what_it_may_be(name: str, value: Any, allowed: str) -> None:
+    for make in (lambda: PrepareSettings(**{name: value}), lambda: check_option(name, value)):
+        with pytest.raises(SettingsError) as caught:
+            make()
+        assert str(caught.value) == f"{name} is {allowed}, not {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"min_chars": 10, "max_chars": 9}, "min_chars is 10 and max_chars 9"),
+        ({"min_line_chars": 10, "max_line_chars": 9}, "min_line_chars is 10 and max_line_chars 9"),
+        ({"min_tokens": 10, "max_tokens": 9}, "min_tokens is 10 and max_tokens 9"),
+        ({"pack": 2048, "tokens_per_shard": 1000}, "less than one sequence of pack, 2,048"),
+        ({"documents": "line", "doc_separator": "---"}, "not both"),
+    ],
+)
+def test_two_that_make_no_sense_together(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        PrepareSettings(**given)
+
+
+def test_whole_and_real_numbers_are_the_same_setting() -> None:
+    assert PrepareSettings(max_symbols=1).parts() == PrepareSettings(max_symbols=1.0).parts()
+
+
+def test_a_cache_that_moved_is_the_same_setting() -> None:
+    assert PrepareSettings(dedup_cache="a").parts() == PrepareSettings(dedup_cache="b").parts()
+    unused = PrepareSettings(dedup="none", dedup_cache="a")
+    assert unused.cache_folder is None
+    assert unused.parts() == PrepareSettings(dedup="none").parts()
+
+
+def test_cleaning_is_apart_from_the_rest() -> None:
+    plain = PrepareSettings().cleaning_parts()
+    assert PrepareSettings(tokenizer="byte", dedup="line", pack=64).cleaning_parts() == plain
+    assert PrepareSettings(collapse_blanks=True).cleaning_parts() != plain
+    assert set(PrepareSettings().cleaning()) == {
+        *("normalise", "collapse_blanks", "filter", "min_chars", "max_chars", "max_symbols", "max_repeated"),
+        *("max_invalid", "min_line_chars", "max_line_chars", "max_line_symbols"),
+    }
+
+
+def test_examples() -> None:
+    assert doctest.testmod(prepare_settings).failed == 0
