@@ -3,13 +3,18 @@
 //! Policy, paths and messages live in Python; `python/` is the only folder that knows it.
 
 pub mod alphabet;
+pub mod atomic;
 pub mod bpe;
+pub mod clean;
 pub mod count;
 pub mod crew;
+pub mod dedup;
+pub mod documents;
 pub mod encode;
 pub mod error;
 pub mod merge;
 pub mod pairs;
+pub mod prepare;
 #[cfg(feature = "python")]
 mod python;
 pub mod rss;
@@ -18,6 +23,7 @@ pub mod specials;
 pub mod spill;
 pub mod split;
 pub mod table;
+pub mod tasks;
 pub mod train;
 pub mod unicode;
 pub mod varint;

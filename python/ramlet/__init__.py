@@ -15,9 +15,11 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ramlet.budget import Budget, Meter
+    from ramlet.dataset.reader import Dataset
     from ramlet.errors import (
         BrokenInput,
         BudgetError,
+        DatasetError,
         DiskFull,
         Interrupted,
         RamletError,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         SourceError,
         TokenizerError,
     )
+    from ramlet.prepare_dataset import Prepared, prepare
     from ramlet.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
@@ -34,9 +37,12 @@ __all__ = [
     "BrokenInput",
     "Budget",
     "BudgetError",
+    "Dataset",
+    "DatasetError",
     "DiskFull",
     "Interrupted",
     "Meter",
+    "Prepared",
     "RamletError",
     "SettingsError",
     "SourceChanged",
@@ -44,11 +50,15 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "__version__",
+    "prepare",
 ]
 
 _HOME = {
     "Budget": "ramlet.budget",
+    "Dataset": "ramlet.dataset.reader",
     "Meter": "ramlet.budget",
+    "Prepared": "ramlet.prepare_dataset",
+    "prepare": "ramlet.prepare_dataset",
     "Tokenizer": "ramlet.tokenizer",
 }
 

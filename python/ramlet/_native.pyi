@@ -1,6 +1,7 @@
 """The native core, as Python sees it. Private: the modules of ramlet are its only callers."""
 
 from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
 from typing import Any, final
 
 import numpy as np
@@ -10,12 +11,20 @@ __all__ = [
     "EncodeStream",
     "Encoder",
     "Reader",
+    "assemble_shards",
+    "clean_text",
+    "commit_dedup_cache",
     "count_characters",
+    "dedup_partitions",
     "least_memory",
+    "least_room",
     "pattern_regex",
+    "plan_tasks",
     "recognise_pattern",
+    "run_prepare_stage",
     "split_pieces",
     "train_bpe",
+    "xxh64_file",
 ]
 
 _Spec = tuple[str, str, str, int]
@@ -50,6 +59,41 @@ def least_memory(threads: int, tokens: int) -> int: ...
 def pattern_regex(name: str) -> str: ...
 def recognise_pattern(regex: str) -> str | None: ...
 def split_pieces(text: str, pattern_name: str) -> list[str]: ...
+def plan_tasks(
+    files: Iterator[tuple[str, str, str, int, int]],
+    folder: str | PathLike[str],
+    *,
+    documents: str,
+    separator: str | None,
+    task_bytes: int | None,
+) -> tuple[int, int, int, str]: ...
+def dedup_partitions(total_bytes: int, unit: str) -> int: ...
+def least_room(plan: str) -> int: ...
+def run_prepare_stage(
+    work: str | PathLike[str],
+    out: str | PathLike[str],
+    stage: str,
+    *,
+    encoder: Encoder | None,
+    encode: Callable[[list[str]], Any] | None,
+    memory: int,
+    threads: int,
+    total: int,
+    progress: _Watch | None,
+    part: int | None = None,
+) -> None: ...
+def assemble_shards(
+    work: str | PathLike[str],
+    out: str | PathLike[str],
+    *,
+    pack: int | None,
+    npy: str | PathLike[str] | None,
+    threads: int,
+    progress: _Watch | None,
+) -> str: ...
+def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
+def xxh64_file(path: str | PathLike[str], start: int = 0) -> tuple[int, int]: ...
+def clean_text(text: str, settings: dict[str, Any]) -> tuple[str | None, str | None, dict[str, list[int]]]: ...
 def count_characters(
     files: Iterator[_Spec],
     read: dict[str, Any],

@@ -21,8 +21,7 @@ from typing import Any
 from ramlet import __version__, _native, sources
 from ramlet.budget import Budget, Meter
 from ramlet.errors import BrokenInput, SettingsError, SourceError, TokenizerError
-from ramlet.memory import resident_memory
-from ramlet.threads import available_threads
+from ramlet.threads import fitting_threads
 from ramlet.tokenizer_model import TokenizerModel, byte_model, check_names, digest
 from ramlet.train_settings import TrainSettings
 
@@ -128,7 +127,9 @@ def _learn_bpe(
 ) -> tuple[TokenizerModel, dict[str, Any]]:
     assert settings.vocab_size is not None
     wanted = settings.vocab_size - len(settings.special_tokens)
-    threads = _fitting_threads(budget, threads, lambda count: _native.least_memory(count, wanted), f"{wanted:,} tokens")
+    threads = fitting_threads(
+        budget, threads, lambda count: _native.least_memory(count, wanted), f"learning {wanted:,} tokens"
+    )
     try:
         learned = _native.train_bpe(
             files=corpus.files(),
@@ -162,7 +163,7 @@ def _learn_characters(
     corpus: Corpus, settings: TrainSettings, budget: Budget, threads: int | None, work_dir: Path, watch: Progress
 ) -> tuple[TokenizerModel, dict[str, Any]]:
     # A table over all of Unicode, and blocks, for each thread.
-    threads = _fitting_threads(budget, threads, lambda count: count * (9 << 20), "a table of characters each")
+    threads = fitting_threads(budget, threads, lambda count: count * (9 << 20), "counting characters")
     began = time.monotonic()
     files = corpus.files()
     if files is not None:
@@ -235,29 +236,6 @@ def _with_specials(
     specials = {name: len(tokens) + at for at, name in enumerate(settings.special_tokens)}
     name = pattern if pattern == "whole" else _native.recognise_pattern(_native.pattern_regex(pattern)) or pattern
     return TokenizerModel(tokens, merges, name, specials)
-
-
-def _fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], int], what: str) -> int:
-    """The threads to use: those asked for, or as many as there are processors and the budget has room for."""
-    if threads is not None and threads < 1:
-        raise SettingsError(f"{threads} threads do no work: give 1 or more")
-    chosen = threads or available_threads()
-    # Not available(), which is never below 0: how much is missing counts too.
-    room = budget.total - resident_memory() - budget.reserve
-    while threads is None and chosen > 1 and least(chosen) > room:
-        chosen -= 1
-    short = least(chosen) - room
-    if short > 0:
-        # Of every byte added to the budget a part goes to its reserve.
-        budget.require(
-            budget.total + short * 32 // 31 + 1,
-            {
-                "Python and what it has loaded": resident_memory(),
-                f"{chosen} thread{'s' * (chosen > 1)} learning {what}": least(chosen),
-                "what no one accounts for": budget.reserve + short // 31 + 1,
-            },
-        )
-    return chosen
 
 
 def _watch(meter: Meter, progress: Progress | None) -> Progress:

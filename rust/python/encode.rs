@@ -26,6 +26,10 @@ pub struct Shared {
 }
 
 impl Shared {
+    pub fn encoder(&self) -> &encode::Encoder {
+        &self.encoder
+    }
+
     pub fn stable_prefix_plain(&self, text: &str) -> usize {
         self.encoder.stable_prefix(text, &Specials::default(), STREAM_PIECE)
     }

@@ -1,6 +1,8 @@
 //! The Python bindings: the only folder that knows PyO3. Coarse calls, with the GIL released inside.
 
+mod clean;
 mod encode;
+mod prepare;
 mod read;
 mod train;
 
@@ -16,9 +18,17 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<encode::Encoder>()?;
     module.add_class::<encode::EncodeStream>()?;
     module.add_class::<read::Reader>()?;
+    module.add_function(wrap_pyfunction!(clean::clean_text, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
     module.add_function(wrap_pyfunction!(train::train_bpe, module)?)?;
     module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::plan_tasks, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::dedup_partitions, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::least_room, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::run_prepare_stage, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::commit_dedup_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;
     module.add_function(wrap_pyfunction!(pattern_regex, module)?)?;
     module.add_function(wrap_pyfunction!(recognise_pattern, module)?)?;
     module.add_function(wrap_pyfunction!(split_pieces, module)?)?;

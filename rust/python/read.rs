@@ -91,6 +91,7 @@ fn next_file(files: &Py<PyAny>, stash: &Stash) -> Result<Option<FileSpec>> {
         format: Format::named(&format).ok_or_else(|| unknown("format"))?,
         compression: Compression::named(&compression).ok_or_else(|| unknown("compression"))?,
         size: u64::try_from(size).ok(),
+        range: None,
         path,
     }))
 }

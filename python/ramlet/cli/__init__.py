@@ -26,7 +26,11 @@ from ramlet.errors import Interrupted, RamletError
 
 __all__ = ["main"]
 
-COMMANDS = {"tokenizer": "ramlet.cli.tokenizer"}
+COMMANDS = {
+    "tokenizer": "ramlet.cli.tokenizer",
+    "prepare": "ramlet.cli.prepare",
+    "data": "ramlet.cli.data",
+}
 """By name; the order is that of the help."""
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from ramlet.byte_alphabet import unspell
+from ramlet.byte_alphabet import BYTES_IN_ORDER, spell, unspell
 from ramlet.errors import TokenizerError
 from ramlet.formats import hub
 from ramlet.tokenizer_model import Merge, TokenizerModel, bytes_in_order
@@ -53,15 +53,13 @@ def _is_published(raw: bytes) -> bool:
 
 def _model(raw: bytes) -> TokenizerModel:
     tokens = bytes_in_order()
-    ids = {token: number for number, token in enumerate(tokens)}
+    ids = {spell(bytes([byte])): number for number, byte in enumerate(BYTES_IN_ORDER)}
     merges: list[Merge] = []
     lines = io.BytesIO(raw)  # one at a time: a list of all would leave holes in the heap
     next(lines)
     for line in lines:
-        left, right = map(unspell, line.decode().split())
-        assert left is not None
-        assert right is not None
+        left, right = line.decode().split()
         merges.append((ids[left], ids[right], len(tokens)))
         ids[left + right] = len(tokens)
-        tokens.append(left + right)
+        tokens.append(unspell(left + right))
     return TokenizerModel(tokens, merges, "gpt2", {END_OF_TEXT: len(tokens)})

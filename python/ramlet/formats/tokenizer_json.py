@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from json.encoder import encode_basestring as quoted
 from pathlib import Path
 from typing import IO, Any
 
-from ramlet.byte_alphabet import spell, unspell
+from ramlet.byte_alphabet import unspell
 from ramlet.errors import TokenizerError
-from ramlet.formats.vocab_merges import parse_merges, parse_vocab, write_merges, write_vocab
+from ramlet.formats.vocab_merges import parse_merges, parse_vocab, spelled_tokens, write_merges, write_vocab
 from ramlet.tokenizer_model import TokenizerModel
 
 __all__ = ["read", "write"]
@@ -221,22 +222,23 @@ def write(model: TokenizerModel, file: IO[str]) -> None:
         for name, setting in value.items():
             put(f"\n    {json.dumps(name)}: {json.dumps(setting, ensure_ascii=False)},")
         put('\n    "vocab": ')
-        write_vocab(_entries(model, in_vocab), put)
+        spelled = [] if model.characters else spelled_tokens(model)
+        write_vocab(_entries(model, spelled, in_vocab), put)
         put(',\n    "merges": [')
-        for number, line in enumerate(write_merges(model, merges)):
-            put(f"{',' if number else ''}\n      {json.dumps(line, ensure_ascii=False)}")
+        for number, line in enumerate(write_merges(spelled, merges)):
+            put(f"{',' if number else ''}\n      {quoted(line)}")
         put("\n    ]\n  }")
     put("\n}\n")
 
 
-def _entries(model: TokenizerModel, in_vocab: frozenset[str]) -> Iterator[tuple[str, int]]:
+def _entries(model: TokenizerModel, spelled: list[str], in_vocab: frozenset[str]) -> Iterator[tuple[str, int]]:
     """Spelled tokens with their ids, in the order of the ids."""
     if model.unknown:
         in_vocab |= {model.unknown[0]}
     for number in range(model.size):
         token = model.tokens[number] if number < len(model.tokens) else None
         if token is not None:
-            yield token.decode() if model.characters else spell(token), number
+            yield token.decode() if model.characters else spelled[number], number
         elif (name := model.apart.get(number)) in in_vocab and name is not None:
             yield name, number
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from json.encoder import encode_basestring as quoted  # as json.dumps does it, four times as fast
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ramlet.byte_alphabet import spell, unspell
 from ramlet.errors import TokenizerError
 from ramlet.tokenizer_model import Merge, TokenizerModel
 
-__all__ = ["parse_merges", "parse_vocab", "read", "write", "write_merges", "write_vocab"]
+__all__ = ["parse_merges", "parse_vocab", "read", "spelled_tokens", "write", "write_merges", "write_vocab"]
 
 
 def read(vocab: Path, merges: Path, pattern: str | None = None) -> TokenizerModel:
@@ -85,17 +86,18 @@ def write_vocab(entries: Iterable[tuple[str, int]], put: Any) -> None:
     """The vocabulary as a JSON object, one token at a time: the whole would double what it takes in memory."""
     put("{")
     for at, (name, number) in enumerate(entries):
-        put(f"{',' if at else ''}\n      {json.dumps(name, ensure_ascii=False)}: {number}")
+        put(f"{',' if at else ''}\n      {quoted(name)}: {number}")
     put("\n    }")
 
 
-def write_merges(model: TokenizerModel, merges: list[Merge]) -> Iterable[str]:
+def spelled_tokens(model: TokenizerModel) -> list[str]:
+    """Every token as files write it, by its id: merges name each a few times over."""
+    return ["" if token is None else spell(token) for token in model.tokens]
+
+
+def write_merges(spelled: list[str], merges: list[Merge]) -> Iterable[str]:
     """The merges as lines."""
-    for left, right, _ in merges:
-        first, second = model.tokens[left], model.tokens[right]
-        assert first is not None
-        assert second is not None
-        yield f"{spell(first)} {spell(second)}"
+    return (f"{spelled[left]} {spelled[right]}" for left, right, _ in merges)
 
 
 def write(model: TokenizerModel, folder: str | os.PathLike[str]) -> None:
@@ -103,11 +105,12 @@ def write(model: TokenizerModel, folder: str | os.PathLike[str]) -> None:
     _check(model)
     merges, _ = model.settled
     os.makedirs(folder, exist_ok=True)
-    entries = [(spell(token), number) for number, token in enumerate(model.tokens) if token is not None]
+    spelled = spelled_tokens(model)
+    entries = [(spelled[number], number) for number, token in enumerate(model.tokens) if token is not None]
     entries += sorted(model.specials.items(), key=lambda item: item[1])
     with replacing(Path(folder) / "merges.txt") as file:
         file.write("#version: 0.2\n")
-        file.writelines(line + "\n" for line in write_merges(model, merges))
+        file.writelines(line + "\n" for line in write_merges(spelled, merges))
     with replacing(Path(folder) / "vocab.json") as file:
         write_vocab(entries, file.write)
         file.write("\n")

@@ -1,0 +1,299 @@
+"""`ramlet prepare`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ramlet import config_values
+from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.progress import Progress, format_duration
+from ramlet.cli.tokenizer.options import Threads, note, plural, print_json, reading_notes
+from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
+from ramlet.errors import SettingsError
+from ramlet.prepare_settings import PrepareSettings, help_text
+
+UNITS = {"comparing": "hashes", "sharding": "tokens"}
+AMOUNTS = {
+    "document_bytes": config_values.size,
+    **dict.fromkeys(("min_chars", "max_chars", "min_line_chars", "max_line_chars"), config_values.count),
+    **dict.fromkeys(("min_tokens", "max_tokens", "tokens_per_shard", "pack"), config_values.count),
+}
+DEFAULTS = asdict(PrepareSettings())
+READ, CLEAN, RULES, DEDUP, OUTPUT = "Reading", "Cleaning", "Rules that drop", "Duplicates", "Output"
+
+
+def _option(name: str, panel: str, *flags: str, metavar: str | None = None) -> Any:
+    """An option that stands for the setting of this name: left out, the config or the default decides."""
+    written = flags or (f"--{name.replace('_', '-')}",)
+    default = DEFAULTS[name]
+    # A switch that is on goes by its name; what has no default says in its help what happens without it.
+    shown = name if default is True else False if default is None or default is False else str(default)
+    return typer.Option(*written, metavar=metavar, help=help_text(name), rich_help_panel=panel, show_default=shown)
+
+
+def prepare(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT... | CONFIG.yaml",
+            show_default=False,
+            help="Files, folders, globs, -, hub names or addresses (s3://...); or one config file that names them.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", "--out-dir", metavar="DIR", show_default=False, help="Folder for the dataset."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            "-m",
+            metavar="SIZE",
+            show_default="auto",
+            help="Never hold more than this: 512MB, 2GB, 2GiB, 50% or auto (60% of what is free).",
+        ),
+    ] = None,
+    threads: Threads = None,
+    append: Annotated[
+        bool | None, typer.Option("--append", help="Add to the dataset in --out, with its tokenizer.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, _option("tokenizer", OUTPUT, "--tokenizer", "-T", "--tokenization", metavar="X")
+    ] = None,
+    docs: Annotated[str | None, _option("documents", READ, "--docs", metavar="file|line")] = None,
+    doc_separator: Annotated[str | None, _option("doc_separator", READ, metavar="TEXT")] = None,
+    text_field: Annotated[str | None, _option("text_field", READ, metavar="NAME")] = None,
+    input_format: Annotated[str | None, _option("format", READ, "--input-format", metavar="text|jsonl|parquet")] = None,
+    on_error: Annotated[str | None, _option("on_error", READ, metavar="stop|skip")] = None,
+    document_bytes: Annotated[str | None, _option("document_bytes", READ, metavar="SIZE")] = None,
+    normalize: Annotated[bool | None, _option("normalize", CLEAN, "--normalize/--no-normalize")] = None,
+    collapse_blanks: Annotated[bool | None, _option("collapse_blanks", CLEAN)] = None,
+    filter_: Annotated[bool | None, _option("filter", RULES, "--filter/--no-filter")] = None,
+    min_chars: Annotated[str | None, _option("min_chars", RULES, metavar="N")] = None,
+    max_chars: Annotated[str | None, _option("max_chars", RULES, metavar="N")] = None,
+    max_symbols: Annotated[float | None, _option("max_symbols", RULES, metavar="F")] = None,
+    max_repeated: Annotated[float | None, _option("max_repeated", RULES, metavar="F")] = None,
+    max_invalid: Annotated[float | None, _option("max_invalid", RULES, metavar="F")] = None,
+    min_line_chars: Annotated[str | None, _option("min_line_chars", RULES, metavar="N")] = None,
+    max_line_chars: Annotated[str | None, _option("max_line_chars", RULES, metavar="N")] = None,
+    max_line_symbols: Annotated[float | None, _option("max_line_symbols", RULES, metavar="F")] = None,
+    min_tokens: Annotated[str | None, _option("min_tokens", RULES, metavar="N")] = None,
+    max_tokens: Annotated[str | None, _option("max_tokens", RULES, metavar="N")] = None,
+    long_documents: Annotated[str | None, _option("long_documents", RULES, metavar="split|drop")] = None,
+    dedup: Annotated[str | None, _option("dedup", DEDUP, metavar="doc|line|none")] = None,
+    no_dedup: Annotated[
+        bool, typer.Option("--no-dedup", help="The same as --dedup none.", rich_help_panel=DEDUP)
+    ] = False,
+    dedup_cache: Annotated[str | None, _option("dedup_cache", DEDUP, metavar="DIR")] = None,
+    end_token: Annotated[str | None, _option("end_token", OUTPUT, metavar="TEXT")] = None,
+    unknown: Annotated[str | None, _option("unknown", OUTPUT, metavar="error|unk")] = None,
+    val_fraction: Annotated[float | None, _option("val_fraction", OUTPUT, metavar="F")] = None,
+    tokens_per_shard: Annotated[str | None, _option("tokens_per_shard", OUTPUT, metavar="N")] = None,
+    pack: Annotated[str | None, _option("pack", OUTPUT, metavar="LENGTH")] = None,
+    output_format: Annotated[str | None, _option("output_format", OUTPUT, "--format", metavar="shards|npy")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Turn raw text into a clean, deduplicated, tokenized dataset, within a memory budget.
+
+    Every document is accounted for. The budget changes how long it takes, never a byte of the result.
+    Interrupted, the same command goes on where it was.
+
+      ramlet prepare corpus/ --out data --tokenizer gpt2 --memory 2GB
+
+      ramlet prepare more.jsonl.zst --out data --append
+
+      ramlet prepare config.yaml
+    """
+    from ramlet import config_file
+    from ramlet.prepare_dataset import prepare_to
+
+    given: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "documents": docs,
+        "doc_separator": doc_separator,
+        "text_field": text_field,
+        "format": input_format,
+        "on_error": on_error,
+        "document_bytes": document_bytes,
+        "normalize": normalize,
+        "collapse_blanks": collapse_blanks,
+        "filter": filter_,
+        "min_chars": min_chars,
+        "max_chars": max_chars,
+        "max_symbols": max_symbols,
+        "max_repeated": max_repeated,
+        "max_invalid": max_invalid,
+        "min_line_chars": min_line_chars,
+        "max_line_chars": max_line_chars,
+        "max_line_symbols": max_line_symbols,
+        "min_tokens": min_tokens,
+        "max_tokens": max_tokens,
+        "long_documents": long_documents,
+        "dedup": "none" if no_dedup else dedup,
+        "dedup_cache": dedup_cache,
+        "end_token": end_token,
+        "unknown": unknown,
+        "val_fraction": val_fraction,
+        "tokens_per_shard": tokens_per_shard,
+        "pack": pack,
+        "output_format": output_format,
+    }
+    _read_amounts(given)
+    if no_dedup and dedup not in (None, "none"):
+        raise SettingsError(f"--no-dedup and --dedup {dedup} say the opposite: leave one out")
+    config = config_file.Config("")
+    sources: list[Any] = list(inputs)
+    if len(inputs) == 1 and inputs[0].lower().endswith((".yaml", ".yml")):
+        config = config_file.load(inputs[0])
+        sources = list(config.inputs)
+        for line in config.notes:
+            note(line, quiet=quiet or json)
+        if not sources:
+            raise SettingsError(f"{inputs[0]} names no inputs: add `inputs:` or `datasets:`")
+    settings = config.prepare_settings(**given)
+    target = out or (Path(config.out) if config.out else None)
+    if target is None:
+        target = _beside(sources, settings.output_format)
+    with Meter(Budget.parse(memory or config.memory or "auto")) as meter, Progress(meter, silent=quiet or json) as bar:
+        result = prepare_to(
+            sources,
+            target,
+            settings,
+            meter=meter,
+            threads=threads or config.threads,
+            append=bool(config.append if append is None else append),
+            own_tokenizer=tokenizer is None and "tokenizer" not in config.settings,
+            shard_bytes=config.shard_bytes if tokens_per_shard is None else None,
+            progress=lambda stage, done, total: bar.update(stage, done, total or None, UNITS.get(stage, "bytes")),
+        )
+    if json:
+        print_json(
+            {
+                "path": str(result.path),
+                "already_done": result.already_done,
+                **_figures(result.manifest),
+                **result.statistics,
+            }
+        )
+        return
+    if result.already_done:
+        print(f"{result.path} already holds this dataset, from the same inputs and settings: nothing to do")
+        return
+    _report(result.manifest, result.statistics, result.path, quiet)
+    print(meter.closing_line())
+
+
+def _read_amounts(given: dict[str, Any]) -> None:
+    """`32k` and `1MiB` as the numbers that they are, as in a config."""
+    for name, read in AMOUNTS.items():
+        if given[name] is not None:
+            try:
+                given[name] = read(given[name])
+            except ValueError as error:
+                raise SettingsError(f"--{name.replace('_', '-')} {error}") from None
+
+
+def _beside(sources: list[Any], output_format: str) -> Path:
+    if output_format == "npy" and len(sources) == 1 and isinstance(sources[0], str) and Path(sources[0]).is_file():
+        return Path(sources[0]).with_suffix(".npy")
+    raise SettingsError("no folder to write to: name it with --out")
+
+
+def _figures(manifest: dict[str, Any]) -> dict[str, Any]:
+    splits = {
+        split: {key: of[key] for key in ("tokens", "documents")} | {"shards": len(of.get("shards", ()))}
+        for split, of in manifest["splits"].items()
+    }
+    return {"splits": splits, "dataset_ledger": manifest["ledger"]}
+
+
+def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, quiet: bool) -> None:
+    ledger = statistics["ledger"]
+    documents, amounts, tokens = ledger["documents"], ledger["bytes"], ledger["tokens"]
+    rows = [("documents read", documents["read"], amounts["read"])]
+    if documents["cut"]:
+        rows.append(("  parts of those that were cut", documents["cut"], None))
+    # In the order in which the rules are asked.
+    rows += [
+        (f"  dropped: {rule.replace('_', ' ')}", count, amounts["dropped"][rule])
+        for rule in DOCUMENT_RULES
+        if (count := documents["dropped"][rule])
+    ]
+    rows += [
+        (f"  lines dropped: {rule.replace('_', ' ')}", count, amounts["lines_dropped"][rule])
+        for rule in LINE_RULES
+        if (count := ledger["lines"]["dropped"][rule])
+    ]
+    if amounts["normalised"]:
+        rows.append(("  taken away by normalising", None, amounts["normalised"]))
+    rows.append(("documents kept", documents["kept"], amounts["kept"]))
+    latest = len(manifest["runs"]) - 1
+    for line in _left_out(ledger["input"]):
+        note(line, quiet=quiet)
+    if not quiet:
+        _print_table(rows)
+        for split in ("train", "val"):
+            shards = [shard for shard in manifest["splits"][split].get("shards", ()) if shard["run"] == latest]
+            made = f" in {plural(len(shards), 'shard')}" if shards else ""
+            print(f"{split:<6} {tokens[split]:>15,} tokens{made}")
+        real = tokens["train"] + tokens["val"] - tokens["end_ids"] - tokens["padding"]
+        if real > 0:
+            print(f"{ledger['characters'] / real:.2f} characters a token")
+        if manifest["packed"]:
+            packed = manifest["packed"]
+            whole = "the whole dataset: " if latest else ""
+            share = packed["padding"] / max(1, packed["sequences"] * packed["sequence_length"])
+            print(
+                f"{whole}{plural(packed['sequences'], 'sequence')} of {packed['sequence_length']:,}: "
+                f"{share:.2%} padding, "
+                f"{plural(packed['truncated_documents'], 'document')} cut"
+            )
+        for stage, used in statistics["memory"]["stages"].items():
+            print(f"  {stage:<11} {format_duration(used['seconds']):>10}   peak {format_bytes(used['peak'])}")
+    if manifest["end_id"] is None and statistics["settings"]["end_token"] is None:
+        note(
+            "the tokenizer has no token that ends a document, so nothing in the ids parts one from the next: "
+            "only the .idx files do (--end-token none says that this is meant)",
+            quiet=quiet,
+        )
+    if not tokens["val"] and manifest["val_fraction"] > 0 and manifest["splits"]["val"]["tokens"] == 0:
+        note(
+            "nothing went to validation: there are too few documents; --docs line makes more of text files", quiet=quiet
+        )
+    made = plural(tokens["train"] + tokens["val"], "token")
+    if latest:
+        in_all = sum(split["tokens"] for split in manifest["splits"].values())
+        print(f"{made} added to {path}, which has {in_all:,} now")
+    else:
+        print(f"{made} in {path}")
+
+
+def _left_out(read: dict[str, Any]) -> list[str]:
+    """What of the input never became a document, and so is in no other figure."""
+    notes = reading_notes(read)
+    if read["broken_records"]:
+        notes.append(plural(read["broken_records"], "record was skipped", "records were skipped") + ": no text to read")
+    if passed_over := sum(read["skipped_files"].values()):
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(read["skipped_files"].items()))
+        notes.append(plural(passed_over, "file was passed over", "files were passed over") + f": {reasons}")
+    return notes
+
+
+def _print_table(rows: list[tuple[str, int | None, int | None]]) -> None:
+    width = max(len(name) for name, _, _ in rows)
+    for name, count, size in rows:
+        shown = "" if count is None else f"{count:,}"
+        print(f"{name:<{width}}  {shown:>15}  {'' if size is None else format_bytes(abs(size)):>10}".rstrip())
+
+
+def add_to(root: typer.Typer) -> None:
+    """Adds the command."""
+    root.command("prepare")(prepare)

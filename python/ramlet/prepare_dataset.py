@@ -1,0 +1,390 @@
+"""The spine of `prepare`: inputs -> clean, without duplicates, tokenized, in shards.
+
+    result = prepare(["corpus/"], "data/", tokenizer="gpt2", memory="2GB")
+
+    plan      the inputs as a list of tasks, fixed by the inputs and the settings alone
+    scan      each task: read, clean, hash                          with dedup, or for a vocabulary of characters
+    settle    each partition of the hashes: what came before        with dedup
+    write     each task: read, clean, leave out, tokenize
+    assemble  the tokens of all tasks, in order, as shards
+    finish    tokenizer.json, stats.json and, last, the manifest
+
+The native core runs the tasks; every one commits its own result, so that the same command goes on where it was
+killed, and `run_part` can run any of them anywhere. The budget changes how long it takes, never a byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from ramlet import __version__, _native, prepare_tokenizer
+from ramlet.atomic_files import replacing, sync_folder
+from ramlet.budget import Budget, Meter
+from ramlet.dataset.manifest import NAME as MANIFEST
+from ramlet.encode_files import TOKEN_BYTES
+from ramlet.engines import NativeEngine
+from ramlet.errors import SettingsError
+from ramlet.prepare_folder import OutFolder
+from ramlet.prepare_manifest import build_manifest, check_same, run_ledger
+from ramlet.prepare_plan import make_plan
+from ramlet.prepare_settings import PrepareSettings
+from ramlet.staging.apart import stage_apart
+from ramlet.threads import fitting_threads
+from ramlet.tokenizer import Tokenizer
+
+__all__ = ["Prepared", "prepare", "prepare_to", "run_part"]
+
+LEAST_CACHE = 1 << 20
+CACHE_BYTES = 24 << 20
+"""The word cache: half as fast again with none, no faster with more."""
+HF_CHARACTER_BYTES = 200
+"""What HF's library takes for a character of the document that it encodes."""
+FRONT_BYTES = 1 << 20
+"""What each thread's encoder has to itself."""
+
+Inputs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Progress = Callable[[str, int, int], None]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What became of `prepare`."""
+
+    path: Path
+    """The dataset's folder, or the `.npy` file."""
+
+    manifest: Json
+    statistics: Json
+    already_done: bool
+    """Nothing was read: it held this very result."""
+
+
+def prepare(
+    inputs: Inputs,
+    out: str | os.PathLike[str],
+    *,
+    memory: Budget | str | int | None = "auto",
+    threads: int | None = None,
+    append: bool = False,
+    progress: Progress | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Prepared:
+    """Prepares a dataset from files, folders, globs, hub names or URLs, never holding more than `memory`.
+
+    The settings are those of `ramlet.prepare_settings.PrepareSettings`. With `append` the documents are added to
+    the dataset at `out`, with its own tokenizer.
+    """
+    named = None if tokenizer is None else os.fspath(tokenizer)
+    chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)
+    with Meter(Budget.parse(memory)) as meter:
+        return prepare_to(
+            inputs,
+            Path(out),
+            chosen,
+            meter=meter,
+            threads=threads,
+            append=append,
+            own_tokenizer=append and named is None,
+            progress=progress,
+        )
+
+
+def prepare_to(
+    inputs: Inputs,
+    out: Path,
+    settings: PrepareSettings,
+    *,
+    meter: Meter,
+    threads: int | None = None,
+    append: bool = False,
+    own_tokenizer: bool = False,
+    shard_bytes: int | None = None,
+    task_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """The whole way, under a meter whose budget is kept.
+
+    `own_tokenizer`: what is appended takes the dataset's. `shard_bytes` is the size of a shard where it is not known
+    in tokens. `task_bytes` is for tests: the size of a task.
+    """
+    npy = out if settings.output_format == "npy" else None
+    if npy and (append or settings.pack):
+        raise SettingsError("an npy file is one row of ids: it takes neither --append nor --pack")
+    folder = OutFolder(out.parent if npy else out, npy=npy)
+    folder.refuse_others()
+    if append and folder.manifest() is None:
+        raise SettingsError(f"there is no dataset in {out} to append to: leave --append out to make one")
+    with folder:
+        run = _Run(folder, settings, meter, threads, progress)
+        return run.whole_way(inputs, append, own_tokenizer and append, shard_bytes, task_bytes)
+
+
+def run_part(
+    out: str | os.PathLike[str],
+    stage: str,
+    index: int,
+    *,
+    memory: Budget | str | int | None = "auto",
+    threads: int = 1,
+) -> None:
+    """One part of one stage of an unfinished run, here or on any machine that sees the folder and the inputs.
+
+    A plain function of the plan in OUT/.work and an index: `scan` and `write` have as many parts as there are tasks,
+    `settle` as there are partitions. A part that is done is not done again; each stage needs all of the one before.
+    """
+    work = Path(out) / ".work"
+    budget = Budget.parse(memory)
+    engine = Tokenizer.load(work / "tokenizer.json").engine if stage == "write" else None
+    native = isinstance(engine, NativeEngine)
+    _native.run_prepare_stage(
+        work,
+        out,
+        stage,
+        encoder=engine.encoder if isinstance(engine, NativeEngine) else None,
+        encode=None if native or engine is None else lambda texts: engine.encode_batch(texts, [], threads, True),
+        memory=budget.available(),
+        threads=threads,
+        total=0,
+        progress=None,
+        part=index,
+    )
+
+
+class _Run:
+    def __init__(
+        self,
+        folder: OutFolder,
+        settings: PrepareSettings,
+        meter: Meter,
+        threads: int | None,
+        progress: Progress | None,
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.meter = meter
+        self.budget = meter.budget or Budget.parse("auto")
+        self.wanted_threads = threads
+        self.progress = progress
+        self.plan: Json = {}
+        self.inputs: Json = {}
+        self.passed_over: dict[str, int] = {}
+        self.threads = 1
+
+    def whole_way(
+        self, inputs: Inputs, append: bool, own_tokenizer: bool, shard_bytes: int | None, task_bytes: int | None
+    ) -> Prepared:
+        before = self.folder.manifest()
+        own = self.folder.out / before["tokenizer"]["file"] if before and own_tokenizer else None
+        tokenizer = prepare_tokenizer.choose(self.settings, own)
+        if shard_bytes is not None:
+            width = 4 if tokenizer is not None and tokenizer.vocab_size > 1 << 16 else 2
+            self.settings = replace(self.settings, tokens_per_shard=max(1, shard_bytes // width))
+        self.meter.stage("planning")
+        self._plan(inputs, tokenizer, before if append else None, task_bytes)
+        done = _run_of(before, self.plan["id"])
+        if before is not None and done is not None:
+            self.folder.check_whole(before)
+            noted = self.folder.plan()
+            # An append that was interrupted goes on when it is asked for again: its work is not ours to remove.
+            if noted is None or _run_of(before, noted["id"]):
+                self.folder.finish()
+            return Prepared(self.folder.npy or self.folder.out, before, {}, already_done=True)
+        if before is not None and not append:
+            raise SettingsError(
+                f"{self.folder.npy or self.folder.out} holds a dataset from other inputs or settings: "
+                "--append adds to it, or choose another folder"
+            )
+        if append and before is not None:
+            check_same(before, tokenizer, self.settings, self.plan["end_id"], self.folder.out)
+        self._resume_or_begin()
+
+        saving = Thread(target=self._try_to_save, args=[tokenizer])  # while the core reads
+        saving.start()
+        try:
+            self._find_duplicates()
+        finally:
+            saving.join()
+        tokenizer = tokenizer or self._learn_characters()
+        self._save_tokenizer(tokenizer)
+        self._write(tokenizer)
+        made = self._assemble()
+        return self._finish(tokenizer, before, made)
+
+    def _plan(self, inputs: Inputs, tokenizer: Tokenizer | None, before: Json | None, task_bytes: int | None) -> None:
+        settings = self.settings
+        names = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+        local = stage_apart(names, self.folder.work / "staged", reading=settings, progress=self.progress)
+        planned = make_plan(self.folder, settings, tokenizer, local, before=before, task_bytes=task_bytes)
+        self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
+        least = _native.least_room(json.dumps(self.plan)) + FRONT_BYTES
+        engine = LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
+        if tokenizer is not None and tokenizer.kind == "hf":
+            engine += HF_CHARACTER_BYTES * settings.largest_document
+        self.threads = fitting_threads(
+            self.budget, self.wanted_threads, lambda count: count * least + engine, "at work, with the encoder"
+        )
+
+    def _resume_or_begin(self) -> None:
+        noted = self.folder.plan()
+        # Of a vocabulary that is learned on the way, these are known only then.
+        learned = {"end_id": None, "wide": False} if self.plan["characters"] else {}
+        if noted is not None and {**noted, **learned} == self.plan:
+            self.plan = noted
+        else:
+            self.folder.begin(self.plan)
+
+    # -- stages
+
+    def _find_duplicates(self) -> None:
+        if self.plan["unit"] or self.plan["characters"]:
+            self._run_stage("scan", "scanning", self.inputs["bytes"])
+        if self.plan["unit"]:
+            units = sum(note["units"] for note in self.folder.notes("scan", self.plan["tasks"]))
+            self._run_stage("settle", "comparing", units)
+
+    def _learn_characters(self) -> Tokenizer:
+        notes = self.folder.notes("scan", self.plan["tasks"])
+        found = {character for note in notes for character in note["characters"]}
+        tokenizer = prepare_tokenizer.from_characters(self.settings, found)
+        self.plan["end_id"] = next(iter(tokenizer.special_tokens.values()), None)
+        self.plan["wide"] = tokenizer.vocab_size > 1 << 16
+        self.folder.save(self.plan)
+        return tokenizer
+
+    def _try_to_save(self, tokenizer: Tokenizer | None) -> None:
+        with suppress(Exception):  # it fails again where it is heard
+            self._save_tokenizer(tokenizer)
+
+    def _save_tokenizer(self, tokenizer: Tokenizer | None) -> None:
+        path = self.folder.work / "tokenizer.json"
+        if tokenizer is not None and not path.exists():
+            tokenizer.save(path, format="json")
+
+    def _write(self, tokenizer: Tokenizer) -> None:
+        tokenizer.limit_cache(min(max(self.budget.available() // 4, LEAST_CACHE), CACHE_BYTES))
+        engine = tokenizer.engine
+        if isinstance(engine, NativeEngine):
+            self._run_stage("write", "tokenizing", self.inputs["bytes"], encoder=engine.encoder)
+        else:
+            self._run_stage(
+                "write",
+                "tokenizing",
+                self.inputs["bytes"],
+                encode=lambda texts: engine.encode_batch(texts, [], self.threads, True),
+            )
+
+    def _run_stage(
+        self,
+        stage: str,
+        name: str,
+        total: int,
+        encoder: _native.Encoder | None = None,
+        encode: Callable[[list[str]], Any] | None = None,
+    ) -> None:
+        self.meter.stage(name)
+        # The word cache fills as text comes, so it is not resident yet.
+        cache = CACHE_BYTES + self.threads * FRONT_BYTES if encoder is not None else 0
+        room = self.budget.available()
+        _native.run_prepare_stage(
+            self.folder.work,
+            self.folder.out,
+            stage,
+            encoder=encoder,
+            encode=encode,
+            memory=room - min(cache, room // 3),
+            threads=self.threads,
+            total=total,
+            progress=self._told(name),
+        )
+
+    def _assemble(self) -> Json:
+        self.meter.stage("sharding")
+        made = _native.assemble_shards(
+            self.folder.work,
+            self.folder.out,
+            pack=self.settings.pack,
+            npy=self.folder.npy,
+            threads=self.threads,
+            progress=self._told("sharding"),
+        )
+        found: Json = json.loads(made)
+        return found
+
+    def _told(self, name: str) -> Progress | None:
+        progress = self.progress
+        return None if progress is None else lambda _, done, total: progress(name, done, total)
+
+    # -- finish
+
+    def _finish(self, tokenizer: Tokenizer, before: Json | None, made: Json) -> Prepared:
+        settings, plan, out = self.settings, self.plan, self.folder.out
+        notes = self.folder.notes("tokens", plan["tasks"])
+        packed = {**made, "sequence_length": settings.pack} if settings.pack else None
+        if self.folder.npy:
+            tokens = {"tokens": made["tokens"], "documents": sum(note["train"]["documents"] for note in notes)}
+            shards = [{"file": f"train/{self.folder.npy.name}", **tokens}]
+        else:
+            shards = made["shards"]
+        ledger = run_ledger(notes, shards, packed, self.passed_over)
+        name = self.folder.npy.name + ".tokenizer.json" if self.folder.npy else "tokenizer.json"
+        facts = {
+            "dtype": "uint32" if plan["wide"] else "uint16",
+            "vocab_size": tokenizer.vocab_size,
+            "tokenizer": {
+                "file": name,
+                "fingerprint": tokenizer.fingerprint,
+                "kind": tokenizer.kind,
+                "name": settings.tokenizer,
+            },
+            "end_id": plan["end_id"],
+            "max_tokens": settings.max_tokens,
+            "tokens_per_shard": settings.tokens_per_shard,
+            "val_fraction": plan["val_fraction"],
+        }
+        run = {"id": plan["id"], "settings": asdict(settings), "inputs": self.inputs}
+        manifest = build_manifest(
+            before=before, facts=facts, shards=shards, packed=packed, ledger=ledger, notes=notes, run=run
+        )
+        self.meter.stage("finishing")
+        statistics = {
+            "ramlet": __version__,
+            "settings": asdict(settings),
+            "threads": self.threads,
+            "ledger": ledger,
+            "memory": self.meter.summary(),
+        }
+        if before is None:
+            with replacing(out / name, binary=True) as file:
+                file.write((self.folder.work / "tokenizer.json").read_bytes())
+        if plan["cache"]:
+            _native.commit_dedup_cache(self.folder.work, out)
+        if self.folder.npy:
+            for split in manifest["splits"].values():
+                split.pop("shards")
+            self._write_json(self.folder.npy.with_name(self.folder.npy.name + ".json"), manifest)
+        else:
+            self._write_json(out / "stats.json", statistics)
+            self._write_json(out / MANIFEST, manifest)
+        self.folder.finish()
+        return Prepared(self.folder.npy or out, manifest, statistics, already_done=False)
+
+    @staticmethod
+    def _write_json(path: Path, content: Json) -> None:
+        with replacing(path) as file:
+            json.dump(content, file, ensure_ascii=False, indent=1)
+            file.write("\n")
+        sync_folder(path.parent)
+
+
+def _run_of(manifest: Json | None, identity: str) -> Json | None:
+    runs: list[Json] = (manifest or {}).get("runs", [])
+    return next((run for run in runs if run["id"] == identity), None)

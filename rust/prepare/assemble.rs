@@ -1,0 +1,222 @@
+//! The tokens of all tasks, in order -> shards.
+//!
+//! How documents fall into shards follows from their lengths alone. It is laid out first, in one pass over the
+//! documents' ends; then every shard is copied together by itself, on any thread, and noted when it is whole.
+
+use super::shard::{ShardRecord, ShardWriter, known};
+use super::tokens::{Candidate, Ends, Ids, TaskTokens, finished};
+use super::{Job, Split};
+use crate::atomic::{NewFile, sync_folder};
+use crate::crew::{Progress, Watch, crew};
+use crate::error::{Error, Result};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Consecutive documents of one task's split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub task: u32,
+    /// The file they are in; it differs from where they go for one document at the most.
+    pub from: Split,
+    pub documents: Range<u64>,
+    pub tokens: Range<u64>,
+}
+
+struct Shard {
+    split: Split,
+    number: u64,
+    extents: Vec<Extent>,
+    tokens: u64,
+}
+
+/// The documents of one split, in order, wherever they are.
+pub struct Stream<'a> {
+    job: &'a Job,
+    tasks: &'a [TaskTokens],
+    split: Split,
+    /// The train document that goes to validation where no other did: its task and its pieces.
+    moved: Option<(u32, Range<u64>)>,
+}
+
+impl<'a> Stream<'a> {
+    pub fn new(job: &'a Job, tasks: &'a [TaskTokens], split: Split) -> Self {
+        Stream { job, tasks, split, moved: moved(job, tasks) }
+    }
+
+    /// Calls `each` with every document as an extent of its own.
+    pub fn for_each(&self, mut each: impl FnMut(Extent) -> Result<()>) -> Result<()> {
+        if let (Split::Val, Some((task, pieces))) = (self.split, &self.moved) {
+            return pieces.clone().try_for_each(|piece| each(self.extent(*task, Split::Train, piece)?));
+        }
+        let is_moved = |task: u32, document: u64| {
+            self.moved.as_ref().is_some_and(|(of, pieces)| *of == task && pieces.contains(&document))
+        };
+        for (task, written) in self.tasks.iter().enumerate() {
+            let task = task as u32;
+            if written.of(self.split).documents == 0 {
+                continue;
+            }
+            let mut ends = Ends::open(self.job, task, self.split, 0)?;
+            let (mut start, mut document) = (0, 0);
+            while let Some(end) = ends.next_end()? {
+                if !is_moved(task, document) {
+                    each(Extent {
+                        task,
+                        from: self.split,
+                        documents: document..document + 1,
+                        tokens: start..end,
+                    })?;
+                }
+                (start, document) = (end, document + 1);
+            }
+            if document != written.of(self.split).documents {
+                return Err(Error::Invalid(format!(
+                    "{} was changed from outside: remove {} and run the same command again",
+                    super::tokens::path(self.job, task, self.split, "ends").display(),
+                    self.job.work.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn extent(&self, task: u32, from: Split, document: u64) -> Result<Extent> {
+        let end_of = |document: u64| {
+            let end = Ends::open(self.job, task, from, document)?.next_end()?;
+            end.ok_or_else(|| Error::Invalid(format!("task {task} has no document {document}")))
+        };
+        let start = if document == 0 { 0 } else { end_of(document - 1)? };
+        Ok(Extent { task, from, documents: document..document + 1, tokens: start..end_of(document)? })
+    }
+}
+
+/// With few documents the hash may send none to validation; then the nearest to it goes, so that there is one.
+fn moved(job: &Job, tasks: &[TaskTokens]) -> Option<(u32, Range<u64>)> {
+    let count = |split| tasks.iter().map(|task| task.of(split).documents).sum::<u64>();
+    if job.plan.val_fraction <= 0.0 || job.plan.appends || count(Split::Val) > 0 {
+        return None;
+    }
+    let nearest = |(task, tokens): (usize, &TaskTokens)| {
+        tokens.candidate.map(|Candidate { hash, document, pieces }| (hash, task as u32, document, pieces))
+    };
+    let (_, task, document, pieces) = tasks.iter().enumerate().filter_map(nearest).min()?;
+    // Where it is the only document it stays.
+    (count(Split::Train) > pieces).then_some((task, document..document + pieces))
+}
+
+fn lay_out(job: &Job, tasks: &[TaskTokens]) -> Result<Vec<Shard>> {
+    let mut shards: Vec<Shard> = Vec::new();
+    for split in Split::ALL {
+        let first = shards.len();
+        Stream::new(job, tasks, split).for_each(|document| {
+            let tokens = document.tokens.end - document.tokens.start;
+            let full = match &shards[first..] {
+                [] => true,
+                [.., last] => last.tokens + tokens > job.plan.tokens_per_shard,
+            };
+            if full {
+                let number = job.plan.first_shard(split) + (shards.len() - first) as u64;
+                shards.push(Shard { split, number, extents: Vec::new(), tokens: 0 });
+            }
+            let shard = shards.last_mut().expect("there is one now");
+            shard.tokens += tokens;
+            match shard.extents.last_mut() {
+                Some(last)
+                    if (last.task, last.from) == (document.task, document.from)
+                        && last.documents.end == document.documents.start =>
+                {
+                    last.documents.end = document.documents.end;
+                    last.tokens.end = document.tokens.end;
+                }
+                _ => shard.extents.push(document),
+            }
+            Ok(())
+        })?;
+    }
+    Ok(shards)
+}
+
+/// Writes all shards and returns their records, train before val, in order.
+pub fn assemble(
+    job: &Job,
+    threads: usize,
+    progress: &Progress,
+    watch: &mut Watch<'_>,
+) -> Result<Vec<ShardRecord>> {
+    let tasks = finished(job)?;
+    let shards = lay_out(job, &tasks)?;
+    let total: u64 = shards.iter().map(|shard| shard.tokens).sum();
+    progress.total.store(total, Relaxed);
+    for split in Split::ALL {
+        let folder = job.out.join(split.name());
+        std::fs::create_dir_all(&folder).map_err(|error| Error::write(&folder, error))?;
+    }
+    let next = AtomicUsize::new(0);
+    let parts = crew(threads.min(shards.len()).max(1), progress, watch, |_| {
+        let mut records = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Relaxed);
+            let Some(shard) = shards.get(n) else { return Ok(records) };
+            progress.check()?;
+            records.push((n, write_shard(job, shard, progress)?));
+        }
+    })?;
+    let mut records: Vec<(usize, ShardRecord)> = parts.into_iter().flatten().collect();
+    records.sort_by_key(|(n, _)| *n);
+    Ok(records.into_iter().map(|(_, record)| record).collect())
+}
+
+fn write_shard(job: &Job, shard: &Shard, progress: &Progress) -> Result<ShardRecord> {
+    if let Some(record) = known(job, shard.split, shard.number) {
+        progress.done.fetch_add(shard.tokens, Relaxed);
+        return Ok(record);
+    }
+    let mut writer = ShardWriter::create(job, shard.split, shard.number)?;
+    for extent in &shard.extents {
+        let base = writer.tokens();
+        Ids::open(job, extent.task, extent.from)?.copy(extent.tokens.clone(), |bytes| {
+            progress.check()?;
+            progress.done.fetch_add((bytes.len() / job.plan.width()) as u64, Relaxed);
+            writer.push(bytes)
+        })?;
+        let mut ends = Ends::open(job, extent.task, extent.from, extent.documents.start)?;
+        for _ in extent.documents.clone() {
+            let end = ends.next_end()?.expect("laid out from the same file");
+            writer.end_document_at(base + end - extent.tokens.start)?;
+        }
+    }
+    writer.commit()
+}
+
+/// All ids of the train split as one NumPy file, and how many there are.
+pub fn assemble_npy(job: &Job, path: &std::path::Path, progress: &Progress) -> Result<u64> {
+    let tasks = finished(job)?;
+    let total: u64 = tasks.iter().map(|task| task.train.tokens).sum();
+    progress.total.store(total, Relaxed);
+    let mut file = NewFile::create(path)?;
+    file.write(&npy_header(total, job.plan.width()))?;
+    for task in 0..job.plan.tasks {
+        let tokens = tasks[task as usize].train.tokens;
+        Ids::open(job, task, Split::Train)?.copy(0..tokens, |bytes| {
+            progress.check()?;
+            progress.done.fetch_add((bytes.len() / job.plan.width()) as u64, Relaxed);
+            file.write(bytes)
+        })?;
+    }
+    file.commit()?;
+    sync_folder(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref()))?;
+    Ok(total)
+}
+
+/// Version 1.0 of NumPy's format; the array begins at a multiple of 64 bytes.
+fn npy_header(length: u64, width: usize) -> Vec<u8> {
+    let mut text = format!("{{'descr': '<u{width}', 'fortran_order': False, 'shape': ({length},), }}");
+    while (10 + text.len() + 1) % 64 != 0 {
+        text.push(' ');
+    }
+    text.push('\n');
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend((text.len() as u16).to_le_bytes());
+    header.extend(text.bytes());
+    header
+}

@@ -1,0 +1,116 @@
+//! One shard, being written: ids, where its documents end, and a checksum of each.
+
+use super::{Job, Split};
+use crate::atomic::{NewFile, commit_note, sync_folder};
+use crate::error::Result;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use xxhash_rust::xxh64::Xxh64;
+
+/// As the manifest lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardRecord {
+    pub file: String,
+    pub index: String,
+    pub tokens: u64,
+    pub documents: u64,
+    pub bytes: u64,
+    pub xxh64: String,
+    pub index_xxh64: String,
+}
+
+pub struct ShardWriter {
+    record: ShardRecord,
+    ids: Summed,
+    ends: Summed,
+    width: u64,
+    folder: PathBuf,
+    note: PathBuf,
+}
+
+struct Summed {
+    file: NewFile,
+    sum: Xxh64,
+    bytes: u64,
+}
+
+impl Summed {
+    fn create(job: &Job, name: &str) -> Result<Summed> {
+        Ok(Summed { file: NewFile::create(&job.out.join(name))?, sum: Xxh64::new(0), bytes: 0 })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sum.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.file.write(bytes)
+    }
+
+    fn commit(self) -> Result<String> {
+        self.file.commit()?;
+        Ok(format!("{:016x}", self.sum.digest()))
+    }
+}
+
+/// Where it is noted that a shard is whole.
+fn note(job: &Job, split: Split, number: u64) -> PathBuf {
+    job.work.join("shards").join(format!("{}_{number:05}.json", split.name()))
+}
+
+/// The record of a shard that an interrupted run had finished.
+pub fn known(job: &Job, split: Split, number: u64) -> Option<ShardRecord> {
+    let record: ShardRecord = serde_json::from_slice(&std::fs::read(note(job, split, number)).ok()?).ok()?;
+    let is = |name: &str, bytes: u64| {
+        std::fs::metadata(job.out.join(name)).is_ok_and(|metadata| metadata.len() == bytes)
+    };
+    let whole = is(&record.file, record.bytes) && is(&record.index, record.documents * 8);
+    whole.then_some(record)
+}
+
+impl ShardWriter {
+    pub fn create(job: &Job, split: Split, number: u64) -> Result<ShardWriter> {
+        let name = |ending: &str| format!("{}/shard_{number:05}.{ending}", split.name());
+        let (file, index) = (name("bin"), name("idx"));
+        Ok(ShardWriter {
+            ids: Summed::create(job, &file)?,
+            ends: Summed::create(job, &index)?,
+            record: ShardRecord {
+                file,
+                index,
+                tokens: 0,
+                documents: 0,
+                bytes: 0,
+                xxh64: String::new(),
+                index_xxh64: String::new(),
+            },
+            width: job.plan.width() as u64,
+            folder: job.out.join(split.name()),
+            note: note(job, split, number),
+        })
+    }
+
+    pub fn tokens(&self) -> u64 {
+        self.ids.bytes / self.width
+    }
+
+    /// `ids` as bytes, little-endian.
+    pub fn push(&mut self, ids: &[u8]) -> Result<()> {
+        self.ids.write(ids)
+    }
+
+    /// A document ends before the id with this number.
+    pub fn end_document_at(&mut self, end: u64) -> Result<()> {
+        self.record.documents += 1;
+        self.ends.write(&end.to_le_bytes())
+    }
+
+    /// The shard gets its names, and then a note that says that it is whole.
+    pub fn commit(mut self) -> Result<ShardRecord> {
+        self.record.tokens = self.tokens();
+        self.record.bytes = self.ids.bytes;
+        self.record.xxh64 = self.ids.commit()?;
+        self.record.index_xxh64 = self.ends.commit()?;
+        sync_folder(&self.folder)?;
+        commit_note(&self.note, &serde_json::to_vec(&self.record).expect("plain data"))?;
+        Ok(self.record)
+    }
+}

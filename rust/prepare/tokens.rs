@@ -1,0 +1,189 @@
+//! What the tasks wrote, before it becomes shards: for each split the ids and where documents end in them.
+
+use super::Job;
+use crate::atomic::NewFile;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    Train,
+    Val,
+}
+
+impl Split {
+    pub const ALL: [Split; 2] = [Split::Train, Split::Val];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Split::Train => "train",
+            Split::Val => "val",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    pub tokens: u64,
+    pub documents: u64,
+}
+
+/// The document of the train split that would be the first to go to validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Candidate {
+    pub hash: u64,
+    /// Its first piece, and how many there are: a document that was divided for its tokens goes whole.
+    pub document: u64,
+    pub pieces: u64,
+}
+
+/// What the note of a finished task says, of what the assembly needs.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TaskTokens {
+    pub train: Written,
+    pub val: Written,
+    pub candidate: Option<Candidate>,
+}
+
+impl TaskTokens {
+    pub fn of(&self, split: Split) -> Written {
+        match split {
+            Split::Train => self.train,
+            Split::Val => self.val,
+        }
+    }
+}
+
+pub fn path(job: &Job, task: u32, split: Split, ending: &str) -> PathBuf {
+    job.work.join("tokens").join(format!("{task:06}.{}.{ending}", split.name()))
+}
+
+/// Ids of one split of one task, being written.
+pub struct TokenWriter {
+    ids: NewFile,
+    ends: NewFile,
+    written: Written,
+    width: usize,
+}
+
+impl TokenWriter {
+    pub fn create(job: &Job, task: u32, split: Split) -> Result<Self> {
+        Ok(TokenWriter {
+            ids: NewFile::create(&path(job, task, split, "ids"))?,
+            ends: NewFile::create(&path(job, task, split, "ends"))?,
+            written: Written::default(),
+            width: job.plan.width(),
+        })
+    }
+
+    /// `ids` as bytes, little-endian.
+    pub fn push(&mut self, ids: &[u8]) -> Result<()> {
+        self.written.tokens += (ids.len() / self.width) as u64;
+        self.ids.write(ids)
+    }
+
+    pub fn end_document(&mut self) -> Result<()> {
+        self.written.documents += 1;
+        self.ends.write(&self.written.tokens.to_le_bytes())
+    }
+
+    pub fn documents(&self) -> u64 {
+        self.written.documents
+    }
+
+    pub fn commit(self) -> Result<Written> {
+        self.ids.commit()?;
+        self.ends.commit()?;
+        Ok(self.written)
+    }
+}
+
+/// Where documents end in a task's split, from document `first` on, read a block at a time.
+pub struct Ends {
+    path: PathBuf,
+    file: File,
+    offset: u64,
+    buffer: Vec<u8>,
+    at: usize,
+}
+
+const BLOCK: usize = 64 << 10;
+
+impl Ends {
+    pub fn open(job: &Job, task: u32, split: Split, first: u64) -> Result<Ends> {
+        let path = path(job, task, split, "ends");
+        let file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+        Ok(Ends { path, file, offset: first * 8, buffer: Vec::new(), at: 0 })
+    }
+
+    pub fn next_end(&mut self) -> Result<Option<u64>> {
+        if self.at == self.buffer.len() {
+            self.buffer.resize(BLOCK, 0);
+            let read = self
+                .file
+                .read_at(&mut self.buffer, self.offset)
+                .map_err(|error| Error::io(&self.path, error))?;
+            self.buffer.truncate(read / 8 * 8);
+            self.offset += self.buffer.len() as u64;
+            self.at = 0;
+            if self.buffer.is_empty() {
+                return Ok(None);
+            }
+        }
+        let end = u64::from_le_bytes(self.buffer[self.at..self.at + 8].try_into().expect("eight bytes"));
+        self.at += 8;
+        Ok(Some(end))
+    }
+}
+
+/// The ids of a task's split.
+pub struct Ids {
+    path: PathBuf,
+    file: File,
+    width: u64,
+}
+
+impl Ids {
+    pub fn open(job: &Job, task: u32, split: Split) -> Result<Ids> {
+        let path = path(job, task, split, "ids");
+        let file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+        Ok(Ids { path, file, width: job.plan.width() as u64 })
+    }
+
+    /// Hands out the bytes of `tokens`, a block at a time.
+    pub fn copy(
+        &self,
+        tokens: std::ops::Range<u64>,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = [0u8; BLOCK];
+        let (mut at, end) = (tokens.start * self.width, tokens.end * self.width);
+        while at < end {
+            let want = BLOCK.min((end - at) as usize);
+            self.file.read_exact_at(&mut buffer[..want], at).map_err(|error| Error::io(&self.path, error))?;
+            each(&buffer[..want])?;
+            at += want as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The notes of all tasks.
+pub fn finished(job: &Job) -> Result<Vec<TaskTokens>> {
+    (0..job.plan.tasks)
+        .map(|task| {
+            let path = job.note("tokens", task);
+            let mut text = String::new();
+            File::open(&path)
+                .and_then(|mut file| file.read_to_string(&mut text))
+                .map_err(|error| Error::io(&path, error))?;
+            serde_json::from_str(&text)
+                .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))
+        })
+        .collect()
+}

@@ -1,0 +1,276 @@
+//! The second reading: what is kept becomes tokens.
+
+use super::known::Known;
+use super::ledger::{DUPLICATE, Ledger, Origin, TOO_FEW_TOKENS, TOO_MANY_TOKENS};
+use super::read::{Pace, TaskFiles};
+use super::scan::{Content, drops, is_blank};
+use super::tokens::{Candidate, TokenWriter};
+use super::{Encoding, Job, Plan, Room, Split};
+use crate::atomic::commit_note;
+use crate::clean::{Cleaner, Dropped, Verdict};
+use crate::crew::Progress;
+use crate::dedup::{Drops, Unit};
+use crate::encode::Id;
+use crate::error::{Error, Result};
+use serde_json::json;
+use xxhash_rust::xxh3::xxh3_128;
+
+pub fn write<I: Id>(
+    job: &Job,
+    index: u32,
+    encoding: &Encoding<'_>,
+    room: &Room,
+    threads: usize,
+    progress: &Progress,
+) -> Result<()> {
+    let plan = &job.plan;
+    let mut survivors = Survivors::load(job, index)?;
+    let mut cleaner = Cleaner::new(plan.clean.clone());
+    let files = TaskFiles::open(job, index, room, progress)?;
+    let mut reader = files.read(progress);
+    let mut pace = Pace::default();
+    let mut output = Output::<I>::create(job, index)?;
+    let mut batch = Texts::default();
+    let mut content = Content::default();
+    let mut known = Known::open(job, index)?;
+    let mut documents = 0;
+    while let Some(document) = reader.next()? {
+        let bytes = document.text.len();
+        documents += u64::from(document.part == 0);
+        output.ledger.read(bytes, document.part > 0);
+        let origin = Origin { path: files.path(), document: document.document };
+        let mut dropped = Dropped::default();
+        let verdict = match known.as_mut().map(|known| known.next_of(document.text)).transpose()?.flatten() {
+            Some(text) => Verdict::Keep(text),
+            None => cleaner.clean(document.text, &mut dropped),
+        };
+        output.ledger.lines(&dropped);
+        match verdict {
+            Verdict::Drop { rule, text } => output.ledger.dropped(rule, text.len(), text, &origin),
+            Verdict::Keep(text) => {
+                let hash = xxh3_128(text.as_bytes());
+                content.add(hash);
+                let start = batch.text.len();
+                match survivors.append(text, &mut batch.text, &mut output.ledger)? {
+                    Survived::Some => batch.documents.push(Text { start, hash: hash as u64, origin }),
+                    Survived::None { bytes } => output.ledger.dropped(DUPLICATE, bytes, text, &origin),
+                }
+            }
+        }
+        if batch.text.len() >= room.block_bytes {
+            output.encode(&mut batch, encoding, threads, progress)?;
+        }
+        if pace.is_due(bytes) {
+            reader.tell()?;
+        }
+    }
+    output.encode(&mut batch, encoding, threads, progress)?;
+    reader.tell()?;
+    if matches!(survivors, Survivors::Of { content: scanned, .. } if scanned != content) {
+        return Err(Error::Changed {
+            path: files.path().as_ref().into(),
+            what: "or an input before it is not what it was when it was first read".into(),
+        });
+    }
+    let counters = files.counters();
+    output.ledger.empty(counters.documents.saturating_sub(documents));
+    output.commit(index, &json!(counters))
+}
+
+/// Documents that wait to be encoded together.
+#[derive(Default)]
+struct Texts {
+    text: String,
+    documents: Vec<Text>,
+}
+
+struct Text {
+    start: usize,
+    /// Of the document before duplicate lines were taken out: it decides the split.
+    hash: u64,
+    origin: Origin,
+}
+
+impl Texts {
+    fn range(&self, n: usize) -> std::ops::Range<usize> {
+        let end = self.documents.get(n + 1).map_or(self.text.len(), |next| next.start);
+        self.documents[n].start..end
+    }
+}
+
+/// Leaves out what came before. Units are numbered as they were when they were hashed.
+enum Survivors {
+    All,
+    Of { unit: Unit, drops: Drops, next: u64, content: Content, most_blank_lines: usize },
+}
+
+enum Survived {
+    Some,
+    /// Nothing; `bytes` of it are still to be accounted for.
+    None {
+        bytes: usize,
+    },
+}
+
+impl Survivors {
+    fn load(job: &Job, index: u32) -> Result<Survivors> {
+        let Some(unit) = job.plan.unit else { return Ok(Survivors::All) };
+        let (drops, content) = drops(job, index)?;
+        // Where text is normalised, taking lines out must not leave heaps of blank ones.
+        let most_blank_lines = if job.plan.clean.normalise { 2 } else { usize::MAX };
+        Ok(Survivors::Of { unit, drops, next: 0, content, most_blank_lines })
+    }
+
+    fn append(&mut self, text: &str, out: &mut String, ledger: &mut Ledger) -> Result<Survived> {
+        let Survivors::Of { unit, drops, next, most_blank_lines, .. } = self else {
+            out.push_str(text);
+            return Ok(Survived::Some);
+        };
+        let mut is_dropped = || {
+            *next += 1;
+            drops.contains(*next - 1)
+        };
+        if *unit == Unit::Document {
+            if is_dropped()? {
+                return Ok(Survived::None { bytes: text.len() });
+            }
+            out.push_str(text);
+            return Ok(Survived::Some);
+        }
+        let start = out.len();
+        let (mut dropped, mut blank_lines) = (0, 0);
+        for line in text.split('\n') {
+            if is_blank(line) {
+                // Blank lines that nothing stands before any more separate nothing.
+                if out.len() == start || blank_lines == *most_blank_lines {
+                    continue;
+                }
+                blank_lines += 1;
+            } else if is_dropped()? {
+                dropped += 1;
+                continue;
+            } else {
+                blank_lines = 0;
+            }
+            out.push_str(line);
+            out.push('\n');
+        }
+        if dropped == 0 {
+            out.truncate(start);
+            out.push_str(text);
+            return Ok(Survived::Some);
+        }
+        let kept = out[start..].trim_end_matches('\n').len();
+        out.truncate(start + kept);
+        ledger.duplicate_lines(dropped, text.len() - kept);
+        Ok(if kept > 0 { Survived::Some } else { Survived::None { bytes: 0 } })
+    }
+}
+
+/// What a task writes.
+struct Output<'a, I> {
+    job: &'a Job,
+    ledger: Ledger,
+    train: TokenWriter,
+    val: TokenWriter,
+    candidate: Option<Candidate>,
+    /// Documents by the logarithm of their length.
+    lengths: [u64; 64],
+    bytes: Vec<u8>,
+    ids: std::marker::PhantomData<I>,
+}
+
+impl<'a, I: Id> Output<'a, I> {
+    fn create(job: &'a Job, index: u32) -> Result<Self> {
+        Ok(Output {
+            job,
+            ledger: Ledger::default(),
+            train: TokenWriter::create(job, index, Split::Train)?,
+            val: TokenWriter::create(job, index, Split::Val)?,
+            candidate: None,
+            lengths: [0; 64],
+            bytes: Vec::new(),
+            ids: std::marker::PhantomData,
+        })
+    }
+
+    fn encode(
+        &mut self,
+        batch: &mut Texts,
+        encoding: &Encoding<'_>,
+        threads: usize,
+        progress: &Progress,
+    ) -> Result<()> {
+        let texts: Vec<&str> = (0..batch.documents.len()).map(|n| &batch.text[batch.range(n)]).collect();
+        let encoded = encoding.encode::<I>(&texts, threads, progress)?;
+        let mut start = 0;
+        for (n, &end) in encoded.ends.iter().enumerate() {
+            self.document(texts[n], &batch.documents[n], &encoded.ids[start..end as usize])?;
+            start = end as usize;
+        }
+        batch.documents.clear();
+        batch.text.clear();
+        Ok(())
+    }
+
+    fn document(&mut self, text: &str, of: &Text, ids: &[I]) -> Result<()> {
+        let plan = &self.job.plan;
+        let length = ids.len() as u64;
+        let too_long = plan.max_tokens > 0 && length > plan.max_tokens;
+        let dropped = if length < plan.min_tokens.max(1) {
+            Some(TOO_FEW_TOKENS)
+        } else {
+            (too_long && !plan.split_long).then_some(TOO_MANY_TOKENS)
+        };
+        if let Some(rule) = dropped {
+            self.ledger.dropped(rule, text.len(), text, &of.origin);
+            return Ok(());
+        }
+        let split = split_of(plan, of.hash);
+        let writer = match split {
+            Split::Train => &mut self.train,
+            Split::Val => &mut self.val,
+        };
+        let most = if too_long { plan.max_tokens as usize } else { ids.len() };
+        if split == Split::Train {
+            let pieces = ids.len().div_ceil(most) as u64;
+            let candidate = Candidate { hash: of.hash, document: writer.documents(), pieces };
+            self.candidate = self.candidate.into_iter().chain([candidate]).min();
+        }
+        let mut pieces = 0;
+        for piece in ids.chunks(most) {
+            self.bytes.clear();
+            I::append_bytes(piece, &mut self.bytes);
+            if let Some(end) = plan.end_id {
+                I::append_bytes(&[I::from_u32(end)], &mut self.bytes);
+            }
+            writer.push(&self.bytes)?;
+            writer.end_document()?;
+            self.lengths[piece.len().ilog2() as usize] += 1;
+            pieces += 1;
+        }
+        let end_ids = if plan.end_id.is_some() { pieces } else { 0 };
+        self.ledger.kept(text.len(), text.chars().count(), pieces, end_ids);
+        Ok(())
+    }
+
+    fn commit(self, index: u32, input: &serde_json::Value) -> Result<()> {
+        let longest = self.lengths.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+        let note = json!({
+            "train": self.train.commit()?,
+            "val": self.val.commit()?,
+            "candidate": self.candidate,
+            "ledger": self.ledger.to_json(),
+            "examples": self.ledger.examples(),
+            "lengths": self.lengths[..longest],
+            "input": input,
+        });
+        commit_note(&self.job.note("tokens", index), note.to_string().as_bytes())
+    }
+}
+
+fn split_of(plan: &Plan, hash: u64) -> Split {
+    // 2^64 as a float; a fraction is below 1, so the product fits.
+    let limit = (plan.val_fraction * 18_446_744_073_709_551_616.0) as u64;
+    if hash < limit { Split::Val } else { Split::Train }
+}
