@@ -56,7 +56,7 @@ def test_the_budget_and_the_sources_are_light() -> None:
 
 
 @linux
-@pytest.mark.parametrize("arguments", [["--version"], ["tokenizer", "--help"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["tokenizer", "--help"], ["data", "--help"]])
 def test_commands_are_light(arguments: list[str]) -> None:
     """What the frame takes of a 128 MB budget before a command has done anything."""
     seconds, rss, modules = probe(f"from ramlet.cli import main; assert main({arguments!r}) == 0")
@@ -69,7 +69,10 @@ def test_public_names() -> None:
     assert set(ramlet.__all__) == {
         "__version__",
         "Budget",
+        "Dataset",
+        "DatasetError",
         "Meter",
+        "Prepared",
         "Tokenizer",
         "RamletError",
         "BudgetError",
@@ -80,6 +83,7 @@ def test_public_names() -> None:
         "TokenizerError",
         "DiskFull",
         "Interrupted",
+        "prepare",
     }
     assert dir(ramlet) == sorted(ramlet.__all__)
 

@@ -1,0 +1,257 @@
+"""`prepare`, written out: slow and obvious, from documents to shards and the ledger.
+
+Documents are given as lists of texts in the order of the input; how files become documents is tested elsewhere
+(`test_sources.py`, `rust/source`), `read_text` has the little of it that is needed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+import oracles_clean
+from ramlet.clean import DOCUMENT_RULES, LINE_RULES, CleanSettings
+from ramlet.prepare_settings import PrepareSettings
+from ramlet.tokenizer import Tokenizer
+
+RULES = (*DOCUMENT_RULES, "duplicate", "too_few_tokens", "too_many_tokens")
+SPLITS = ("train", "val")
+
+
+@dataclass
+class Document:
+    """One that is kept, or a piece of one that had too many tokens."""
+
+    text: str
+    ids: list[int]
+    """The end id included."""
+
+    first_piece: bool = True
+
+
+@dataclass
+class Expected:
+    """What a dataset must hold."""
+
+    splits: dict[str, list[Document]] = field(default_factory=lambda: {split: [] for split in SPLITS})
+    read: int = 0
+    cut: int = 0
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RULES, 0))
+    lines_dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*LINE_RULES, "duplicate_line"), 0))
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    characters: int = 0
+    lengths: list[int] = field(default_factory=list)
+
+    def ids(self, split: str) -> list[list[int]]:
+        return [document.ids for document in self.splits[split]]
+
+
+def read_text(text: str, documents: str, separator: str | None = None) -> list[str]:
+    """The documents of a text file."""
+    if separator is not None:
+        found = text.split(separator)
+        return found if found[-1] else found[:-1]
+    if documents == "file":
+        return [text]
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+def cut(text: str, limit: int) -> list[str]:
+    """Parts of at most `limit` bytes: behind blank lines in the second half, else line ends, else blanks."""
+    parts = []
+    while len(text.encode()) > limit:
+        prefix = text.encode()[:limit].decode(errors="ignore")
+        # As many bytes as characters here, so that places are places of bytes.
+        raw = prefix.encode().decode("latin-1")
+        place = 0
+        for endings in (("\n\n", "\n\r\n"), ("\n",), (" ", "\t")):
+            places = [raw.rfind(ending) + len(ending) for ending in endings if ending in raw]
+            if max(places, default=0) > limit // 2:
+                place = max(places)
+                break
+        first = raw[: place or len(raw)].encode("latin-1").decode()
+        parts.append(first)
+        text = text[len(first) :]
+    # Nothing of it is left where it was cut at its very end.
+    return [*parts, text] if text or not parts else parts
+
+
+def without_known_lines(text: str, seen: set[str], arranged: bool) -> tuple[str, int]:
+    """The text without lines that came before, and how many went; blank lines never do, but they are put in order."""
+    kept: list[str] = []
+    dropped = 0
+    for line in text.split("\n"):
+        if oracles_clean.is_blank(line):
+            if kept:
+                kept.append(line)
+        elif line in seen:
+            dropped += 1
+        else:
+            seen.add(line)
+            kept.append(line)
+    left = "\n".join(kept).rstrip("\n")
+    if not dropped:
+        return text, 0
+    return (oracles_clean.arrange(left) if arranged else left), dropped
+
+
+def prepare_slowly(
+    documents: list[str],
+    settings: PrepareSettings,
+    tokenizer: Tokenizer,
+    *,
+    end_id: int | None,
+    limit: int,
+    moves: bool = True,
+) -> Expected:
+    """The whole way. `limit`: bytes beyond which a document is cut. `moves`: a dataset gets a validation document."""
+    made = Expected()
+    cleaning = CleanSettings(**settings.cleaning())
+    seen: set[str] = set()
+    hashes: list[int] = []
+    for whole in documents:
+        made.read += 1
+        for at, part in enumerate(cut(whole, limit)):
+            made.cut += at > 0
+            made.bytes_read += len(part.encode())
+            text, rule, lines = oracles_clean.clean(part, cleaning)
+            for name, (count, _) in lines.items():
+                made.lines_dropped[name] += count
+            if rule is not None or text is None:
+                made.dropped[str(rule)] += 1
+                continue
+            number = xxhash.xxh3_128_intdigest(text.encode()) % 2**64
+            if settings.dedup == "doc":
+                if text in seen:
+                    made.dropped["duplicate"] += 1
+                    continue
+                seen.add(text)
+            elif settings.dedup == "line":
+                text, count = without_known_lines(text, seen, settings.normalize)
+                made.lines_dropped["duplicate_line"] += count
+                if not text:
+                    made.dropped["duplicate"] += 1
+                    continue
+            _tokenize(text, number, settings, tokenizer, end_id, made, hashes)
+    if moves and settings.val_fraction > 0 and not made.splits["val"]:
+        _move_one(made, hashes)
+    return made
+
+
+def _tokenize(
+    text: str,
+    number: int,
+    settings: PrepareSettings,
+    tokenizer: Tokenizer,
+    end_id: int | None,
+    made: Expected,
+    hashes: list[int],
+) -> None:
+    ids = tokenizer.encode(text)
+    most = settings.max_tokens or len(ids) or 1
+    if len(ids) < max(1, settings.min_tokens):
+        made.dropped["too_few_tokens"] += 1
+        return
+    if len(ids) > most and settings.long_documents == "drop":
+        made.dropped["too_many_tokens"] += 1
+        return
+    pieces = [ids[at : at + most] for at in range(0, len(ids), most)]
+    made.cut += len(pieces) - 1
+    made.kept += len(pieces)
+    made.bytes_kept += len(text.encode())
+    made.characters += len(text)
+    split = "val" if number < int(settings.val_fraction * 2.0**64) else "train"
+    for at, piece in enumerate(pieces):
+        made.splits[split].append(Document(text, piece + ([] if end_id is None else [end_id]), at == 0))
+        if split == "train":
+            hashes.append(number)
+        log = len(piece).bit_length() - 1
+        made.lengths += [0] * (log + 1 - len(made.lengths))
+        made.lengths[log] += 1
+
+
+def _move_one(made: Expected, hashes: list[int]) -> None:
+    """None went to validation: the document with the lowest hash does, whole, unless it is the only one."""
+    train = made.splits["train"]
+    if sum(document.first_piece for document in train) < 2:
+        return
+    at = hashes.index(min(hashes))
+    end = next((n for n in range(at + 1, len(train)) if train[n].first_piece), len(train))
+    made.splits["val"] = train[at:end]
+    del train[at:end]
+
+
+def shards(documents: list[list[int]], most: int) -> list[list[list[int]]]:
+    """Whole documents, at most so many ids together, or one that has more."""
+    made: list[list[list[int]]] = []
+    for ids in documents:
+        if not made or sum(map(len, made[-1])) + len(ids) > most:
+            made.append([])
+        made[-1].append(ids)
+    return made
+
+
+def pack(documents: list[list[int]], length: int) -> list[list[list[int]]]:
+    """Sequences of pieces: cut at `length`, then the longest first, each where it leaves the least room."""
+    pieces = [ids[at : at + length] for ids in documents for at in range(0, len(ids), length)]
+    order = sorted(range(len(pieces)), key=lambda piece: (-len(pieces[piece]), piece))
+    made: list[list[int]] = []
+    for piece in order:
+        room = {n: length - sum(len(pieces[one]) for one in inside) for n, inside in enumerate(made)}
+        fitting = [(left, n) for n, left in room.items() if left >= len(pieces[piece])]
+        if fitting:
+            made[min(fitting)[1]].append(piece)
+        else:
+            made.append([piece])
+    ordered = sorted((sorted(inside) for inside in made), key=lambda inside: inside[0])
+    return [[pieces[piece] for piece in inside] for inside in ordered]
+
+
+def shards_on_disk(folder: Path, manifest: dict[str, Any], split: str) -> list[list[list[int]]]:
+    """The documents of every shard, from the bytes alone."""
+    kind = np.dtype("<u2" if manifest["dtype"] == "uint16" else "<u4")
+    found = []
+    for at, shard in enumerate(manifest["splits"][split]["shards"]):
+        assert shard["file"] == f"{split}/shard_{at:05}.bin"
+        raw = (folder / shard["file"]).read_bytes()
+        index = (folder / shard["index"]).read_bytes()
+        assert shard["bytes"] == len(raw)
+        assert shard["xxh64"] == xxhash.xxh64_hexdigest(raw)
+        assert shard["index_xxh64"] == xxhash.xxh64_hexdigest(index)
+        ids, ends = np.frombuffer(raw, kind), np.frombuffer(index, "<u8")
+        assert shard["tokens"] == len(ids)
+        starts = [0, *ends[:-1].tolist()]
+        if manifest["packed"]:
+            length = manifest["packed"]["sequence_length"]
+            starts = [
+                -(-start // length) * length if end > -(-start // length) * length else start
+                for start, end in zip(starts, ends.tolist())
+            ]
+        found.append([ids[start:end].tolist() for start, end in zip(starts, ends.tolist())])
+    return found
+
+
+def check_ledger(ledger: dict[str, Any], expected: Expected | None = None) -> None:
+    """It adds up; and says what is expected."""
+    documents, amounts = ledger["documents"], ledger["bytes"]
+    assert documents["read"] + documents["cut"] == documents["kept"] + sum(documents["dropped"].values())
+    accounted = sum(amounts["dropped"].values()) + sum(amounts["lines_dropped"].values()) + amounts["normalised"]
+    assert amounts["read"] == amounts["kept"] + accounted
+    assert set(documents["dropped"]) == set(amounts["dropped"]) == set(RULES)
+    if expected is not None:
+        assert documents == {
+            "read": expected.read,
+            "cut": expected.cut,
+            "kept": expected.kept,
+            "dropped": expected.dropped,
+        }
+        assert ledger["lines"]["dropped"] == expected.lines_dropped
+        assert (amounts["read"], amounts["kept"]) == (expected.bytes_read, expected.bytes_kept)
+        assert ledger["characters"] == expected.characters

@@ -1,0 +1,172 @@
+"""Killed at any moment, any number of times, the same command ends with the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramlet.dataset.verify import verify
+from test_prepare_same_bytes import files
+
+# Prepares, with tasks of a few kilobytes; what is appended comes as a second run.
+CHILD = """
+import json, sys, threading, os, signal
+from pathlib import Path
+from ramlet.budget import Budget, Meter
+from ramlet.prepare_dataset import prepare_to
+from ramlet.prepare_settings import PrepareSettings
+task = json.loads(sys.argv[1])
+print("ready", flush=True)
+with Meter(Budget(1_000_000_000)) as meter:
+    made = prepare_to(task["inputs"], Path(task["out"]), PrepareSettings(**task["settings"]), meter=meter,
+                      threads=2, append=task["append"], own_tokenizer=task["append"], task_bytes=task["task_bytes"])
+print("done", made.already_done, flush=True)
+"""
+
+CASES: dict[str, dict[str, Any]] = {
+    "documents": {"documents": "line", "tokens_per_shard": 4000},
+    "cached": {"documents": "line", "dedup": "line", "dedup_cache": "CACHE"},
+    "characters": {"documents": "line", "tokenizer": "char", "tokens_per_shard": 4000},
+    "packed": {"documents": "line", "pack": 64, "tokens_per_shard": 4000},
+    "npy": {"documents": "line", "output_format": "npy"},
+    "appended": {"documents": "line", "tokens_per_shard": 4000},
+}
+KILLS = 48
+
+
+def corpus(folder: Path) -> Path:
+    folder.mkdir()
+    chance = random.Random(0)
+    for n in range(8):
+        lines = (" ".join(chance.choice("abcdefgh") * chance.randint(1, 4) for _ in range(12)) for _ in range(250))
+        (folder / f"{n}.txt").write_text("\n".join(lines))
+    return folder
+
+
+def task(inputs: Path, out: Path, settings: dict[str, Any], append: bool = False) -> dict[str, Any]:
+    settings = {"tokenizer": "byte", **settings}
+    if "dedup_cache" in settings:
+        settings["dedup_cache"] = str(out.parent / "cache")
+    return {
+        "inputs": str(inputs),
+        "out": str(out / "ids.npy" if settings.get("output_format") == "npy" else out),
+        "settings": settings,
+        "append": append,
+        "task_bytes": 12_000,
+    }
+
+
+def start(work: dict[str, Any]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CHILD, json.dumps(work)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def undisturbed(work: dict[str, Any]) -> float:
+    process = start(work)
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return time.monotonic() - began
+
+
+def content(out: Path, npy: bool) -> dict[str, bytes]:
+    if not npy:
+        return files(out)
+    assert sorted(os.listdir(out)) == ["ids.npy", "ids.npy.json", "ids.npy.tokenizer.json"]
+    manifest = json.loads((out / "ids.npy.json").read_text())
+    manifest["runs"][0].pop("id")
+    return {"json": json.dumps(manifest).encode(), "ids": (out / "ids.npy").read_bytes()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_killed_again_and_again(tmp_path: Path, case: str) -> None:
+    settings, npy = CASES[case], case == "npy"
+    inputs = corpus(tmp_path / "in")
+    seconds = 0.0
+    for name in ("calm", "killed"):
+        out = tmp_path / name / "out"
+        out.parent.mkdir()
+        work = task(inputs, out, settings)
+        if case == "appended":
+            undisturbed(task(inputs / "0.txt", out, settings))
+            work = task(inputs, out, settings, append=True)
+        if name == "calm":
+            seconds = undisturbed(work)
+            continue
+        chance = random.Random(case)
+        for _ in range(KILLS // len(CASES)):
+            process = start(work)
+            # Not later: resumed, there is less and less left to do.
+            time.sleep(chance.uniform(0, 0.7) * seconds)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+        undisturbed(work)
+    assert content(tmp_path / "killed" / "out", npy) == content(tmp_path / "calm" / "out", npy)
+    if not npy:
+        report = verify(tmp_path / "killed" / "out")
+        assert (report.problems, report.notes) == ([], [])
+
+
+def test_ctrl_c_then_other_settings(tmp_path: Path) -> None:
+    """Work of another plan is of no use, and none of it stays."""
+    inputs = corpus(tmp_path / "in")
+    out = tmp_path / "out"
+    work = task(inputs, out, {"documents": "line", "tokens_per_shard": 300})
+    for seconds in (0.05, 0.1, 0.2):
+        process = start(work)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode in (0, -signal.SIGINT, 1), errors
+        assert process.returncode == 0 or "KeyboardInterrupt" in errors
+    if (out / "dataset_metadata.json").exists():
+        pytest.skip("too fast to be interrupted")
+    undisturbed(task(inputs, out, {"documents": "line"}))
+    undisturbed(task(inputs, tmp_path / "calm", {"documents": "line"}))
+    assert files(out) == files(tmp_path / "calm")
+
+
+def test_what_a_killed_run_left_in_the_splits_goes(tmp_path: Path) -> None:
+    """Shards that were renamed but not noted yet, and temporary ones, of a plan that no one goes on with."""
+    inputs = corpus(tmp_path / "in")
+    out = tmp_path / "out"
+    (out / ".work").mkdir(parents=True)
+    (out / "train").mkdir()
+    for name in ("shard_00007.bin", "shard_00007.idx", ".shard_00008.bin.ramlet-tmp"):
+        (out / "train" / name).write_bytes(b"half")
+    undisturbed(task(inputs, out, {"documents": "line"}))
+    assert sorted(os.listdir(out / "train")) == ["shard_00000.bin", "shard_00000.idx"]
+
+
+def test_an_unfinished_append_outlasts_the_first_command(tmp_path: Path) -> None:
+    """Which has nothing to do, and must not forget whose the shards are that no manifest has yet."""
+    inputs = corpus(tmp_path / "in")
+    settings = {"documents": "line", "tokens_per_shard": 300}
+    for name in ("calm", "killed"):
+        (tmp_path / name).mkdir()
+        first = task(inputs / "0.txt", tmp_path / name / "out", settings)
+        more = task(inputs, tmp_path / name / "out", settings, append=True)
+        undisturbed(first)
+        if name == "killed":
+            process = start(more)
+            notes = tmp_path / name / "out/.work/shards"
+            while process.poll() is None and not any(notes.glob("*.json")):
+                time.sleep(0.001)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+            undisturbed(first)
+        undisturbed(more)
+    assert files(tmp_path / "killed/out") == files(tmp_path / "calm/out")
+    assert verify(tmp_path / "killed/out").problems == []
