@@ -73,6 +73,7 @@ bench: build
 	$(BIN)/python benchmarks/bpe_train.py
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/encode.py --flat --gigabytes 10
+	$(BIN)/python benchmarks/prepare.py
 
 demo:
 	@echo "make demo comes with a later version: from raw text to a model that writes, in one command"

@@ -95,6 +95,7 @@ def load_hf(vocabulary: str, threads: int) -> tuple[Encode, Flatten]:
 LIBRARIES = {
     "ramlet": (load_ramlet, "ramlet"),
     "ramlet-str": (load_ramlet, "ramlet"),
+    "ramlet-buffer": (load_ramlet, "ramlet"),
     "gigatoken": (load_gigatoken, "gigatoken"),
     "gigatoken-str": (load_gigatoken, "gigatoken"),
     "gigatoken-buffer": (load_gigatoken_buffer, "gigatoken"),
@@ -135,8 +136,8 @@ def main() -> None:
     for number, text in enumerate(cut_stream(sys.stdin.buffer, BATCH, BEFORE_BLANK)):
         if number % options.every:
             continue
-        if options.library == "gigatoken-buffer":
-            batch: Any = text
+        if options.library.endswith("-buffer"):
+            batch: Any = text if options.library.startswith("gigatoken") else [text]
         else:
             batch = list(cut_documents(text, DOCUMENT, BEFORE_BLANK))
             if options.library not in {"ramlet", "gigatoken"}:

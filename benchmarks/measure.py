@@ -2,7 +2,9 @@
 
 Memory is the resident set summed over the process and all its descendants, sampled every 5 ms from /proc, or the
 kernel's own high-water mark (`ru_maxrss`, exact but of the largest single process) where that is higher. Resident
-pages of mapped files count, as they do for whoever shares the machine; `anonymous` is the part without them.
+pages of mapped files count, as they do for whoever shares the machine; `anonymous` is the part without them. Pages
+that a process shares with the one it was forked from count in both: `peak_process`, the largest single process, is
+the least that the tree can have held.
 Keep the calling process small: Linux hands a parent's high-water mark on to its children.
 """
 
@@ -31,6 +33,7 @@ class Measurement:
     cpu_seconds: float
     peak_rss: int
     peak_anonymous: int
+    peak_process: int
     output: str
     timeline: list[tuple[float, int]] = field(repr=False)
     """(seconds since the start, resident bytes), at most a thousand points."""
@@ -53,9 +56,9 @@ def descendants(process: int) -> list[int]:
     return found
 
 
-def resident(process: int) -> tuple[int, int]:
-    """(resident, anonymous) bytes of the tree under `process` now."""
-    total = anonymous = 0
+def resident(process: int) -> tuple[int, int, int]:
+    """Bytes of the tree under `process` now: (resident, of it anonymous, resident in its largest process)."""
+    total = anonymous = largest = 0
     for member in descendants(process):
         try:
             with open(f"/proc/{member}/statm") as statm:
@@ -64,7 +67,8 @@ def resident(process: int) -> tuple[int, int]:
             continue
         total += pages * PAGE
         anonymous += (pages - shared) * PAGE
-    return total, anonymous
+        largest = max(largest, pages * PAGE)
+    return total, anonymous, largest
 
 
 class Sampler(threading.Thread):
@@ -72,15 +76,16 @@ class Sampler(threading.Thread):
         super().__init__(daemon=True)
         self.process = process
         self.done = threading.Event()
-        self.peak_rss = self.peak_anonymous = 0
+        self.peak_rss = self.peak_anonymous = self.peak_process = 0
         self.timeline: list[tuple[float, int]] = []
 
     def run(self) -> None:
         start, apart, due = time.monotonic(), 0.05, 0.0
         while not self.done.wait(INTERVAL):
-            total, anonymous = resident(self.process)
+            total, anonymous, largest = resident(self.process)
             self.peak_rss = max(self.peak_rss, total)
             self.peak_anonymous = max(self.peak_anonymous, anonymous)
+            self.peak_process = max(self.peak_process, largest)
             passed = time.monotonic() - start
             if passed >= due:
                 self.timeline.append((round(passed, 3), total))
@@ -125,6 +130,7 @@ def measure(
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             peak_rss=max(sampler.peak_rss, usage.ru_maxrss * 1024),
             peak_anonymous=sampler.peak_anonymous,
+            peak_process=max(sampler.peak_process, usage.ru_maxrss * 1024),
             output=output.read(),
             timeline=sampler.timeline,
         )
