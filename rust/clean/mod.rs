@@ -25,9 +25,9 @@
 //! Without `filter` there are no rules but "empty"; without `normalise` the text stays as it is. Cleaning what was
 //! cleaned changes nothing.
 //!
-//! The work: one survey of the text finds what needs doing, and text that needs nothing is handed back as it came: about
-//! 1 GB/s of ASCII, most of it the search for repeated lines, and a third or half of that in other scripts. What needs
-//! something is copied, once a step, into scratch memory of at most a few times the document.
+//! The work: one survey of the text finds what needs doing, and text that needs nothing is handed back as it came; most of
+//! the time goes to the search for repeated lines. What needs something is copied, once a step, into scratch memory of at
+//! most a few times the document.
 
 mod characters;
 mod layout;

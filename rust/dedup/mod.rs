@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use cache::{CacheFile, commit_cache, open_caches};
 pub use drops::Drops;
 pub use records::{RecordSummary, RecordWriter};
-pub use settle::{SettlePlan, SettleSummary, settle};
+pub use settle::{SettlePlan, SettleSummary, drop_file, fresh_file, settle};
 
 /// What is compared with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

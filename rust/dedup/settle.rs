@@ -42,16 +42,14 @@ pub struct SettlePlan {
     pub memory: usize,
 }
 
-impl SettlePlan {
-    /// The partition's duplicates. Where this file is, the partition is settled.
-    pub fn drop_file(&self, partition: u32) -> PathBuf {
-        self.out.join(format!("{partition:04}.drops"))
-    }
+/// In the folder of results, a partition's duplicates. Where this file is, the partition is settled.
+pub fn drop_file(out: &Path, partition: u32) -> PathBuf {
+    out.join(format!("{partition:04}.drops"))
+}
 
-    /// The partition's new hashes.
-    pub fn fresh_file(&self, partition: u32) -> PathBuf {
-        self.out.join(format!("{partition:04}.fresh"))
-    }
+/// A partition's new hashes.
+pub fn fresh_file(out: &Path, partition: u32) -> PathBuf {
+    out.join(format!("{partition:04}.fresh"))
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,8 +90,8 @@ impl Slice {
 
 /// Settles one partition and commits its files under their names.
 pub fn settle(partition: u32, plan: &SettlePlan, progress: &Progress) -> Result<SettleSummary> {
-    let drop_file = plan.drop_file(partition);
-    let fresh_file = plan.fresh_file(partition);
+    let drop_file = drop_file(&plan.out, partition);
+    let fresh_file = fresh_file(&plan.out, partition);
     let (drop_temporary, fresh_temporary) =
         (drop_file.with_extension("drops.tmp"), fresh_file.with_extension("fresh.tmp"));
     let mut settling = Settling {

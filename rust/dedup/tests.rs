@@ -54,7 +54,7 @@ impl Run {
     }
 
     fn drop_files(&self) -> Vec<PathBuf> {
-        (0..self.plan.partitions).map(|partition| self.plan.drop_file(partition)).collect()
+        (0..self.plan.partitions).map(|partition| drop_file(&self.plan.out, partition)).collect()
     }
 
     fn drops(&self) -> Result<Vec<Vec<bool>>> {
@@ -74,7 +74,7 @@ impl Run {
     }
 
     fn commit(&self, dir: &Path, id: &str) -> Result<u64> {
-        let fresh: Vec<PathBuf> = (0..self.plan.partitions).map(|n| self.plan.fresh_file(n)).collect();
+        let fresh: Vec<PathBuf> = (0..self.plan.partitions).map(|n| fresh_file(&self.plan.out, n)).collect();
         commit_cache(dir, id, Unit::Line, SETTINGS, &fresh, &Progress::default())
     }
 }
@@ -266,8 +266,8 @@ fn damage_is_noticed() {
     run.settle().unwrap();
     run.commit(run.folder.path(), "me").unwrap();
     assert_noticed(&run.plan.records[1], || run.settle());
-    assert_noticed(&run.plan.drop_file(1), || run.drops());
-    assert_noticed(&run.plan.fresh_file(0), || run.commit(run.folder.path(), "me"));
+    assert_noticed(&drop_file(&run.plan.out, 1), || run.drops());
+    assert_noticed(&fresh_file(&run.plan.out, 0), || run.commit(run.folder.path(), "me"));
     let open = || {
         let files = open_caches(run.folder.path(), "you", Unit::Line, SETTINGS)?;
         Ok(files.iter().map(CacheFile::count).sum::<u64>())
@@ -306,7 +306,7 @@ fn cancelling_leaves_no_result() {
     let progress = Progress::default();
     progress.cancel();
     assert!(matches!(settle(0, &run.plan, &progress), Err(Error::Cancelled)));
-    assert!(!run.plan.drop_file(0).exists());
+    assert!(!drop_file(&run.plan.out, 0).exists());
 }
 
 #[test]

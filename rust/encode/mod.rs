@@ -111,8 +111,7 @@ impl Encoder {
     }
 
     /// Room to set aside for the ids of so many bytes, going by the batches before. Batches of about one size then ask
-    /// for about the same room, which the allocator has still warm from the last one: fresh pages cost a tenth of
-    /// the time.
+    /// for about the same room, which the allocator still has from the last one: fresh pages cost time.
     fn expected(&self, bytes: usize) -> usize {
         const STEP: usize = 64 << 10;
         let likely = bytes / 1024 * self.density.load(Relaxed) * 9 / 8;

@@ -28,6 +28,7 @@ use crate::encode::{Batch, Encoder, Id, encode_batch};
 use crate::error::{Error, Result};
 use crate::source::Documents;
 use crate::specials::Specials;
+pub use scan::commit_cache;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -262,7 +263,7 @@ impl<'a> Part<'a> {
     pub fn run(&self, index: u32, threads: usize, progress: &Progress) -> Result<()> {
         let Part { job, stage, encoding, room, settling } = self;
         if let Some(settling) = settling {
-            if !settling.drop_file(index).exists() {
+            if !dedup::drop_file(&settling.out, index).exists() {
                 dedup::settle(index, settling, progress)?;
             }
             return Ok(());
@@ -288,9 +289,4 @@ impl<'a> Part<'a> {
 fn bytes_in(note: &[u8]) -> u64 {
     let note: serde_json::Value = serde_json::from_slice(note).unwrap_or_default();
     note["input"]["bytes_on_disk"].as_u64().unwrap_or(0)
-}
-
-/// Keeps the hashes that are new for later runs, in the plan's cache.
-pub fn commit_cache(job: &Job, progress: &Progress) -> Result<u64> {
-    scan::commit_cache(job, progress)
 }

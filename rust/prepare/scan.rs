@@ -2,15 +2,15 @@
 
 use super::known::KnownWriter;
 use super::read::{Pace, TaskFiles};
-use super::{Job, Room};
+use super::{Job, Room, Stage};
 use crate::atomic::commit_note;
 use crate::clean::{Cleaner, Dropped, Verdict};
 use crate::crew::Progress;
-use crate::dedup::{self, Drops, RecordWriter, SettlePlan, Unit, open_caches};
+use crate::dedup::{self, Drops, RecordWriter, SettlePlan, Unit, drop_file, fresh_file, open_caches};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A sum over the documents of a task: the same in both readings, or the files changed between them.
@@ -105,7 +105,7 @@ pub fn settle_plan(job: &Job, room: &Room) -> Result<SettlePlan> {
         records: (0..job.plan.tasks).map(|task| records_path(job, task)).collect(),
         caches,
         keep_fresh: job.plan.cache.is_some(),
-        out: job.work.join("drops"),
+        out: drops_folder(job),
         memory: room.hash_bytes.min(super::LARGEST_SET),
     })
 }
@@ -116,28 +116,24 @@ pub fn drops(job: &Job, task: u32) -> Result<(Drops, Content)> {
     let text = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
     let Scanned { units, content } = serde_json::from_slice(&text)
         .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))?;
-    let plan = settle_plan_names(job);
-    let files: Vec<PathBuf> = (0..job.plan.partitions).map(|partition| plan.drop_file(partition)).collect();
-    Ok((Drops::load(task, units, files)?, content))
+    Ok((Drops::load(task, units, partition_files(job, drop_file))?, content))
 }
 
+/// Keeps the hashes that are new for later runs, in the plan's cache.
 pub fn commit_cache(job: &Job, progress: &Progress) -> Result<u64> {
     let (Some(folder), Some(unit)) = (&job.plan.cache, job.plan.unit) else { return Ok(0) };
-    let plan = settle_plan_names(job);
-    let files: Vec<PathBuf> = (0..job.plan.partitions).map(|partition| plan.fresh_file(partition)).collect();
+    let files = partition_files(job, fresh_file);
     dedup::commit_cache(folder, &job.plan.id, unit, cache_fingerprint(job)?, &files, progress)
 }
 
-/// Only for the names of its files.
-fn settle_plan_names(job: &Job) -> SettlePlan {
-    SettlePlan {
-        partitions: job.plan.partitions,
-        records: Vec::new(),
-        caches: Vec::new(),
-        keep_fresh: false,
-        out: job.work.join("drops"),
-        memory: 0,
-    }
+/// One file of each partition.
+fn partition_files(job: &Job, name: fn(&Path, u32) -> PathBuf) -> Vec<PathBuf> {
+    let folder = drops_folder(job);
+    (0..job.plan.partitions).map(|partition| name(&folder, partition)).collect()
+}
+
+fn drops_folder(job: &Job) -> PathBuf {
+    job.work.join(Stage::Settle.folder())
 }
 
 fn cache_fingerprint(job: &Job) -> Result<[u8; 16]> {
