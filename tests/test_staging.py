@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import io
 import json
 import os
@@ -22,6 +21,7 @@ from ramlet.errors import SettingsError, SourceError
 from ramlet.read_settings import ReadSettings
 from ramlet.staging import Input, looks_remote, needs_staging, stage
 from ramlet.staging.apart import stage_apart
+from staged_files import rows, state
 
 READING = ReadSettings()
 
@@ -41,19 +41,6 @@ def memory() -> Iterator[Any]:
     system.pseudo_dirs[:] = [""]
     yield system
     system.store.clear()
-
-
-def rows(paths: list[str], field: str = "text") -> list[Any]:
-    return [json.loads(line)[field] for path in paths for line in gzip.open(path, "rt", encoding="utf-8")]
-
-
-def state(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Of every file: which one it is (a new one has another inode), its time, its bytes."""
-    return {
-        str(path): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import sys
@@ -16,6 +15,7 @@ import pytest
 from ramlet.errors import SettingsError, SourceError
 from ramlet.read_settings import ReadSettings
 from ramlet.staging import Input, needs_staging, shelf, stage
+from staged_files import rows, state
 
 READING = ReadSettings()
 
@@ -24,19 +24,6 @@ READING = ReadSettings()
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def rows(paths: list[str], field: str = "text") -> list[Any]:
-    return [json.loads(line)[field] for path in paths for line in gzip.open(path, "rt", encoding="utf-8")]
-
-
-def state(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Of every file: which one it is (a new one has another inode), its time, its bytes."""
-    return {
-        str(path): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def save(folder: str, texts: list[str | None], *, files: int = 2, **state: Any) -> None:
