@@ -209,6 +209,12 @@ def check(claim: str, value: float | str, limit: float | str, met: bool) -> Chec
     return {"claim": claim, "value": value, "limit": limit, "met": met}
 
 
+def print_checks(checks: list[Check]) -> None:
+    """The bars, each with what was measured."""
+    for one in checks:
+        print(f"- {'met' if one['met'] else 'NOT MET'}: {one['claim']}: {one['value']} ({one['limit']})")
+
+
 def find(contenders: list[Contender], name: str, stem: str, memory: str | None = None) -> Contender | None:
     for one in contenders:
         if one.name == name and one.corpus.stem == stem and one.memory == memory and one.runs:
@@ -354,8 +360,7 @@ def main() -> None:
             run_all(contenders, options, Path(scratch))
             shown, checks = table(contenders), judge()
         print(f"\n## Bar {bar}\n\n{shown}\n")
-        for one in checks:
-            print(f"- {'met' if one['met'] else 'NOT MET'}: {one['claim']}: {one['value']} ({one['limit']})")
+        print_checks(checks)
         results["bars"][str(bar)] = {
             "checks": checks,
             "contenders": [

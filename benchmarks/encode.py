@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bpe_train import HERE, check, made, peers_python, ramlet_python
+from bpe_train import HERE, check, made, peers_python, print_checks, ramlet_python
 from corpora import DATA, parse_size
 from measure import CommandFailed, Measurement, machine, markdown_table, measure, median, megabytes, warm
 
@@ -192,8 +192,7 @@ def main() -> None:
     runs = run_flat(options) if options.flat else run_corpora(options)
     shown, checks = judge_flat(runs, options.gigabytes * 1e9) if options.flat else judge_corpora(runs)
     print(f"\n## Bar 4, {part}\n\n{shown}\n")
-    for one in checks:
-        print(f"- {'met' if one['met'] else 'NOT MET'}: {one['claim']}: {one['value']} ({one['limit']})")
+    print_checks(checks)
     if not options.no_results:
         today = datetime.date.today().isoformat()
         target = Path(HERE, "results", f"{today}-encode.json")

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bpe_train import HERE, Check, check, made, peers_python, ramlet_python, without_timeline
+from bpe_train import HERE, Check, check, made, peers_python, print_checks, ramlet_python, without_timeline
 from corpora import DATA, parse_size
 from measure import CommandFailed, Measurement, machine, markdown_table, measure, median, megabytes, warm
 from prepare_inputs import halves
@@ -321,8 +321,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=DATA, prefix="run-") as scratch:
             shown, checks, found = BARS[bar](options, Path(scratch))
         print(f"\n## Bar {bar}\n\n{shown}\n")
-        for one in checks:
-            print(f"- {'met' if one['met'] else 'NOT MET'}: {one['claim']}: {one['value']} ({one['limit']})")
+        print_checks(checks)
         if options.no_results:
             continue
         target.parent.mkdir(exist_ok=True)

@@ -29,7 +29,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bpe_train import HERE, check, peers_python, ramlet_python
+from bpe_train import HERE, check, peers_python, print_checks, ramlet_python
 from corpora import DATA
 from measure import markdown_table
 
@@ -251,8 +251,7 @@ def main() -> None:
         options.kills, options.seed, ramlet_python(options.ramlet_python), peers_python(options.python)
     )
     print(kills_table(result))
-    for one in kills_checks(result, options.kills):
-        print(f"- {'met' if one['met'] else 'NOT MET'}: {one['claim']}: {one['value']} ({one['limit']})")
+    print_checks(kills_checks(result, options.kills))
 
 
 if __name__ == "__main__":
