@@ -33,7 +33,9 @@ $(VENV)/.installed: requirements/dev.txt
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null && $(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --without-pip $(VENV)
 	@if $(BIN)/python -c 'import pip' 2>/dev/null; then pip="$(BIN)/python -m pip"; \
 		else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
-		$$pip install --quiet --require-hashes -r requirements/dev.txt
+		grep -A 64 '^uv==' requirements/dev.txt | awk 'NR > 1 && !/--hash/ { exit } { print }' > $(VENV)/uv.txt; \
+		$$pip install --quiet --require-hashes -r $(VENV)/uv.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # The editable install makes the `ramlet` script; it is needed again only when the metadata changes.
