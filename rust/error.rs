@@ -27,6 +27,8 @@ pub enum Error {
     Cancelled,
     /// A setting or an argument that makes no sense; the text is the whole sentence.
     Invalid(String),
+    /// A dataset that is damaged or does not fit what is wanted of it; the text is the whole sentence.
+    Dataset(String),
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -94,7 +96,7 @@ impl fmt::Display for Error {
                 write!(f, "needs at least {}: {what}, but the budget is {}", Bytes(*need), Bytes(*have))
             }
             Error::Cancelled => f.write_str("stopped before the end"),
-            Error::Invalid(sentence) => f.write_str(sentence),
+            Error::Invalid(sentence) | Error::Dataset(sentence) => f.write_str(sentence),
         }
     }
 }

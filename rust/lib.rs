@@ -2,6 +2,7 @@
 //!
 //! Policy, paths and messages live in Python; `python/` is the only folder that knows it.
 
+pub mod adamw8bit;
 pub mod alphabet;
 pub mod atomic;
 pub mod bpe;
@@ -12,7 +13,10 @@ pub mod dedup;
 pub mod documents;
 pub mod encode;
 pub mod error;
+pub mod kernels;
+pub mod loading;
 pub mod merge;
+pub mod pages;
 pub mod pairs;
 pub mod prepare;
 #[cfg(feature = "python")]

@@ -11,17 +11,29 @@ __all__ = [
     "EncodeStream",
     "Encoder",
     "Reader",
+    "Windows",
+    "adamw8bit_step",
     "assemble_shards",
     "clean_text",
     "commit_dedup_cache",
     "count_characters",
     "dedup_partitions",
+    "keep_large_blocks",
+    "kernel_accumulate",
+    "kernel_cross_entropy",
+    "kernel_gate",
+    "kernel_gate_backward",
+    "kernel_norm",
+    "kernel_norm_backward",
+    "kernel_rotate",
     "least_memory",
     "least_room",
     "pattern_regex",
     "plan_tasks",
     "recognise_pattern",
+    "release_file_pages",
     "run_prepare_stage",
+    "shuffled",
     "split_pieces",
     "train_bpe",
     "xxh64_file",
@@ -57,6 +69,22 @@ def train_bpe(
 ) -> dict[str, Any]: ...
 def least_memory(threads: int, tokens: int) -> int: ...
 def pattern_regex(name: str) -> str: ...
+def adamw8bit_step(
+    weights: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
+    gradients: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
+    first: npt.NDArray[np.uint8],
+    first_scales: npt.NDArray[np.float32],
+    root: npt.NDArray[np.uint8],
+    root_scales: npt.NDArray[np.float32],
+    *,
+    factors: Sequence[float],
+    rounding_key: int,
+    first_index: int,
+    threads: int,
+) -> None: ...
+def shuffled(length: int, words: Sequence[int]) -> npt.NDArray[np.uint64]: ...
+def release_file_pages() -> int: ...
+def keep_large_blocks(keep: bool) -> None: ...
 def recognise_pattern(regex: str) -> str | None: ...
 def split_pieces(text: str, pattern_name: str) -> list[str]: ...
 def plan_tasks(
@@ -147,6 +175,65 @@ class Reader:
         block_bytes: int,
         window_bytes: int,
         spill_dir: str,
+        position: str | None = None,
     ) -> Reader: ...
     def next_batch(self) -> list[tuple[str, bool]] | None: ...
+    def position(self) -> str | None: ...
     def counters(self) -> dict[str, Any]: ...
+
+_Rows = npt.NDArray[np.int64]
+_Batch = tuple[_Rows, _Rows, tuple[_Rows, _Rows] | None]
+"""Inputs and labels, and if asked for positions and documents."""
+
+@final
+class Windows:
+    def __new__(cls, datasets: Sequence[dict[str, Any]], *, seq_len: int, shuffle: bool) -> Windows: ...
+    def read(self, first: int, step: int, count: int, *, seed: int, documents: bool) -> _Batch: ...
+    def example(self, dataset: int, example: int, *, documents: bool) -> _Batch: ...
+    def schedule(self, first: int, step: int, count: int, *, seed: int) -> list[tuple[int, int]]: ...
+
+# The kernels of a step take addresses (`Tensor.data_ptr()`): torch's objects are not taken apart here.
+def kernel_norm(bf16: bool, x: int, gain: int, eps: float, out: int, rows: int, width: int, threads: int) -> None: ...
+def kernel_norm_backward(
+    bf16: bool,
+    dy: int,
+    x: int,
+    gain: int,
+    eps: float,
+    gain_grad: int,
+    dx: int,
+    rows: int,
+    width: int,
+    threads: int,
+) -> None: ...
+def kernel_rotate(
+    bf16: bool,
+    matrix: int,
+    cos: int,
+    sin: int,
+    positions: int,
+    wide_positions: bool,
+    rows: int,
+    width: int,
+    context: int,
+    half: int,
+    heads: int,
+    inverse: bool,
+    threads: int,
+) -> None: ...
+def kernel_gate(bf16: bool, gate_up: int, out: int, rows: int, half: int, threads: int) -> None: ...
+def kernel_gate_backward(
+    bf16: bool, gate_up: int, d_act: int, act: int, rows: int, half: int, threads: int
+) -> None: ...
+def kernel_cross_entropy(
+    bf16: bool,
+    logits: int,
+    labels: int,
+    losses: int,
+    rows: int,
+    width: int,
+    vocab: int,
+    scale: float,
+    threads: int,
+) -> None: ...
+def kernel_accumulate(bf16: bool, total: int, part: int, count: int, threads: int) -> None: ...

@@ -2,6 +2,10 @@
 
 mod clean;
 mod encode;
+mod kernels;
+mod loading;
+mod memory;
+mod optim;
 mod prepare;
 mod read;
 mod train;
@@ -18,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<encode::Encoder>()?;
     module.add_class::<encode::EncodeStream>()?;
     module.add_class::<read::Reader>()?;
+    module.add_class::<loading::Windows>()?;
     module.add_function(wrap_pyfunction!(clean::clean_text, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
     module.add_function(wrap_pyfunction!(train::train_bpe, module)?)?;
@@ -29,9 +34,20 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::commit_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;
+    module.add_function(wrap_pyfunction!(optim::adamw8bit_step, module)?)?;
+    module.add_function(wrap_pyfunction!(loading::shuffled, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::release_file_pages, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::keep_large_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(pattern_regex, module)?)?;
     module.add_function(wrap_pyfunction!(recognise_pattern, module)?)?;
     module.add_function(wrap_pyfunction!(split_pieces, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_norm_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_rotate, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_gate, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_gate_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_cross_entropy, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_accumulate, module)?)?;
     Ok(())
 }
 
@@ -84,6 +100,7 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
         Error::DiskFull { .. } => "DiskFull",
         Error::Cancelled => "Interrupted",
         Error::Invalid(_) => "SettingsError",
+        Error::Dataset(_) => "DatasetError",
     };
     let made = py
         .import("ramlet.errors")

@@ -123,9 +123,11 @@ pub struct Reader {
 
 #[pymethods]
 impl Reader {
-    /// Texts are cut where `encoder` can encode the parts one by one.
+    /// Texts are cut where `encoder` can encode the parts one by one. `position` is where another reader of the same
+    /// files stood.
     #[new]
-    #[pyo3(signature = (files, read, *, encoder, block_bytes, window_bytes, spill_dir))]
+    #[pyo3(signature = (files, read, *, encoder, block_bytes, window_bytes, spill_dir, position=None))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         files: Py<PyAny>,
@@ -134,6 +136,7 @@ impl Reader {
         block_bytes: usize,
         window_bytes: u64,
         spill_dir: PathBuf,
+        position: Option<&str>,
     ) -> PyResult<Self> {
         let input = Input::from_dict(read)?;
         let cut: StablePrefix = match encoder {
@@ -146,6 +149,12 @@ impl Reader {
         let options = input.options(block_bytes, window_bytes, spill_dir, cut, Arc::default());
         let stash = Stash::default();
         let sources = input.sources(files, 1, options, &stash).map_err(|error| raise(py, error))?;
+        if let Some(position) = position {
+            let resumed = serde_json::from_str(position)
+                .map_err(|error| Error::Invalid(format!("the position cannot be read ({error}): start anew")))
+                .and_then(|position| sources.resume(position));
+            stash.raise(py, resumed)?;
+        }
         Ok(Reader { sources, block: Mutex::default(), stash })
     }
 
@@ -162,6 +171,12 @@ impl Reader {
         };
         *self.block.lock().unwrap() = block;
         Ok(list)
+    }
+
+    /// Where the next batch begins, to be written down; None after an error.
+    fn position(&self) -> Option<String> {
+        let position = self.sources.position()?;
+        Some(serde_json::to_string(&position).expect("numbers and strings"))
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

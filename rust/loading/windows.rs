@@ -1,0 +1,266 @@
+//! Reads examples: windows of a stream of ids that lies in any number of shards, or packed sequences.
+
+use super::open_files::OpenFiles;
+use super::row::{RowRules, Rows};
+use crate::error::{Error, Result};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// How ids are written: little-endian integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdType {
+    /// 1, 2, 4 or 8.
+    pub bytes: usize,
+    pub signed: bool,
+}
+
+impl IdType {
+    /// As NumPy writes it behind the order of bytes: "u2", "i4".
+    pub fn named(name: &str) -> Option<IdType> {
+        let signed = match name.as_bytes().first()? {
+            b'u' => false,
+            b'i' => true,
+            _ => return None,
+        };
+        let bytes = name[1..].parse().ok().filter(|bytes| [1, 2, 4, 8].contains(bytes))?;
+        Some(IdType { bytes, signed })
+    }
+
+    /// The largest id, and one more: also where the numbers have a sign, as all are read without one and a negative
+    /// number then is too large.
+    fn limit(self) -> u64 {
+        match self {
+            IdType { bytes: 8, .. } => 1 << 63,
+            IdType { bytes, signed } => 1 << (8 * bytes - usize::from(signed)),
+        }
+    }
+
+    /// The number that was written, from how it was read.
+    fn written(self, value: u64) -> i64 {
+        let unused = 64 - 8 * self.bytes as u32;
+        if self.signed { ((value << unused) as i64) >> unused } else { value as i64 }
+    }
+}
+
+/// The ids of one split of one dataset: what lies in its shards, one after the other.
+pub struct Tokens {
+    folder: PathBuf,
+    /// All names in one string: thousands of shards are then few allocations.
+    names: String,
+    /// Where in `names` each ends.
+    name_ends: Vec<usize>,
+    /// Which id is the first of each shard, and behind them how many there are.
+    firsts: Vec<u64>,
+    /// Bytes before the first id of a file.
+    header: u64,
+    id: IdType,
+    /// The first id that is used.
+    start: u64,
+    /// Ids from one example to the next.
+    stride: u64,
+    /// The id that fills up packed sequences; `None`: windows of a stream.
+    pad_id: Option<i64>,
+    end_id: Option<i64>,
+    /// Every id is below it.
+    vocab_size: u64,
+}
+
+/// What `Tokens` are made of.
+pub struct TokensSpec {
+    pub folder: PathBuf,
+    /// Name and ids of each shard.
+    pub shards: Vec<(String, u64)>,
+    pub header: u64,
+    pub id: IdType,
+    pub start: u64,
+    pub stride: u64,
+    pub pad_id: Option<i64>,
+    pub end_id: Option<i64>,
+    pub vocab_size: Option<u64>,
+}
+
+impl Tokens {
+    /// Looks at the size of every shard: one that is missing or short is told now.
+    pub fn new(spec: TokensSpec) -> Result<Tokens> {
+        let mut tokens = Tokens {
+            folder: spec.folder,
+            names: String::new(),
+            name_ends: Vec::with_capacity(spec.shards.len()),
+            firsts: Vec::with_capacity(spec.shards.len() + 1),
+            header: spec.header,
+            id: spec.id,
+            start: spec.start,
+            stride: spec.stride,
+            pad_id: spec.pad_id,
+            end_id: spec.end_id,
+            vocab_size: spec.vocab_size.map_or(spec.id.limit(), |size| size.min(spec.id.limit())),
+        };
+        let mut first = 0;
+        for (name, count) in spec.shards {
+            tokens.names.push_str(&name);
+            tokens.name_ends.push(tokens.names.len());
+            tokens.firsts.push(first);
+            first += count;
+        }
+        tokens.firsts.push(first);
+        tokens.names.shrink_to_fit();
+        (0..tokens.name_ends.len()).try_for_each(|shard| tokens.check_size(shard))?;
+        Ok(tokens)
+    }
+
+    fn path(&self, shard: usize) -> PathBuf {
+        let start = shard.checked_sub(1).map_or(0, |before| self.name_ends[before]);
+        self.folder.join(&self.names[start..self.name_ends[shard]])
+    }
+
+    fn check_size(&self, shard: usize) -> Result<()> {
+        let path = self.path(shard);
+        let found = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?.len();
+        let wanted = self.header + (self.firsts[shard + 1] - self.firsts[shard]) * self.id.bytes as u64;
+        match found < wanted {
+            true => Err(Error::Dataset(format!(
+                "{} is damaged: it has {found} bytes instead of {wanted}; bring it back from a copy, or prepare the data anew",
+                path.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The examples of all datasets of a loader.
+pub struct Windows {
+    datasets: Vec<Tokens>,
+    files: Mutex<OpenFiles>,
+    seq_len: usize,
+}
+
+impl Windows {
+    pub fn new(datasets: Vec<Tokens>, seq_len: usize) -> Windows {
+        Windows { datasets, files: Mutex::default(), seq_len }
+    }
+
+    /// Reads each example, a dataset and a number, into its row. `rows` has as many rows as there are examples.
+    pub fn read(&self, examples: impl Iterator<Item = (usize, u64)>, rows: &mut Rows<'_>) -> Result<()> {
+        let (mut bytes, mut ids) = (Vec::new(), Vec::new());
+        for (number, (dataset, example)) in examples.enumerate() {
+            let tokens = &self.datasets[dataset];
+            let length = self.seq_len + usize::from(tokens.pad_id.is_none());
+            let first = tokens.start + example * tokens.stride;
+            bytes.resize(length * tokens.id.bytes, 0);
+            ids.resize(length, 0);
+            self.read_ids(dataset, first, &mut bytes, &mut ids)?;
+            let text = match tokens.pad_id {
+                Some(pad) if ids[length - 1] == pad => self.unpadded(dataset, first, pad, &ids)?,
+                _ => length,
+            };
+            RowRules { end_id: tokens.end_id }.fill(&ids, text, &mut rows.row(number, self.seq_len));
+        }
+        Ok(())
+    }
+
+    fn read_ids(&self, dataset: usize, mut first: u64, bytes: &mut [u8], ids: &mut [i64]) -> Result<()> {
+        let tokens = &self.datasets[dataset];
+        let width = tokens.id.bytes;
+        let mut shard = tokens.firsts.partition_point(|&start| start <= first) - 1;
+        let mut done = 0;
+        while done < ids.len() {
+            let count = (ids.len() - done).min((tokens.firsts[shard + 1] - first) as usize);
+            let part = &mut bytes[done * width..(done + count) * width];
+            let offset = tokens.header + (first - tokens.firsts[shard]) * width as u64;
+            let failed = |error| unreadable(&tokens.path(shard), error);
+            let file =
+                self.files.lock().unwrap().get((dataset, shard), || tokens.path(shard)).map_err(failed)?;
+            file.read_exact_at(part, offset).map_err(failed)?;
+            let largest = widen(part, width, &mut ids[done..done + count]);
+            if largest >= tokens.vocab_size {
+                return Err(beyond(&tokens.path(shard), tokens.id, largest, tokens.vocab_size));
+            }
+            done += count;
+            first += count as u64;
+            shard += 1;
+        }
+        Ok(())
+    }
+
+    /// How many of a packed sequence's ids are no padding, where the last one could be.
+    ///
+    /// With an end id, which then is the padding too, every piece that leaves room behind it ends with it: the first of
+    /// the last ids that are alike is the document's. Without one the index has to tell.
+    fn unpadded(&self, dataset: usize, first: u64, pad: i64, ids: &[i64]) -> Result<usize> {
+        let tokens = &self.datasets[dataset];
+        if tokens.end_id.is_some() {
+            let text = ids.iter().rposition(|&id| id != pad).map_or(0, |place| place + 1);
+            return Ok((text + 1).min(ids.len()));
+        }
+        let shard = tokens.firsts.partition_point(|&start| start <= first) - 1;
+        let path = tokens.path(shard).with_extension("idx");
+        let failed = |error| unreadable(&path, error);
+        let file = std::fs::File::open(&path).map_err(failed)?;
+        let begin = first - tokens.firsts[shard];
+        // The last end that is not beyond this sequence: by halving, as the index is never held.
+        let end_at = |piece: u64| -> Result<u64> {
+            let mut end = [0; 8];
+            file.read_exact_at(&mut end, piece * 8).map_err(failed)?;
+            Ok(u64::from_le_bytes(end))
+        };
+        let (mut low, mut high) = (0, file.metadata().map_err(failed)?.len() / 8);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if end_at(middle)? <= begin + ids.len() as u64 {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let last = if low == 0 { 0 } else { end_at(low - 1)? };
+        if last <= begin {
+            return Err(Error::Dataset(format!(
+                "{} is damaged: no piece ends in the sequence at {begin}; `ramlet data verify` tells more",
+                path.display()
+            )));
+        }
+        Ok((last - begin) as usize)
+    }
+}
+
+/// The numbers that the bytes are, without a sign, and the largest of them.
+fn widen(bytes: &[u8], width: usize, ids: &mut [i64]) -> u64 {
+    macro_rules! as_type {
+        ($type:ty) => {{
+            let mut largest: $type = 0;
+            for (id, bytes) in ids.iter_mut().zip(bytes.chunks_exact(size_of::<$type>())) {
+                let value = <$type>::from_le_bytes(bytes.try_into().expect("of this size"));
+                largest = largest.max(value);
+                *id = value as i64;
+            }
+            largest as u64
+        }};
+    }
+    match width {
+        1 => as_type!(u8),
+        2 => as_type!(u16),
+        4 => as_type!(u32),
+        _ => as_type!(u64),
+    }
+}
+
+fn beyond(path: &std::path::Path, id: IdType, value: u64, vocab_size: u64) -> Error {
+    let (path, value) = (path.display(), id.written(value));
+    Error::Dataset(match value < 0 {
+        true => format!("{path} has a negative id ({value}): it is damaged, or no file of ids"),
+        false => format!(
+            "{path} has the id {value}, beyond the vocabulary of {vocab_size}: it is damaged, or of another tokenizer; `ramlet data verify` tells more"
+        ),
+    })
+}
+
+fn unreadable(path: &std::path::Path, error: std::io::Error) -> Error {
+    use std::io::ErrorKind::{NotFound, UnexpectedEof};
+    let path = path.display();
+    Error::Dataset(match error.kind() {
+        NotFound => format!("{path} is missing: `ramlet data verify` tells what else is"),
+        UnexpectedEof => format!("{path} is damaged: it is shorter than it was when it was opened"),
+        _ => format!("cannot read {path}: {error}"),
+    })
+}

@@ -1,0 +1,242 @@
+//! The kernels of a training step, on memory that torch owns.
+//!
+//! Operands come as addresses: a step makes hundreds of these calls, and taking an object apart for each
+//! would cost more than the small ones compute. `ramlet/model/kernels/native.py` is the one caller and
+//! vouches for addresses, types and sizes; labels and positions are checked here.
+
+use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Turn};
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+/// # Safety
+/// Memory of so many numbers that nobody writes during the call. An empty tensor's address is 0.
+unsafe fn read<'a, T>(address: usize, count: usize) -> &'a [T] {
+    // SAFETY: by the caller's word.
+    if count == 0 { &[] } else { unsafe { from_raw_parts(address as *const T, count) } }
+}
+
+/// # Safety
+/// Memory of so many numbers that nobody else reads or writes during the call.
+unsafe fn write<'a, T>(address: usize, count: usize) -> &'a mut [T] {
+    // SAFETY: by the caller's word.
+    if count == 0 { &mut [] } else { unsafe { from_raw_parts_mut(address as *mut T, count) } }
+}
+
+/// Calls a generic function for bf16 or fp32.
+macro_rules! for_element {
+    ($py:ident, $bf16:ident, $function:ident($($argument:expr),*)) => {
+        $py.detach(|| {
+            // SAFETY: by the module's word.
+            if $bf16 { unsafe { $function::<Bf16>($($argument),*) } } else { unsafe { $function::<f32>($($argument),*) } }
+        })
+    };
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn kernel_norm(
+    py: Python<'_>,
+    bf16: bool,
+    x: usize,
+    gain: usize,
+    eps: f32,
+    out: usize,
+    rows: usize,
+    width: usize,
+    threads: usize,
+) {
+    unsafe fn call<T: Element>(
+        [x, gain, out]: [usize; 3],
+        eps: f32,
+        [rows, width]: [usize; 2],
+        threads: usize,
+    ) {
+        // SAFETY: by the module's word.
+        let (x, gain, out) =
+            unsafe { (read::<T>(x, rows * width), read(gain, width), write(out, rows * width)) };
+        kernels::norm(x, gain, eps, out, threads);
+    }
+    for_element!(py, bf16, call([x, gain, out], eps, [rows, width], threads));
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn kernel_norm_backward(
+    py: Python<'_>,
+    bf16: bool,
+    dy: usize,
+    x: usize,
+    gain: usize,
+    eps: f32,
+    gain_grad: usize,
+    dx: usize,
+    rows: usize,
+    width: usize,
+    threads: usize,
+) {
+    unsafe fn call<T: Element>(
+        [dy, x, gain, gain_grad, dx]: [usize; 5],
+        eps: f32,
+        [rows, width]: [usize; 2],
+        threads: usize,
+    ) {
+        // SAFETY: by the module's word.
+        unsafe {
+            let (dy, x) = (read::<T>(dy, rows * width), read(x, rows * width));
+            let (gain, gain_grad) = (read(gain, width), write(gain_grad, width));
+            kernels::norm_backward(dy, x, gain, eps, gain_grad, write(dx, rows * width), threads);
+        }
+    }
+    for_element!(py, bf16, call([dy, x, gain, gain_grad, dx], eps, [rows, width], threads));
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn kernel_rotate(
+    py: Python<'_>,
+    bf16: bool,
+    matrix: usize,
+    cos: usize,
+    sin: usize,
+    positions: usize,
+    wide_positions: bool,
+    rows: usize,
+    width: usize,
+    context: usize,
+    half: usize,
+    heads: usize,
+    inverse: bool,
+    threads: usize,
+) -> PyResult<()> {
+    unsafe fn call<T: Element, P: Copy + Into<i64> + Sync>(
+        [matrix, cos, sin, positions]: [usize; 4],
+        [rows, width, context, half, heads]: [usize; 5],
+        inverse: bool,
+        threads: usize,
+    ) -> Result<(), BadPosition> {
+        // SAFETY: by the module's word.
+        let (matrix, cos, sin, positions) = unsafe {
+            let (cos, sin) = (read(cos, context * half), read(sin, context * half));
+            (write::<T>(matrix, rows * width), cos, sin, read::<P>(positions, rows))
+        };
+        kernels::rotate(matrix, &Turn { cos, sin, half, positions, heads, inverse }, threads)
+    }
+    unsafe fn wide<T: Element>(
+        tensors: [usize; 4],
+        sizes: [usize; 5],
+        inverse: bool,
+        threads: usize,
+    ) -> Result<(), BadPosition> {
+        // SAFETY: by the module's word.
+        unsafe { call::<T, i64>(tensors, sizes, inverse, threads) }
+    }
+    unsafe fn narrow<T: Element>(
+        tensors: [usize; 4],
+        sizes: [usize; 5],
+        inverse: bool,
+        threads: usize,
+    ) -> Result<(), BadPosition> {
+        // SAFETY: by the module's word.
+        unsafe { call::<T, i32>(tensors, sizes, inverse, threads) }
+    }
+    let (tensors, sizes) = ([matrix, cos, sin, positions], [rows, width, context, half, heads]);
+    let done = if wide_positions {
+        for_element!(py, bf16, wide(tensors, sizes, inverse, threads))
+    } else {
+        for_element!(py, bf16, narrow(tensors, sizes, inverse, threads))
+    };
+    done.map_err(|BadPosition(position)| {
+        PyIndexError::new_err(format!("position {position} is not within the context of {context}"))
+    })
+}
+
+#[pyfunction]
+pub fn kernel_gate(
+    py: Python<'_>,
+    bf16: bool,
+    gate_up: usize,
+    out: usize,
+    rows: usize,
+    half: usize,
+    threads: usize,
+) {
+    unsafe fn call<T: Element>([gate_up, out]: [usize; 2], [rows, half]: [usize; 2], threads: usize) {
+        // SAFETY: by the module's word.
+        let (gate_up, out) = unsafe { (read::<T>(gate_up, rows * 2 * half), write(out, rows * half)) };
+        kernels::gate(gate_up, half, out, threads);
+    }
+    for_element!(py, bf16, call([gate_up, out], [rows, half], threads));
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn kernel_gate_backward(
+    py: Python<'_>,
+    bf16: bool,
+    gate_up: usize,
+    d_act: usize,
+    act: usize,
+    rows: usize,
+    half: usize,
+    threads: usize,
+) {
+    unsafe fn call<T: Element>([gate_up, d_act, act]: [usize; 3], [rows, half]: [usize; 2], threads: usize) {
+        // SAFETY: by the module's word.
+        unsafe {
+            let (gate_up, act) = (write::<T>(gate_up, rows * 2 * half), write(act, rows * half));
+            kernels::gate_backward(gate_up, read(d_act, rows * half), half, act, threads);
+        }
+    }
+    for_element!(py, bf16, call([gate_up, d_act, act], [rows, half], threads));
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn kernel_cross_entropy(
+    py: Python<'_>,
+    bf16: bool,
+    logits: usize,
+    labels: usize,
+    losses: usize,
+    rows: usize,
+    width: usize,
+    vocab: usize,
+    scale: f32,
+    threads: usize,
+) -> PyResult<()> {
+    unsafe fn call<T: Element>(
+        [logits, labels, losses]: [usize; 3],
+        [rows, width, vocab]: [usize; 3],
+        scale: f32,
+        threads: usize,
+    ) -> Result<(), BadLabel> {
+        // SAFETY: by the module's word.
+        unsafe {
+            let (logits, losses) = (write::<T>(logits, rows * width), write(losses, rows));
+            kernels::cross_entropy(logits, read(labels, rows), vocab, scale, losses, threads)
+        }
+    }
+    for_element!(py, bf16, call([logits, labels, losses], [rows, width, vocab], scale, threads)).map_err(
+        |BadLabel(label)| {
+            PyIndexError::new_err(format!("label {label} is not within the vocabulary of {vocab}"))
+        },
+    )
+}
+
+#[pyfunction]
+pub fn kernel_accumulate(
+    py: Python<'_>,
+    bf16: bool,
+    total: usize,
+    part: usize,
+    count: usize,
+    threads: usize,
+) {
+    unsafe fn call<T: Element>([total, part]: [usize; 2], count: usize, threads: usize) {
+        // SAFETY: by the module's word.
+        let (total, part) = unsafe { (write(total, count), read::<T>(part, count)) };
+        kernels::accumulate(total, part, threads);
+    }
+    for_element!(py, bf16, call([total, part], count, threads));
+}

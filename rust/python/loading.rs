@@ -1,0 +1,131 @@
+//! Batches for training, as Python asks for them.
+
+use super::raise;
+use crate::error::{Error, Result};
+use crate::loading::{self, IdType, Rows, Schedule, Shuffle, Tokens, TokensSpec, key};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+type Array<'py> = Bound<'py, PyArray2<i64>>;
+type Arrays<'py> = (Array<'py>, Array<'py>, Option<(Array<'py>, Array<'py>)>);
+
+/// The examples of one or several datasets, and the order in which they come.
+#[pyclass(frozen)]
+pub struct Windows {
+    windows: loading::Windows,
+    schedule: Schedule,
+    seq_len: usize,
+}
+
+#[pymethods]
+impl Windows {
+    /// `datasets` are `ramlet.loading.tokens.Tokens.spec()`.
+    #[new]
+    #[pyo3(signature = (datasets, *, seq_len, shuffle))]
+    fn new(
+        py: Python<'_>,
+        datasets: Vec<Bound<'_, PyDict>>,
+        seq_len: usize,
+        shuffle: bool,
+    ) -> PyResult<Self> {
+        let mut specs = Vec::with_capacity(datasets.len());
+        let mut turns = Vec::with_capacity(datasets.len());
+        for dataset in &datasets {
+            let (spec, turn) = read_spec(dataset)?;
+            specs.push(spec);
+            turns.push(turn);
+        }
+        let tokens = py.detach(|| specs.into_iter().map(Tokens::new).collect::<Result<Vec<_>>>());
+        let windows = loading::Windows::new(tokens.map_err(|error| raise(py, error))?, seq_len);
+        Ok(Windows { windows, schedule: Schedule::new(turns, shuffle), seq_len })
+    }
+
+    /// Samples `first`, `first + step`, ... as (inputs, labels, (positions, documents) if these are asked for).
+    #[pyo3(signature = (first, step, count, *, seed, documents))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        first: u64,
+        step: u64,
+        count: usize,
+        seed: u64,
+        documents: bool,
+    ) -> PyResult<Arrays<'py>> {
+        let samples = (0..count as u64).map(|number| self.schedule.at(first + number * step, seed));
+        self.rows(py, samples, count, documents)
+    }
+
+    /// One example of one dataset, as a batch of one row.
+    #[pyo3(signature = (dataset, example, *, documents))]
+    fn example<'py>(
+        &self,
+        py: Python<'py>,
+        dataset: usize,
+        example: u64,
+        documents: bool,
+    ) -> PyResult<Arrays<'py>> {
+        self.rows(py, std::iter::once((dataset, example)), 1, documents)
+    }
+
+    /// The dataset and the example that each of these samples is.
+    #[pyo3(signature = (first, step, count, *, seed))]
+    fn schedule(&self, first: u64, step: u64, count: usize, seed: u64) -> Vec<(usize, u64)> {
+        (0..count as u64).map(|number| self.schedule.at(first + number * step, seed)).collect()
+    }
+}
+
+impl Windows {
+    fn rows<'py>(
+        &self,
+        py: Python<'py>,
+        examples: impl Iterator<Item = (usize, u64)> + Send,
+        count: usize,
+        documents: bool,
+    ) -> PyResult<Arrays<'py>> {
+        // SAFETY: every place is written below before anyone can read it, or the arrays are dropped with the error.
+        let new = || unsafe { PyArray2::<i64>::new(py, [count, self.seq_len], false) };
+        let (inputs, labels, own) = (new(), new(), documents.then(|| (new(), new())));
+        // SAFETY: the arrays are ours alone, and contiguous.
+        let places = |array: &Array<'py>| unsafe {
+            std::slice::from_raw_parts_mut(array.data(), count * self.seq_len)
+        };
+        let mut rows = Rows {
+            inputs: places(&inputs),
+            labels: places(&labels),
+            documents: own.as_ref().map(|(positions, numbers)| (places(positions), places(numbers))),
+        };
+        py.detach(|| self.windows.read(examples, &mut rows)).map_err(|error| raise(py, error))?;
+        Ok((inputs, labels, own))
+    }
+}
+
+/// What the dict says of the ids, and (examples, weight).
+fn read_spec(dataset: &Bound<'_, PyDict>) -> PyResult<(TokensSpec, (u64, u64))> {
+    let py = dataset.py();
+    let get = |key: &str| {
+        dataset.get_item(key)?.ok_or_else(|| raise(py, Error::Invalid(format!("no setting {key:?}"))))
+    };
+    let dtype: String = get("dtype")?.extract()?;
+    let id = IdType::named(&dtype)
+        .ok_or_else(|| raise(py, Error::Invalid(format!("ids cannot be of the type {dtype:?}"))))?;
+    let spec = TokensSpec {
+        folder: get("folder")?.extract()?,
+        shards: get("shards")?.extract()?,
+        header: get("header")?.extract()?,
+        id,
+        start: get("start")?.extract()?,
+        stride: get("stride")?.extract()?,
+        pad_id: get("pad_id")?.extract()?,
+        end_id: get("end_id")?.extract()?,
+        vocab_size: get("vocab_size")?.extract()?,
+    };
+    Ok((spec, (get("examples")?.extract()?, get("weight")?.extract()?)))
+}
+
+/// 0..length in the order that these words give.
+#[pyfunction]
+pub fn shuffled<'py>(py: Python<'py>, length: u64, words: Vec<u64>) -> Bound<'py, PyArray1<u64>> {
+    let shuffle = Shuffle::new(length, key(&words));
+    PyArray1::from_iter(py, (0..length).map(|index| shuffle.at(index)))
+}

@@ -1,0 +1,16 @@
+//! What Python asks of the memory of the process.
+
+use crate::pages;
+use pyo3::prelude::*;
+
+/// Gives back the pages of mapped files that no one has written to; returns their bytes.
+#[pyfunction]
+pub fn release_file_pages(py: Python<'_>) -> u64 {
+    py.detach(pages::release_file_pages)
+}
+
+/// Whether the allocator keeps large blocks for the next one, or gives each back.
+#[pyfunction]
+pub fn keep_large_blocks(keep: bool) {
+    pages::keep_large_blocks(keep);
+}

@@ -1,0 +1,86 @@
+//! The optimizer's step, in place on arrays that are views of tensors.
+
+use super::raise;
+use crate::adamw8bit::{BLOCK, Moments, Number, Step, step};
+use crate::error::Error;
+use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::prelude::*;
+
+/// Floats of 32 bits, or the bits of bfloat16.
+#[derive(FromPyObject)]
+pub enum Weights<'py> {
+    Wide(PyReadwriteArray1<'py, f32>),
+    Narrow(PyReadwriteArray1<'py, u16>),
+}
+
+#[derive(FromPyObject)]
+pub enum Gradients<'py> {
+    Wide(PyReadonlyArray1<'py, f32>),
+    Narrow(PyReadonlyArray1<'py, u16>),
+}
+
+/// One step of AdamW over one tensor; `factors` are those of `adamw8bit::Step`, in their order.
+#[pyfunction]
+#[pyo3(signature = (weights, gradients, first, first_scales, root, root_scales, *, factors, rounding_key, first_index, threads))]
+#[allow(clippy::too_many_arguments)] // the tensors and scalars of one parameter
+pub fn adamw8bit_step(
+    py: Python<'_>,
+    mut weights: Weights<'_>,
+    gradients: Gradients<'_>,
+    mut first: PyReadwriteArray1<'_, u8>,
+    mut first_scales: PyReadwriteArray1<'_, f32>,
+    mut root: PyReadwriteArray1<'_, u8>,
+    mut root_scales: PyReadwriteArray1<'_, f32>,
+    factors: [f32; 7],
+    rounding_key: u32,
+    first_index: u64,
+    threads: usize,
+) -> PyResult<()> {
+    let [first_decay, first_gain, root_decay, root_gain, rate, eps, keep] = factors;
+    let settings =
+        Step { first_decay, first_gain, root_decay, root_gain, rate, eps, keep, rounding_key, first_index };
+    let moments = Moments {
+        first: first.as_slice_mut()?,
+        first_scales: first_scales.as_slice_mut()?,
+        root: root.as_slice_mut()?,
+        root_scales: root_scales.as_slice_mut()?,
+    };
+    match (&mut weights, &gradients) {
+        (Weights::Wide(w), Gradients::Wide(g)) => {
+            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+        }
+        (Weights::Wide(w), Gradients::Narrow(g)) => {
+            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+        }
+        (Weights::Narrow(w), Gradients::Wide(g)) => {
+            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+        }
+        (Weights::Narrow(w), Gradients::Narrow(g)) => {
+            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+        }
+    }
+}
+
+fn run<W: Number, G: Number>(
+    py: Python<'_>,
+    weights: &mut [W],
+    gradients: &[G],
+    moments: Moments<'_>,
+    settings: &Step,
+    threads: usize,
+) -> PyResult<()> {
+    let (count, blocks) = (weights.len(), weights.len().div_ceil(BLOCK));
+    let fits = [gradients.len(), moments.first.len(), moments.root.len()] == [count; 3]
+        && [moments.first_scales.len(), moments.root_scales.len()] == [blocks; 2];
+    if !fits {
+        return Err(raise(
+            py,
+            Error::Invalid(format!(
+                "a parameter of {count} elements has a gradient or an optimizer state of another size: \
+                 load the state that was saved with this model"
+            )),
+        ));
+    }
+    py.detach(|| step(weights, gradients, moments, settings, threads));
+    Ok(())
+}
