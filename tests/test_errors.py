@@ -17,6 +17,8 @@ TREE = {
     "BrokenInput": (errors.SourceError,),
     "TokenizerError": (errors.RamletError, ValueError),
     "DatasetError": (errors.RamletError, ValueError),
+    "ModelError": (errors.RamletError, ValueError),
+    "TrainingStopped": (errors.RamletError,),
     "DiskFull": (errors.RamletError, OSError),
     "Interrupted": (errors.RamletError,),
 }

@@ -8,6 +8,8 @@
     │   └── BrokenInput                 broken content: a JSON line, a compressed stream, a missing field
     ├── TokenizerError   (ValueError)   a tokenizer file that cannot be used, text it cannot encode
     ├── DatasetError     (ValueError)   a dataset that is missing, damaged, or does not fit another
+    ├── ModelError       (ValueError)   a model or checkpoint that is missing, damaged, or not one that can be loaded
+    ├── TrainingStopped                 a run whose loss is no number any more, or jumped
     ├── DiskFull         (OSError)      no space left for spilled counts or for a result
     └── Interrupted                     Ctrl-C between two batches; what is on disk is whole
 
@@ -23,11 +25,13 @@ __all__ = [
     "DatasetError",
     "DiskFull",
     "Interrupted",
+    "ModelError",
     "RamletError",
     "SettingsError",
     "SourceChanged",
     "SourceError",
     "TokenizerError",
+    "TrainingStopped",
 ]
 
 
@@ -61,6 +65,14 @@ class TokenizerError(RamletError, ValueError):
 
 class DatasetError(RamletError, ValueError):
     """A dataset that is missing, damaged, or does not fit what is wanted of it."""
+
+
+class ModelError(RamletError, ValueError):
+    """A model or checkpoint that is missing, damaged, or not one that can be loaded."""
+
+
+class TrainingStopped(RamletError):
+    """A run that went wrong by itself; its last good checkpoint is whole."""
 
 
 class DiskFull(RamletError, OSError):
