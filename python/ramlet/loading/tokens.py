@@ -1,0 +1,194 @@
+"""What a name stands for: a split of a dataset, or a part of an array, as one stream of ids.
+
+open_tokens("my-dataset", "val")                    all shards of the split, one after the other
+open_tokens("corpus.npy", "train", 0.1)             the first nine tenths
+open_tokens("corpus.txt", "train", 0.1)             the same of corpus.npy beside it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ramlet.dataset.manifest import FORMAT, SPLITS, Manifest
+from ramlet.errors import DatasetError, SettingsError
+from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
+from ramlet.tokenizer_model import digest
+
+__all__ = ["Tokens", "open_tokens"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """One stream of ids, and what is known of them."""
+
+    name: str
+    """As the user named it."""
+
+    split: str
+    folder: Path
+    shards: tuple[tuple[str, int], ...]
+    """File in the folder, and ids in it."""
+
+    shard_count: int
+    header: int = 0
+    """Bytes of a file before its ids."""
+
+    dtype: str
+    start: int = 0
+    """The first id of the part that is used."""
+
+    count: int
+    """Ids in that part."""
+
+    total: int
+    """Ids in all files."""
+
+    known_vocab_size: int | None
+    end_id: int | None
+    tokenizer_fingerprint: str | None
+    tokenizer_file: Path | None
+    fingerprint: str
+    """Of the ids themselves; a copy has the same."""
+
+    packed_length: int | None = None
+    pad_id: int | None = None
+
+    def vocab_size(self) -> int:
+        """Of the tokenizer; where none is known, one more than the largest id, for which all is read."""
+        if self.known_vocab_size is not None:
+            return self.known_vocab_size
+        return largest_id(NpyFile.read(Path(self.name))) + 1
+
+    def without_shards(self) -> Tokens:
+        """What is worth keeping once the native core has the list."""
+        return replace(self, shards=())
+
+    def examples(self, seq_len: int, stride: int) -> int:
+        """How many sequences there are; none is an error."""
+        count = self.count // seq_len if self.packed_length else (self.count - 1 - seq_len) // stride + 1
+        if count < 1:
+            raise DatasetError(
+                f"{self.name} has {self.count:,} tokens in {self.split}, and one sequence takes {seq_len + 1:,}: "
+                "choose a smaller --seq-len, or give it more text"
+            )
+        return count
+
+    def spec(self, *, stride: int, examples: int, weight: int) -> dict[str, Any]:
+        """As the native core takes it."""
+        return {
+            "folder": os.fspath(self.folder),
+            "shards": list(self.shards),
+            "header": self.header,
+            "dtype": self.dtype,
+            "start": self.start,
+            "stride": self.packed_length or stride,
+            "examples": examples,
+            "weight": weight,
+            "pad_id": self.pad_id,
+            "end_id": self.end_id,
+            "vocab_size": self.known_vocab_size,
+        }
+
+
+def open_tokens(data: str | os.PathLike[str], split: str, val_fraction: float) -> Tokens:
+    if split not in SPLITS:
+        raise SettingsError(f"the splits are train and val, not {split!r}")
+    if not 0 <= val_fraction < 1:
+        raise SettingsError(f"val_fraction is {val_fraction}: it must be from 0 up to, not including, 1")
+    path = Path(data)
+    if path.is_dir():
+        return _of_folder(path, split)
+    if path.suffix == ".npy":
+        return _of_array(path, split, val_fraction)
+    beside = path.with_suffix(".npy")
+    if beside.is_file():
+        return _of_array(beside, split, val_fraction)
+    if not path.exists():
+        raise DatasetError(f"no such file or folder: {path}")
+    raise DatasetError(
+        f"{path} is text, and there is no {beside} with its ids: make it with `ramlet prepare {path} --format npy`"
+    )
+
+
+def _of_folder(path: Path, split: str) -> Tokens:
+    manifest = Manifest.read(path)
+    shards = manifest.splits[split].shards
+    tokens = sum(shard.tokens for shard in shards)
+    if not tokens:
+        other = f": prepare it anew with a larger --val-fraction, or use {SPLITS[0]}" if split == "val" else ""
+        raise DatasetError(f"{path} holds nothing in {split}{other}")
+    parts = [b"ramlet tokens 1", manifest.dtype.encode()]
+    parts += [f"{shard.tokens} {shard.xxh64}".encode() for shard in shards]
+    packed = manifest.packed
+    return Tokens(
+        name=os.fspath(path),
+        split=split,
+        folder=path,
+        shards=tuple((shard.file, shard.tokens) for shard in shards),
+        shard_count=len(shards),
+        dtype=f"u{manifest.id_bytes}",
+        count=tokens,
+        total=tokens,
+        known_vocab_size=manifest.vocab_size,
+        end_id=manifest.end_id,
+        tokenizer_fingerprint=manifest.tokenizer.fingerprint,
+        tokenizer_file=path / manifest.tokenizer.file,
+        fingerprint=digest(iter(parts)),
+        packed_length=packed.sequence_length if packed else None,
+        pad_id=packed.pad_id if packed else None,
+    )
+
+
+def _of_array(path: Path, split: str, val_fraction: float) -> Tokens:
+    npy = NpyFile.read(path)
+    note = _manifest_of(path)
+    held_out = int(npy.length * val_fraction)
+    start, stop = (0, npy.length - held_out) if split == "train" else (npy.length - held_out, npy.length)
+    if start == stop:
+        raise DatasetError(f"{path} holds nothing in {split}: with --val-fraction {val_fraction} none of it is left")
+    tokenizer = note.get("tokenizer", {})
+    return Tokens(
+        name=os.fspath(path),
+        split=split,
+        folder=path.parent,
+        shards=((path.name, npy.length),),
+        shard_count=1,
+        header=npy.header,
+        dtype=npy.dtype,
+        start=start,
+        count=stop - start,
+        total=npy.length,
+        known_vocab_size=note.get("vocab_size"),
+        end_id=note.get("end_id"),
+        tokenizer_fingerprint=tokenizer.get("fingerprint"),
+        tokenizer_file=path.parent / tokenizer["file"] if tokenizer else None,
+        fingerprint=sampled_digest(npy),
+    )
+
+
+def _manifest_of(npy: Path) -> dict[str, Any]:
+    """What `prepare` noted beside the array; of an array from elsewhere nothing is known."""
+    path = npy.with_name(npy.name + ".json")
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+        if note["format"] != FORMAT:
+            return {}
+        sound = (
+            isinstance(note["vocab_size"], int)
+            and isinstance(note["end_id"], (int, type(None)))
+            and isinstance(note["tokenizer"]["fingerprint"], str)
+            and note["tokenizer"]["file"] == npy.name + ".tokenizer.json"
+        )
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        sound = False
+    if not sound:
+        raise DatasetError(f"{path} is damaged: prepare {npy} anew, or remove it to use the ids without a tokenizer")
+    return dict(note)
