@@ -1,0 +1,129 @@
+"""A trained model as a clean folder for others: transformers, and the converter of llama.cpp.
+
+    export_model("RUN", "model", to="hf")
+    export_model("RUN", "model", to="gguf-ready")           # then: python model/to_gguf.py path/to/llama.cpp
+
+Weights are copied in pieces, in another type where that is wanted: a model of any size takes two buffers of 16 MiB.
+
+llama.cpp's converter knows how a tokenizer cuts text by a hash of what its vocabulary makes of a test text; one that
+was trained is never in its table, and it stops. `to_gguf.py`, written beside the weights, runs the converter of a
+checkout and answers that one question, by the pattern, which llama.cpp does know. Vocabularies that it has no way to
+read (characters, bytes) are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ramlet.atomic_files import replacing
+from ramlet.dataset.new_folder import new_folder, sync_file
+from ramlet.errors import ModelError, SettingsError
+from ramlet.model.files import files_by_name, save_description
+from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
+from ramlet.model.tensor_file import copy_tensors, read_header
+from ramlet.tokenizer import Tokenizer
+
+__all__ = ["DTYPES", "TARGETS", "Exported", "export_model"]
+
+TARGETS = ("hf", "gguf-ready")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+PATTERN_NAMES = {"gpt2": "gpt-2", "cl100k": "dbrx", "llama3": "dbrx", "o200k": "gpt-4o", "qwen2": "qwen2"}
+"""What llama.cpp calls the patterns; `dbrx` is llama3's without its habit of beginning every text with a token."""
+
+_SCRIPT = '''\
+"""Makes a .gguf of this folder, with a checkout of llama.cpp (https://github.com/ggml-org/llama.cpp):
+
+    python {folder}/to_gguf.py path/to/llama.cpp [options of its convert_hf_to_gguf.py]
+
+Its converter recognises tokenizers by a list of known vocabularies; for this one it is told the pattern.
+"""
+
+import sys
+from pathlib import Path
+
+if len(sys.argv) < 2 or not (Path(sys.argv[1]) / "convert_hf_to_gguf.py").is_file():
+    sys.exit("usage: python to_gguf.py path/to/llama.cpp [options of its convert_hf_to_gguf.py]")
+sys.path.insert(0, sys.argv[1])
+sys.argv = ["convert_hf_to_gguf.py", str(Path(__file__).resolve().parent), *sys.argv[2:]]
+
+import convert_hf_to_gguf as converter
+
+modules = [converter, sys.modules.get("conversion.base")]
+owners = [getattr(module, name, None) for module in modules for name in ("TextModel", "Model")]
+owner = next((owner for owner in owners if hasattr(owner, "get_vocab_base_pre")), None)
+if owner is None:
+    sys.exit("this llama.cpp has changed its converter: run convert_hf_to_gguf.py and tell it the pattern {name}")
+owner.get_vocab_base_pre = lambda self, tokenizer: "{name}"
+converter.main()
+'''
+
+
+@dataclass(frozen=True)
+class Exported:
+    files: list[str]
+    bytes: int
+    notes: list[str] = field(default_factory=list)
+    """What the user should know, and the command that comes next."""
+
+
+def export_model(
+    run: str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "hf", dtype: str | None = None
+) -> Exported:
+    """Writes the model of a run into a new folder, there whole or not at all.
+
+    `dtype` is fp32, bf16 or fp16; left out, what the run has, or fp16 for `gguf-ready`.
+    """
+    if to not in TARGETS:
+        raise SettingsError(f"a model cannot be exported to {to}: it is one of {', '.join(TARGETS)}")
+    if dtype is not None and dtype not in DTYPES:
+        raise SettingsError(f"there is no type {dtype}: it is one of {', '.join(DTYPES)}")
+    found = find_model(run)
+    shape = found.shape()
+    sources = files_by_name(found, shape)
+    pattern = _pattern(found) if to == "gguf-ready" else None
+    if dtype is None and to == "gguf-ready":
+        dtype = "fp16"
+    wanted = DTYPES[dtype] if dtype else None
+    embedding = sources["model.embed_tokens.weight"]
+    stored = wanted or read_header(embedding).tensors["model.embed_tokens.weight"].dtype
+    notes = []
+    with new_folder(out) as folder:
+        tokenizer_file = found.described / "tokenizer.json"
+        if not tokenizer_file.exists():
+            notes.append("there is no tokenizer beside the model: copy it into the folder")
+        save_description(
+            shape,
+            folder,
+            tokenizer_file=tokenizer_file if tokenizer_file.exists() else None,
+            end_id=min(found.end_ids(), default=None),
+            dtype=stored,
+        )
+        generation = found.described / "generation_config.json"
+        if generation.exists():
+            shutil.copyfile(generation, folder / generation.name)
+            sync_file(folder / generation.name)
+        if pattern is not None:
+            with replacing(folder / "to_gguf.py") as file:
+                file.write(_SCRIPT.format(folder=Path(out).name, name=pattern))
+            notes.append(f"next: python {Path(out) / 'to_gguf.py'} path/to/llama.cpp --outfile model.gguf")
+        copy_tensors(sources, folder / WEIGHTS, {"format": "pt"}, dtype=wanted)
+    files = sorted(os.listdir(out))
+    return Exported(files, sum((Path(out) / name).stat().st_size for name in files), notes)
+
+
+def _pattern(found: ModelFolder) -> str:
+    tokenizer = Tokenizer.load(found.tokenizer_file)
+    name = PATTERN_NAMES.get(tokenizer.pattern or "") if tokenizer.kind == "bpe" else None
+    if name is None:
+        what = f"a {tokenizer.kind} tokenizer" if tokenizer.kind != "bpe" else f"the pattern {tokenizer.pattern}"
+        raise ModelError(
+            f"llama.cpp has no way to read text with {what}: only byte-level BPE with the patterns "
+            f"{', '.join(PATTERN_NAMES)} can be converted; --to hf has no such limit"
+        )
+    return name

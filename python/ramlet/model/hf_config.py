@@ -1,0 +1,105 @@
+"""A model's config.json, as transformers has it: written for every version from 4.40 on, read from any.
+
+    config = hf_config(shape, dtype="float32", end_id=0)
+    shape_from_hf(config, "RUN/config.json") == shape
+
+Only what a `LlamaForCausalLM` without biases and without stretched positions can be is read; all else is refused by
+name, for a model that is loaded almost right gives almost right text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ramlet.errors import ModelError, SettingsError
+from ramlet.model.shape import Shape
+
+__all__ = ["end_ids", "generation_config", "hf_config", "shape_from_hf"]
+
+
+def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocab_size,
+        "max_position_embeddings": shape.context,
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.width,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_width,
+        "intermediate_size": shape.feed_forward,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.norm_eps,
+        # Up to 4.x the base stands alone, from 5.0 on in a group.
+        "rope_theta": shape.rope_base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
+        "tie_word_embeddings": shape.tied,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        # Left out, they would be 1 and 2, which are ordinary tokens here.
+        "bos_token_id": end_id,
+        "eos_token_id": end_id,
+        "pad_token_id": None,
+        "torch_dtype": dtype,
+        "use_cache": True,
+    }
+
+
+def generation_config(end_id: int | None) -> dict[str, Any]:
+    """A text begins behind the end of the one before, so the same token is its beginning."""
+    return {"bos_token_id": end_id, "eos_token_id": end_id, "pad_token_id": end_id}
+
+
+def shape_from_hf(config: Mapping[str, Any], where: str) -> Shape:
+    """The shape that a config.json describes; `where` is its name in errors."""
+    kind = config.get("model_type")
+    if kind != "llama":
+        raise ModelError(f"{where} describes a model of the type {kind}: only llama can be loaded")
+    for key in ("attention_bias", "mlp_bias"):
+        if config.get(key):
+            raise ModelError(f"{where} says {key}: models with biases cannot be loaded")
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise ModelError(f"{where} says hidden_act {config['hidden_act']}: only silu can be loaded")
+    if config.get("quantization_config"):
+        raise ModelError(f"{where} describes a quantized model: take the one it was made from")
+    # Where a key is missing the default is transformers', which is not ours.
+    given: dict[str, Any] = {
+        "rope_base": _rope_base(config, where),
+        "norm_eps": config.get("rms_norm_eps", 1e-6),
+        "tied": bool(config.get("tie_word_embeddings", False)),
+    }
+    try:
+        shape = Shape.from_config(config, **given)
+    except SettingsError as error:
+        raise ModelError(f"{where} cannot be used: {error}") from None
+    if config.get("head_dim") not in (None, shape.head_width):
+        raise ModelError(
+            f"{where} says head_dim {config['head_dim']}: only hidden_size / num_attention_heads, "
+            f"here {shape.head_width}, can be loaded"
+        )
+    return shape
+
+
+def _rope_base(config: Mapping[str, Any], where: str) -> float:
+    base = config.get("rope_theta")
+    for key in ("rope_scaling", "rope_parameters"):
+        group = config.get(key) or {}
+        kind = group.get("rope_type", group.get("type", "default")) if isinstance(group, dict) else group
+        if kind != "default":
+            raise ModelError(f"{where} says {key} {kind}: stretched positions cannot be loaded")
+        base = group.get("rope_theta") if base is None else base
+    return 10_000.0 if base is None else base
+
+
+def end_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
+    """The ids that end a text, from the first config that names any."""
+    for config in configs:
+        named = config.get("eos_token_id")
+        if named is not None:
+            ids = named if isinstance(named, list) else [named]
+            return frozenset(number for number in ids if isinstance(number, int))
+    return frozenset()

@@ -1,0 +1,133 @@
+"""What a model looks like: depth, width, heads, and everything that follows from them.
+
+    shape = Shape(vocab_size=8192, context=256, layers=6, width=256, heads=4, feed_forward=704)
+    shape.parameters                     # 6,917,376, the embedding counted once
+    Shape.from_config({"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024}, vocab_size=50257)
+
+The model is Llama's: RMSNorm, rotary positions, SwiGLU, no biases, key/value heads shared by groups of
+heads where there are fewer of them, the embedding used again as the head unless it is untied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ramlet.errors import SettingsError
+
+__all__ = ["Shape"]
+
+VOCABULARY_MULTIPLE = 64
+"""In memory the vocabulary is filled up to this: odd row counts cost matrix products up to a third. Files have none."""
+
+_NAMES = {
+    "vocab_size": ("vocab_size",),
+    "context": (
+        "context",
+        "max_position_embeddings",
+        "block_size",
+        "seq_len",
+        "sequence_len",
+        "context_length",
+        "n_ctx",
+    ),
+    "layers": ("layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "width": ("width", "hidden_size", "n_embd", "d_model", "dim"),
+    "heads": ("heads", "num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "kv_heads": ("kv_heads", "num_key_value_heads", "n_kv_heads", "n_kv_head"),
+    "feed_forward": ("feed_forward", "intermediate_size", "ffn_dim", "d_ff", "n_inner"),
+    "rope_base": ("rope_base", "rope_theta"),
+    "norm_eps": ("norm_eps", "rms_norm_eps"),
+    "tied": ("tied", "tie_word_embeddings"),
+}
+"""What other tools call the same things: transformers, nanoGPT, the usual papers."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    vocab_size: int
+    context: int
+    """The most tokens that the model sees at once."""
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int = 0
+    """Heads of keys and values; 0: as many as heads."""
+    feed_forward: int = 0
+    """Width of the feed-forward layer; 0: 8/3 of the width, up to a multiple of 64."""
+    rope_base: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = True
+    """The embedding is also the head."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "context", "layers", "width", "heads"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"a model with {name} {getattr(self, name)} is none: give at least 1")
+        if self.kv_heads == 0:
+            object.__setattr__(self, "kv_heads", self.heads)
+        if self.feed_forward == 0:
+            object.__setattr__(self, "feed_forward", -(-self.width * 8 // 3 // 64) * 64)
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise SettingsError(
+                f"a width of {self.width} cannot be divided into {self.heads} heads of an even width: "
+                "choose heads so that width / heads is even"
+            )
+        if self.heads % self.kv_heads:
+            raise SettingsError(f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def qkv_width(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_width
+
+    @property
+    def padded_vocab(self) -> int:
+        """Rows of the embedding in memory."""
+        return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of the matrices of one layer."""
+        return self.width * (self.qkv_width + self.width + 3 * self.feed_forward)
+
+    @property
+    def parameters(self) -> int:
+        """All, as they stand in the file: the embedding counted, and the head where it is one of its own."""
+        embeddings = self.vocab_size * self.width * (1 if self.tied else 2)
+        gains = self.width * (2 * self.layers + 1)
+        return embeddings + self.layers * self.layer_parameters + gains
+
+    def step_flops(self, tokens: int, context: int | None = None) -> float:
+        """Floating-point operations to learn from so many tokens: 6 a matrix parameter, and the attention."""
+        context = context or self.context
+        matrices = self.layers * self.layer_parameters + self.vocab_size * self.width
+        attention = self.layers * self.width * context  # causal: half of 2 * context * width, forward
+        return 6.0 * tokens * (matrices + attention)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **given: Any) -> Shape:
+        """From a dictionary in our words, transformers' or nanoGPT's; `given` wins."""
+        values: dict[str, Any] = {}
+        for name, aliases in _NAMES.items():
+            found = [config[alias] for alias in aliases if config.get(alias) is not None]
+            if name in given and given[name] is not None:
+                values[name] = given[name]
+            elif found:
+                values[name] = found[0]
+        missing = [name for name in ("vocab_size", "context", "layers", "width", "heads") if name not in values]
+        if missing:
+            raise SettingsError(f"the model's config does not say {', '.join(missing)}: add them")
+        for name, value in values.items():
+            kind = float if name in ("rope_base", "norm_eps") else bool if name == "tied" else int
+            if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float)):
+                raise SettingsError(f"the model's config says {name}: {value!r}, which should be a {kind.__name__}")
+            values[name] = kind(value)
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

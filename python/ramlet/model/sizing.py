@@ -1,0 +1,140 @@
+"""A number of parameters -> a shape that has them, the embedding counted.
+
+    shape = shape_for(10_000_000, vocab_size=8192, context=256)     # within 3% of ten million
+
+All widths in steps of 64 (32 below 512, 16 below 128) are tried with all depths; the feed-forward layer makes up the
+difference in steps of 32 around 8/3 of the width. Where none comes near, because the vocabulary takes nearly all, every
+even width is tried. Of the shapes within 3% the one nearest to the usual proportions is taken:
+depth = width / (44 + width / 64), which gives 14 layers at 768 and 38 at 4096.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ramlet.errors import SettingsError
+from ramlet.model.shape import Shape
+
+__all__ = ["parse_count", "shape_for"]
+
+TOLERANCE = 0.03
+_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
+
+def parse_count(text: str | int, what: str = "--params") -> int:
+    """`10M`, `1.5b`, `300k`, `1_000_000` as a number.
+
+    >>> parse_count("124M"), parse_count("1.5b"), parse_count("65_536")
+    (124000000, 1500000000, 65536)
+    """
+    if isinstance(text, int):
+        return text
+    word = text.strip().lower().replace("_", "").replace(",", "")
+    suffix = word[-1:] if word[-1:].isalpha() else ""
+    try:
+        count = float(word[: len(word) - len(suffix)]) * _SUFFIXES[suffix]
+    except (ValueError, KeyError):
+        raise SettingsError(f"cannot read {what} {text!r} as a number: write it like 10M, 1.5B or 300000") from None
+    if not math.isfinite(count) or count < 1:
+        raise SettingsError(f"{what} {text} is too small: write it like 10M, 1.5B or 300000")
+    return round(count)
+
+
+def shape_for(
+    parameters: int, *, vocab_size: int, context: int, tied: bool = True, kv_groups: int = 1, layers: int | None = None
+) -> Shape:
+    """The best-proportioned shape with so many parameters; `kv_groups` heads share one key/value head."""
+    search = _Search(vocab_size, context, tied, kv_groups, layers)
+    best = search.nearest(parameters, _widths()) or search.nearest(parameters, range(16, 1024, 2))
+    if best is None:
+        raise SettingsError(
+            f"no model of {parameters:,} parameters has room for a vocabulary of {vocab_size:,}: "
+            f"give --params {search.least_above(parameters):,} or more, or take a smaller vocabulary"
+        )
+    return best
+
+
+def _widths() -> Iterator[int]:
+    """What hardware likes."""
+    width = 16
+    while True:
+        yield width
+        width += 16 if width < 128 else 32 if width < 512 else 64 if width < 4096 else 128
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What is given, whatever the width."""
+
+    vocab_size: int
+    context: int
+    tied: bool
+    kv_groups: int
+    layers: int | None
+
+    def nearest(self, parameters: int, widths: Iterable[int]) -> Shape | None:
+        best: tuple[float, Shape] | None = None
+        for width in widths:
+            if self._at_least(width) > parameters * (1 + TOLERANCE):
+                break
+            for shape in self._at_width(width, parameters):
+                off = shape.parameters / parameters - 1
+                if abs(off) > TOLERANCE:
+                    continue
+                cost = _oddness(shape, self.layers) + 6 * abs(off)
+                if best is None or cost < best[0]:
+                    best = (cost, shape)
+        return best[1] if best else None
+
+    def least_above(self, parameters: int) -> int:
+        """The smallest model that is larger: where the vocabulary takes nearly all, not every size can be had."""
+        depth = self.layers or 1
+        shapes = (self._shape(width, depth, -(-width // 32) * 32) for width in itertools.count(16, 2))
+        return next(shape.parameters for shape in shapes if shape and shape.parameters > parameters)
+
+    def _at_least(self, width: int) -> int:
+        """Fewer than any shape of this width has: the search ends where even these are too many."""
+        embeddings = width * self.vocab_size * (1 if self.tied else 2)
+        return embeddings + (self.layers or _depths(width)[0]) * 5 * width**2
+
+    def _at_width(self, width: int, parameters: int) -> Iterator[Shape]:
+        """For every plausible depth the feed-forward width that comes nearest."""
+        step = 64 if width >= 512 else 32 if width >= 64 else 16
+        for depth in [self.layers] if self.layers else _depths(width):
+            bare = self._shape(width, depth, 1)
+            if bare is None:
+                return
+            left = parameters - bare.parameters + 3 * width * depth
+            feed_forward = max(step, round(left / (3 * width * depth * step)) * step)
+            if width <= feed_forward <= 5 * width:
+                yield replace(bare, feed_forward=feed_forward)
+
+    def _shape(self, width: int, depth: int, feed_forward: int) -> Shape | None:
+        head = 64 if width >= 256 and width % 64 == 0 else 32 if width % 32 == 0 else 16
+        # Between the usual widths the groups alone decide, and heads are as wide as they come.
+        heads = width // head if width % head == 0 else self.kv_groups
+        if heads % self.kv_groups or width % heads or width // heads % 2:
+            return None
+        kv_heads = heads // self.kv_groups
+        return Shape(self.vocab_size, self.context, depth, width, heads, kv_heads, feed_forward, tied=self.tied)
+
+
+def _depths(width: int) -> range:
+    """The plausible ones."""
+    ideal = _ideal_depth(width)
+    return range(max(1, math.floor(ideal / 2.5)), math.ceil(ideal * 2.5) + 1)
+
+
+def _ideal_depth(width: int) -> float:
+    return max(1.0, width / (44 + width / 64))
+
+
+def _oddness(shape: Shape, layers: int | None) -> float:
+    """How far from the usual proportions, and from what hardware likes."""
+    depth = 0.0 if layers else abs(math.log(shape.layers / _ideal_depth(shape.width)))
+    breadth = abs(math.log(shape.feed_forward / (shape.width * 8 / 3)))
+    alignment = 0.0 if shape.width % 64 == 0 else 0.1 if shape.width % 32 == 0 else 0.25
+    return depth + 1.5 * breadth + alignment

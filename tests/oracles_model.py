@@ -1,0 +1,56 @@
+"""transformers' Llama with the weights of one of ours, and small models to compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from ramlet.model.files import tensors_by_name
+from ramlet.model.gpt import GPT
+from ramlet.model.hf_config import hf_config
+from ramlet.model.shape import Shape
+from ramlet.tokenizer import Tokenizer
+
+SMALL = Shape(vocab_size=131, context=48, layers=2, width=32, heads=4, feed_forward=80)
+GROUPED = Shape(vocab_size=131, context=48, layers=3, width=48, heads=6, kv_heads=2, feed_forward=96, rope_base=500.0)
+UNTIED = Shape(vocab_size=131, context=48, layers=2, width=32, heads=2, kv_heads=1, tied=False, norm_eps=1e-3)
+SHAPES = {"small": SMALL, "grouped": GROUPED, "untied": UNTIED}
+
+
+def model_of(shape: Shape, seed: int = 1, **options: Any) -> GPT:
+    """A model whose gains are not all 1 and whose weights are large enough for every part to matter."""
+    model = GPT(shape, **options)
+    model.weights.initialise(seed)
+    generator = torch.Generator().manual_seed(seed)
+    for weight in model.weights:
+        if weight.master.dim() == 1:
+            weight.master.uniform_(0.5, 1.5, generator=generator)
+    model.weights.matrices.mul_(4)
+    model.weights.refresh()
+    return model
+
+
+def llama_of(model: GPT) -> Any:
+    """transformers' model with the same weights, in fp32."""
+    config = transformers.LlamaConfig.from_dict(hf_config(model.shape, dtype="float32", end_id=None))
+    config._attn_implementation = "eager"
+    llama = transformers.LlamaForCausalLM(config).eval()
+    state = {name: tensor.float() for name, tensor in tensors_by_name(model.weights).items()}
+    if model.shape.tied:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    llama.load_state_dict(state, strict=True)
+    return llama
+
+
+def some_ids(shape: Shape, *size: int, seed: int = 3) -> torch.Tensor:
+    return torch.randint(0, shape.vocab_size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def byte_tokenizer(folder: Path) -> Path:
+    """Bytes and an end of text, 257 tokens, as a tokenizer.json."""
+    vocab = {byte: bytes([byte]) for byte in range(256)}
+    Tokenizer.from_merges(vocab, [], ["<|endoftext|>"]).save(folder / "tokenizer.json")
+    return folder / "tokenizer.json"

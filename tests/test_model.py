@@ -1,0 +1,203 @@
+"""The model against transformers' Llama with the same weights: logits, losses and every gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from oracles_model import GROUPED, SHAPES, SMALL, llama_of, model_of, some_ids
+from ramlet.model.files import tensors_by_name
+from ramlet.model.gpt import GPT
+from ramlet.model.layers import Turn
+from ramlet.model.shape import Shape
+from ramlet.model.weights import ALIGNMENT, layout
+
+torch.set_num_threads(1)
+
+
+def gradients(model: GPT) -> dict[str, torch.Tensor]:
+    """By transformers' names: the same views, of a store that holds the gradients."""
+    for weight in model.weights:
+        assert weight.grad is not None
+        weight.master, weight.grad = weight.grad, weight.master
+    try:
+        return {name: tensor.clone() for name, tensor in tensors_by_name(model.weights).items()}
+    finally:
+        for weight in model.weights:
+            assert weight.grad is not None
+            weight.master, weight.grad = weight.grad, weight.master
+
+
+def learned(model: GPT, ids: torch.Tensor, labels: torch.Tensor, **options: object) -> torch.Tensor:
+    model.weights.make_gradients()
+    return model.learn(ids, labels, 1 / labels.numel(), **options)  # type: ignore[arg-type]
+
+
+def closeness(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-12))
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("chunk", [1, 7, 4096])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_loss_and_every_gradient(shape: Shape, chunk: int, recompute: bool) -> None:
+    model = model_of(shape, chunk=chunk, recompute=recompute)
+    ids, labels = some_ids(shape, 2, 20), some_ids(shape, 2, 20, seed=4)
+    labels[0, 3:6] = -100
+    total = learned(model, ids, labels)
+    llama = llama_of(model)
+    logits = llama(ids).logits
+    loss = cross_entropy(logits.view(-1, shape.vocab_size), labels.view(-1), reduction="sum")
+    (loss / labels.numel()).backward()
+    assert abs(total.item() / loss.item() - 1) < 1e-5
+    assert (model.logits(ids) - logits).abs().max() <= 1e-5
+    for name, ours in gradients(model).items():
+        assert closeness(ours, llama.get_parameter(name).grad) < 1e-4, name
+    each = model.losses(ids, labels)
+    assert abs(each.sum().item() / loss.item() - 1) < 1e-5
+    assert each.view(2, 20)[0, 3:6].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_rows_that_fill_up_the_vocabulary_learn_nothing() -> None:
+    model = model_of(SMALL)
+    learned(model, some_ids(SMALL, 2, 20), some_ids(SMALL, 2, 20, seed=4))
+    rows = model.weights["embedding"]
+    assert rows.grad is not None
+    assert rows.master.shape == (192, 32)
+    assert not rows.grad[SMALL.vocab_size :].any()
+    assert model.logits(some_ids(SMALL, 1, 5)).shape == (1, 5, SMALL.vocab_size)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_two_half_batches_are_one(shape: Shape) -> None:
+    ids, labels = some_ids(shape, 4, 16), some_ids(shape, 4, 16, seed=4)
+    whole, halves = model_of(shape), model_of(shape)
+    total = learned(whole, ids, labels)
+    halves.weights.make_gradients()
+    parts = [halves.learn(ids[rows], labels[rows], 1 / labels.numel()) for rows in (slice(0, 2), slice(2, 4))]
+    assert torch.allclose(total, parts[0] + parts[1], rtol=1e-6)
+    theirs = gradients(whole)
+    for name, ours in gradients(halves).items():
+        assert closeness(ours, theirs[name]) < 1e-5, name
+    halves.weights.clear_gradients()
+    assert not any(tensor.any() for tensor in gradients(halves).values())
+
+
+@pytest.mark.parametrize("shape", [SMALL, GROUPED], ids=["small", "grouped"])
+def test_masked_documents_are_documents_alone(shape: Shape) -> None:
+    """Three documents in one row, each seeing only itself and counting its positions from 0."""
+    lengths = (5, 1, 10)
+    ids, labels = some_ids(shape, 1, 16), some_ids(shape, 1, 16, seed=4)
+    number = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
+    mask = ((number[:, None] == number[None, :]) & torch.ones(16, 16).tril().bool())[None, None]
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    together, alone = model_of(shape), model_of(shape)
+    logits = together.logits(ids, positions=positions, mask=mask)
+    total = learned(together, ids, labels, positions=positions, mask=mask)
+    alone.weights.make_gradients()
+    start, loss = 0, torch.zeros(())
+    for length in lengths:
+        part = slice(start, start + length)
+        assert torch.allclose(logits[:, part], alone.logits(ids[:, part]), atol=1e-5)
+        loss += alone.learn(ids[:, part], labels[:, part], 1 / 16)
+        start += length
+    assert torch.allclose(total, loss, rtol=1e-6)
+    theirs = gradients(alone)
+    for name, ours in gradients(together).items():
+        assert closeness(ours, theirs[name]) < 1e-4, name
+
+
+@pytest.mark.parametrize("compute", [torch.bfloat16, torch.float16])
+def test_fewer_bits_are_near(compute: torch.dtype) -> None:
+    exact, rough = model_of(GROUPED), model_of(GROUPED, compute=compute)
+    ids, labels = some_ids(GROUPED, 2, 40), some_ids(GROUPED, 2, 40, seed=4)
+    assert closeness(rough.logits(ids).float(), exact.logits(ids)) < 0.03
+    total, near = learned(exact, ids, labels), learned(rough, ids, labels)
+    assert abs(near.item() / total.item() - 1) < 0.01
+    theirs = gradients(exact)
+    for name, ours in gradients(rough).items():
+        assert ours.dtype == torch.float32
+        assert closeness(ours, theirs[name]) < 0.06, name
+
+
+def test_recomputing_changes_no_bit() -> None:
+    kept, again = model_of(GROUPED), model_of(GROUPED, recompute=True)
+    ids, labels = some_ids(GROUPED, 2, 40), some_ids(GROUPED, 2, 40, seed=4)
+    assert torch.equal(learned(kept, ids, labels), learned(again, ids, labels))
+    theirs = gradients(kept)
+    for name, ours in gradients(again).items():
+        assert torch.equal(ours, theirs[name]), name
+
+
+def test_what_is_kept_for_the_way_back_is_what_the_layers_say() -> None:
+    """Per token and layer: x, qkv, attended and the middle, gate and up; nothing of the vocabulary's size."""
+    model = model_of(SMALL)
+    kept: dict[int, int] = {}
+    ids = some_ids(SMALL, 2, 24)
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        hidden = model.hidden(ids)
+    assert hidden.requires_grad
+    width, forward = SMALL.width, SMALL.feed_forward
+    floats = SMALL.layers * (width + 3 * width + width + width + 2 * forward) + width
+    # The ids, and what attention notes of each head and row.
+    slack = ids.numel() * (8 + SMALL.layers * SMALL.heads * 8) + 1024
+    assert floats * ids.numel() * 4 <= sum(kept.values()) <= floats * ids.numel() * 4 + slack
+
+
+def test_without_gradients_it_says_so() -> None:
+    with pytest.raises((RuntimeError, AssertionError)):
+        model_of(SMALL).learn(some_ids(SMALL, 1, 4), some_ids(SMALL, 1, 4), 1.0)
+
+
+class TestWeights:
+    def test_the_same_on_every_start_and_as_deep_as_it_is(self) -> None:
+        first, again, other = GPT(GROUPED), GPT(GROUPED), GPT(GROUPED)
+        first.weights.initialise(5)
+        again.weights.initialise(5)
+        other.weights.initialise(6)
+        assert torch.equal(first.weights.matrices, again.weights.matrices)
+        assert not torch.equal(first.weights.matrices, other.weights.matrices)
+        assert first.weights["layers.0.qkv"].master.std().item() == pytest.approx(0.02, rel=0.1)
+        assert first.weights["layers.0.out"].master.std().item() == pytest.approx(0.02 / 6**0.5, rel=0.1)
+        assert not first.weights["embedding"].master[GROUPED.vocab_size :].any()
+        assert set(first.weights["norm"].master.tolist()) == {1.0}
+
+    @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+    def test_every_weight_has_its_own_place(self, shape: Shape) -> None:
+        weights = GPT(shape).weights
+        for number, weight in enumerate(weights, 1):
+            weight.master.fill_(number)
+        for number, weight in enumerate(weights, 1):
+            assert (weight.master == number).all()
+            assert weight.master.storage_offset() % ALIGNMENT == 0
+        sizes = sum(torch.Size(size).numel() for _, size in layout(shape))
+        filled = (shape.padded_vocab - shape.vocab_size) * shape.width * (1 if shape.tied else 2)
+        assert sizes - filled == shape.parameters
+
+    def test_the_copy_for_products_follows(self) -> None:
+        weights = model_of(SMALL, compute=torch.bfloat16).weights
+        weights.matrices.mul_(2)
+        assert not torch.equal(weights.compute, weights.matrices.bfloat16())
+        weights.refresh()
+        assert torch.equal(weights.compute, weights.matrices.bfloat16())
+        same = GPT(SMALL).weights
+        assert same.compute is same.matrices
+
+
+def test_turning_back_undoes_the_turn() -> None:
+    model = model_of(SMALL)
+    turn = Turn(model._cos, model._sin, torch.arange(20))
+    rows = torch.randn(20, SMALL.qkv_width)
+    turned = rows.clone()
+    heads = SMALL.heads + SMALL.kv_heads
+    model.kernels.rotate_(turned, turn.cos, turn.sin, turn.positions, heads)
+    assert torch.equal(turned[:, SMALL.width * 2 :], rows[:, SMALL.width * 2 :])
+    assert not torch.allclose(turned[1:, : SMALL.width], rows[1:, : SMALL.width])
+    model.kernels.rotate_(turned, turn.cos, turn.sin, turn.positions, heads, inverse=True)
+    assert torch.allclose(turned, rows, atol=1e-6)
