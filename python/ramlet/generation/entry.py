@@ -1,0 +1,139 @@
+"""`ramlet.generate` and its stream, before torch is there.
+
+    ramlet.generate("RUN", "Once upon a time", max_tokens=100, num_samples=3, seed=1)
+    for piece in stream("RUN", "Once upon a time"):
+        print(piece, end="", flush=True)
+
+What is returned goes on from the prompt and does not hold it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ramlet.budget import Budget
+from ramlet.errors import SettingsError
+from ramlet.generation.prompt import prompt_ids
+from ramlet.generation.settings import SampleSettings
+from ramlet.model.folder import find_model
+from ramlet.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ramlet.generation.writer import Writer
+
+__all__ = ["generate", "load", "stream"]
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+CACHE_BYTES = 4 << 20
+"""The tokenizer's word cache: prompts are short."""
+
+
+def generate(
+    run: str | os.PathLike[str],
+    prompt: str = "",
+    *,
+    max_tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    seed: int | None = None,
+    num_samples: int = 1,
+    stop: str | Sequence[str] | None = None,
+    truncate: bool = False,
+    device: str | None = None,
+    precision: str | None = None,
+    memory: Budget | str | int | None = None,
+) -> list[str]:
+    """Texts that go on from the prompt, one a sample.
+
+    `run` is a run, one of its checkpoints, or a Llama for transformers. `device` is cpu or cuda, `precision` fp32, bf16
+    or fp16; left out, what there is and what it is fast at. The rest is described in `SampleSettings`.
+    """
+    settings = SampleSettings(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        num_samples=num_samples,
+        stop=stop or (),  # type: ignore[arg-type]
+        truncate=truncate,
+    )
+    writer = load(run, settings, prompt=prompt, device=device, precision=precision, memory=memory)
+    texts = [""] * num_samples
+    for sample, piece in writer.write(prompt, settings):
+        texts[sample] += piece
+    return texts
+
+
+def stream(
+    run: str | os.PathLike[str],
+    prompt: str = "",
+    *,
+    max_tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    seed: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    truncate: bool = False,
+    device: str | None = None,
+    precision: str | None = None,
+    memory: Budget | str | int | None = None,
+) -> Iterator[str]:
+    """The same text as of `generate`, in pieces as it is written, each of whole characters."""
+    settings = SampleSettings(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop or (),  # type: ignore[arg-type]
+        truncate=truncate,
+    )
+    writer = load(run, settings, prompt=prompt, device=device, precision=precision, memory=memory)
+    return (piece for _, piece in writer.write(prompt, settings))
+
+
+def load(
+    run: str | os.PathLike[str],
+    settings: SampleSettings,
+    *,
+    prompt: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+    memory: Budget | str | int | None = None,
+    threads: int | None = None,
+) -> Writer:
+    """A model that is ready to write; without a prompt, behind one of any length."""
+    if precision not in (None, *PRECISIONS):
+        raise SettingsError(f"there is no precision {precision}: it is one of {', '.join(PRECISIONS)}")
+    if device not in (None, "auto", "cpu", "cuda"):
+        raise SettingsError(f"there is no device {device}: it is auto, cpu or cuda")
+    found = find_model(run)
+    shape = found.shape()
+    tokenizer = Tokenizer.load(found.tokenizer_file, memory=CACHE_BYTES)
+    length = shape.context
+    if prompt is not None:
+        # What is wrong with it is told before torch is loaded.
+        length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
+    from ramlet.training.base_memory import load_torch
+
+    load_torch(threads)
+    from ramlet.generation.writer import open_writer
+
+    return open_writer(
+        found,
+        tokenizer,
+        settings,
+        prompt=length,
+        device=device or "auto",
+        precision=precision or "auto",
+        memory=memory,
+    )

@@ -1,0 +1,63 @@
+"""Samples of a model while it is trained.
+
+    sampler = Sampler(tokenizer, "Once upon a time", tokens=100, seed=1, end_id=0)
+    text = sampler(model, step=500)             # the prompt and what the model makes of it
+
+The same seed and step give the same draws, so that a run that was interrupted writes the samples it would have written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ramlet.errors import TokenizerError
+from ramlet.generation.settings import LARGEST_SEED, SampleSettings
+from ramlet.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ramlet.model.gpt import GPT
+
+__all__ = ["Sampler"]
+
+
+class Sampler:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: str = "",
+        tokens: int = 100,
+        seed: int = 0,
+        end_id: int | None = None,
+        temperature: float = 0.8,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._end_ids = frozenset() if end_id is None else frozenset([end_id])
+        self._settings = SampleSettings(max_tokens=tokens, temperature=temperature, seed=seed)
+        self._start = tokenizer.encode(prompt) or [self._first_id(end_id)]
+
+    def _first_id(self, end_id: int | None) -> int:
+        """Behind an end of text, else at the beginning of a line, else anywhere: training is not to stop for it."""
+        if end_id is not None:
+            return end_id
+        try:
+            return self._tokenizer.encode("\n")[0]
+        except TokenizerError:
+            return min(self._tokenizer.vocabulary)
+
+    def __call__(self, model: GPT, step: int) -> str:
+        from ramlet.generation.writer import Writing, known_ids
+
+        shape = model.shape
+        ids = [number for number in self._start if number < shape.vocab_size][-max(1, shape.context // 2) :] or [0]
+        settings = replace(self._settings, seed=((self._settings.seed or 0) * 1_000_003 + step) & LARGEST_SEED)
+        pieces = Writing(
+            model,
+            self._tokenizer,
+            ids,
+            settings,
+            end_ids=self._end_ids,
+            allowed=known_ids(self._tokenizer, shape.vocab_size),
+        )
+        return self._prompt + "".join(piece for _, piece in pieces)
