@@ -1,0 +1,67 @@
+"""A micro-batch as a CUDA graph: recorded once, replayed ever after.
+
+Forward and backward of a layer are some forty launches, which Python makes slower than an H200 works them off where
+micro-batches are small: 124M parameters, 8 x 1024 tokens, 105 ms a step eagerly. A replay is one launch, so small
+micro-batches, which are what saves memory, cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import torch
+from torch import Tensor
+
+__all__ = ["CapturedStep"]
+
+WARM_UP = 2
+"""Runs before the recording: kernels are compiled and libraries take their workspaces in the first."""
+
+
+@cache
+def _aside(device: int) -> torch.cuda.Stream:
+    """The stream of all recordings: every other would get workspaces of its own, some 80 MB."""
+    return torch.cuda.Stream(device)
+
+
+class CapturedStep:
+    """One way through `learn`, for batches of one size and one scale."""
+
+    def __init__(
+        self,
+        learn: Callable[[Mapping[str, Tensor], float], Tensor],
+        batch: Mapping[str, Tensor],
+        scale: float,
+        *,
+        beside: CapturedStep | None = None,
+    ) -> None:
+        """Runs `learn` on the batch, so there is something in the gradients afterwards that must be cleared.
+
+        `beside` is another whose memory this one may use: only one of them is ever replayed at a time.
+        """
+        self._inputs = dict(batch)
+        self._scale = scale
+        aside = _aside(torch.cuda.current_device())
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                learn(self._inputs, scale)
+        torch.cuda.current_stream().wait_stream(aside)
+        # The recording has memory of its own: what these runs took goes back first, or both would be held.
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=None if beside is None else beside._graph.pool(), stream=aside):
+            self._total = learn(self._inputs, scale)
+
+    def fits(self, batch: Mapping[str, Tensor], scale: float) -> bool:
+        return scale == self._scale and all(
+            name in self._inputs and self._inputs[name].shape == value.shape for name, value in batch.items()
+        )
+
+    def replay(self, batch: Mapping[str, Tensor]) -> Tensor:
+        for name, value in batch.items():
+            self._inputs[name].copy_(value, non_blocking=True)
+        self._graph.replay()
+        return self._total.clone()

@@ -1,0 +1,154 @@
+"""Everything a run needs to go on, written whole or not at all.
+
+    RUN/checkpoints/step_000500/
+      model.safetensors       the weights, in transformers' names
+      optimizer.safetensors   the optimizer's states
+      state.json              step, place in the data, figures; the checksums of the two files; written last
+
+A checkpoint is made in a hidden folder beside, synced, and renamed: a kill leaves none or a whole one. Tensors are
+written and read in pieces of 16 MiB, straight from and into those of the run, so neither takes memory that training
+does not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ramlet.atomic_files import replacing, sync_folder
+from ramlet.dataset.checksum import file_checksum
+from ramlet.errors import ModelError
+from ramlet.model.files import tensors_by_name
+from ramlet.model.tensor_file import read_tensors_into, write_tensors
+from ramlet.training.step import Trainee
+
+__all__ = ["Snapshot", "checkpoints", "latest", "load", "prune", "read_state", "save"]
+
+FOLDER = "checkpoints"
+_NAME = re.compile(r"step_(\d{6,})")
+_FILES = ("model.safetensors", "optimizer.safetensors")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one step: what a checkpoint is made of."""
+
+    step: int
+    state: dict[str, Any]
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, trainee: Trainee, step: int, state: Mapping[str, Any]) -> Snapshot:
+        """The tensors themselves: to be written before the next step."""
+        return cls(
+            step,
+            {**state, "loss_scale": trainee.scale_state()},
+            tensors_by_name(trainee.model.weights),
+            trainee.optimizer_tensors(),
+        )
+
+    def on_host(self) -> Snapshot:
+        """A copy in RAM, which the next steps leave alone."""
+        model = {name: tensor.to("cpu", copy=True) for name, tensor in self.model.items()}
+        optimizer = {name: tensor.to("cpu", copy=True) for name, tensor in self.optimizer.items()}
+        return replace(self, model=model, optimizer=optimizer)
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.model.values(), *self.optimizer.values()))
+
+
+def save(run: Path, snapshot: Snapshot) -> Path:
+    """Writes a checkpoint."""
+    folder = run / FOLDER
+    folder.mkdir(exist_ok=True)
+    final = folder / f"step_{snapshot.step:06}"
+    hidden = folder / f".{final.name}"
+    shutil.rmtree(hidden, ignore_errors=True)
+    hidden.mkdir()
+    try:
+        sums = {
+            "model.safetensors": write_tensors(hidden / _FILES[0], snapshot.model, {"format": "pt"}),
+            "optimizer.safetensors": write_tensors(hidden / _FILES[1], snapshot.optimizer),
+        }
+        with replacing(hidden / "state.json") as file:
+            json.dump({"step": snapshot.step, **snapshot.state, "xxh64": sums}, file, indent=1)
+        shutil.rmtree(final, ignore_errors=True)
+        hidden.rename(final)
+        sync_folder(folder)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    return final
+
+
+def checkpoints(run: Path) -> list[tuple[int, Path]]:
+    """The whole ones, oldest first."""
+    found = []
+    for path in (run / FOLDER).glob("step_*"):
+        match = _NAME.fullmatch(path.name)
+        if match and (path / "state.json").is_file():
+            found.append((int(match[1]), path))
+    return sorted(found)
+
+
+def latest(run: Path) -> Path | None:
+    found = checkpoints(run)
+    return found[-1][1] if found else None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        if not isinstance(state["step"], int) or not isinstance(state["xxh64"], dict):
+            raise ValueError("step or checksums are missing")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path / 'state.json'} cannot be read ({error}): {_way_out(path)}") from None
+    return state
+
+
+def load(path: Path, trainee: Trainee) -> dict[str, Any]:
+    """Reads a checkpoint into the run's own tensors and returns its state."""
+    state = read_state(path)
+    for name in _FILES:
+        file = path / name
+        if not file.is_file():
+            raise ModelError(f"{file} is missing: {_way_out(path)}")
+        if file_checksum(file) != state["xxh64"].get(name):
+            raise ModelError(f"{file} is damaged, its checksum is not the one written down: {_way_out(path)}")
+    read_tensors_into(path / _FILES[0], tensors_by_name(trainee.model.weights))
+    trainee.prepare_states()
+    read_tensors_into(path / _FILES[1], trainee.optimizer_tensors())
+    trainee.model.weights.refresh()
+    trainee.restore_scale(state["loss_scale"])
+    return state
+
+
+def _way_out(path: Path) -> str:
+    others = [other for _, other in checkpoints(path.parent.parent) if other != path]
+    if others:
+        return f"remove {path} to go on from {others[-1].name}"
+    return f"remove {path} to begin anew, for there is no other checkpoint"
+
+
+def prune(run: Path, keep: int, best: int | None) -> None:
+    """Removes all but the newest `keep` and the best; and what kills left half-made."""
+    found = checkpoints(run)
+    for step, path in found[: max(0, len(found) - keep)]:
+        if step != best:
+            # Without its state it counts no more, wherever a kill interrupts the removal.
+            (path / "state.json").unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+    for path in (run / FOLDER).glob("step_*"):
+        if not (path / "state.json").exists():
+            shutil.rmtree(path, ignore_errors=True)
+    for path in (run / FOLDER).glob(".step_*"):
+        shutil.rmtree(path, ignore_errors=True)

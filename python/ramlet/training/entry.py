@@ -1,0 +1,98 @@
+"""`ramlet.train`, before torch is there: what was given becomes settings and data, then the run begins.
+
+ramlet.train("my-dataset", "my-run", params="10M", max_steps=2000, evals={"general": "other"}, memory="2GB")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramlet.budget import Budget, Meter
+from ramlet.config_values import count
+from ramlet.errors import SettingsError
+from ramlet.training.listener import Listener
+from ramlet.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from ramlet.training.feed import Feed
+    from ramlet.training.start import TrainResult
+
+__all__ = ["Data", "train"]
+
+Data = str | os.PathLike[str] | Sequence[tuple[str | os.PathLike[str], float]]
+_AMOUNTS = ("params", "tokens", "tokens_per_step", "batch_size", "max_steps", "seq_len", "max_examples", "eval_tokens")
+
+
+def train(
+    data: Data | None,
+    out: str | os.PathLike[str],
+    *,
+    stream: str | os.PathLike[str] | Sequence[str] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    reading: Mapping[str, Any] | None = None,
+    evals: Mapping[str, str | os.PathLike[str]] | None = None,
+    memory: Budget | str | int | None = "auto",
+    host_memory: Budget | str | int | None = None,
+    threads: int | None = None,
+    resume: bool | None = None,
+    meter: Meter | None = None,
+    listener: Listener | None = None,
+    **settings: Any,
+) -> TrainResult:
+    """Trains a model into the folder `out`, or goes on with the run that is there.
+
+    `data` is a dataset, a .npy file, or pairs of them with weights; `stream` is any text instead, tokenised with
+    `tokenizer` while it is trained on, and read as `reading` says (`ramlet.read_settings`). `evals` are further
+    datasets to evaluate on, by name. `memory` is that of the process on a CPU and of the device on a GPU, where
+    `host_memory` is the process's. `resume=False` begins anew, True also goes on with another end or learning rate.
+    The settings are those of `RunSettings`.
+    """
+    for name in _AMOUNTS:
+        if isinstance(settings.get(name), str):
+            try:
+                settings[name] = count(settings[name])
+            except ValueError as error:
+                raise SettingsError(f"{name} {error}") from None
+    chosen = RunSettings(**settings)
+    if (data is None) == (stream is None):
+        raise SettingsError("name what to train on: a dataset, or a stream of text, and not both")
+    from ramlet.training.base_memory import load_torch
+
+    budget = Budget.parse(memory if chosen.device == "cpu" else host_memory or memory)
+    with nullcontext(meter) if meter is not None else Meter(budget) as watching:
+        # Before torch, which takes seconds to load: what is wrong with the data is told at once.
+        feed = _feed(data, stream, tokenizer, chosen, Path(out), reading or {})
+        watching.stage("loading torch")
+        load_torch(threads)
+        from ramlet.training.start import train_run
+
+        return train_run(
+            chosen,
+            feed,
+            out,
+            evals={name: os.fspath(path) for name, path in (evals or {}).items()},
+            memory=memory,
+            meter=watching,
+            resume=resume,
+            listener=listener or Listener(),
+        )
+
+
+def _feed(
+    data: Data | None, stream: Any, tokenizer: Any, settings: RunSettings, out: Path, reading: Mapping[str, Any]
+) -> Feed:
+    from ramlet.training.feed import DataFeed, StreamFeed
+
+    if data is not None:
+        pairs = [(data, 1.0)] if isinstance(data, (str, os.PathLike)) else list(data)
+        return DataFeed([(os.fspath(path), float(weight)) for path, weight in pairs], settings)
+    if tokenizer is None:
+        raise SettingsError("a stream is tokenised while it is trained on: name the tokenizer")
+    sources = [stream] if isinstance(stream, (str, os.PathLike)) else stream
+    return StreamFeed(
+        [os.fspath(source) for source in sources], os.fspath(tokenizer), settings, out / "stream", reading
+    )

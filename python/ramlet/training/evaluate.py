@@ -1,0 +1,123 @@
+"""How well a model foretells a dataset: loss, perplexity, bits per byte, over a fixed number of tokens.
+
+The same sequences every time, spread over the whole split by the loader's permutation with a seed of its own, so that
+two evaluations, of whatever runs, are of the same text. Bits per byte do not depend on the tokenizer and can be
+compared between models that have different ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ramlet.errors import SettingsError
+from ramlet.model.gpt import GPT
+from ramlet.training.step import document_mask
+
+if TYPE_CHECKING:
+    from ramlet.tokenizer import Tokenizer
+
+__all__ = ["EvalSet", "Score", "byte_lengths", "evaluate_model"]
+
+EVAL_SEED = 271_828
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of one set."""
+
+    loss: float
+    """Mean over the tokens, in nats."""
+    tokens: int
+    bits_per_byte: float | None
+    """None where the tokenizer does not tell how long its tokens are."""
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "loss": round(self.loss, 6),
+            "perplexity": round(self.perplexity, 4),
+            "bits_per_byte": None if self.bits_per_byte is None else round(self.bits_per_byte, 6),
+            "tokens": self.tokens,
+        }
+
+
+@dataclass
+class EvalSet:
+    """A named split to evaluate on: where batches come from, and each token's length in bytes."""
+
+    name: str
+    data: Any
+    split: str
+    seq_len: int
+    micro_batch: int
+    tokens: int
+    lengths: Tensor | None
+    val_fraction: float = 0.1
+    document_mask: bool = False
+
+    def batches(self) -> Iterator[Mapping[str, Tensor]]:
+        from ramlet.loading.loader import Loader
+
+        with Loader(
+            self.data,
+            split=self.split,
+            seq_len=self.seq_len,
+            batch_size=self.micro_batch,
+            seed=EVAL_SEED,
+            epochs=1,
+            as_torch=True,
+            val_fraction=self.val_fraction,
+            document_mask=self.document_mask,
+            read_ahead=1,
+        ) as loader:
+            left = max(1, self.tokens // self.seq_len)
+            for batch in loader:
+                rows = min(left, len(batch["input_ids"]))
+                yield {name: batch[name][:rows] for name in batch.keys()}  # noqa: SIM118 - a Batch is no dictionary
+                left -= rows
+                if not left:
+                    return
+
+
+def evaluate_model(model: GPT, wanted: EvalSet) -> Score:
+    """The model's score on the set."""
+    total, tokens, size = 0.0, 0, 0
+    for batch in wanted.batches():
+        placed = {name: value.to(model.device) for name, value in batch.items()}
+        losses = model.losses(
+            placed["input_ids"],
+            placed["labels"],
+            positions=placed.get("position_ids"),
+            mask=document_mask(placed.get("document_ids")),
+        )
+        total += float(losses.double().sum())
+        labels = batch["labels"].reshape(-1)
+        labels = labels[labels >= 0]
+        tokens += len(labels)
+        if wanted.lengths is not None:
+            size += int(wanted.lengths[labels].sum())
+    bits = total / math.log(2) / size if size else None
+    return Score(total / max(1, tokens), tokens, bits)
+
+
+def byte_lengths(tokenizer: Tokenizer) -> Tensor | None:
+    """How many bytes of text each id stands for; special tokens are no text. None where the tokenizer does not tell."""
+    try:
+        words = tokenizer.vocabulary
+    except SettingsError:
+        return None
+    lengths = torch.zeros(tokenizer.vocab_size, dtype=torch.int64)
+    specials = set(tokenizer.special_tokens.values())
+    for number, word in words.items():
+        if number not in specials:
+            lengths[number] = len(word)
+    return lengths

@@ -1,0 +1,176 @@
+"""Where a run's sequences come from: datasets, a mix of them, or a stream that is tokenised while it is trained on.
+
+feed = DataFeed([("my-dataset", 1.0)], settings)
+feed.vocab_size, feed.tokenizer_file, feed.packed_length
+with feed.loader(seq_len=256, sequences=32, micro_batch=8, ranks=Ranks()) as loader: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ramlet.errors import DatasetError, SettingsError
+from ramlet.loading.loader import Loader
+from ramlet.loading.stream_loader import StreamLoader
+from ramlet.loading.tokens import open_tokens
+from ramlet.prepare_settings import PrepareSettings
+from ramlet.prepare_tokenizer import choose
+from ramlet.tokenizer import Tokenizer
+from ramlet.training.mix import Mix
+from ramlet.training.ranks import Ranks
+from ramlet.training.settings import RunSettings
+
+__all__ = ["DataFeed", "Feed", "StreamFeed"]
+
+
+class Feed(Protocol):
+    """What the loop needs to know of the data."""
+
+    vocab_size: int
+    end_id: int | None
+    fingerprint: str | None
+    """Of the tokenizer."""
+    tokenizer_file: Path | None
+    packed_length: int | None
+
+    def tokenizer(self) -> Tokenizer | None:
+        """If it is there; large while it is loaded."""
+
+    def settle(self) -> None:
+        """Puts into the run's folder what must be there as a file; before, nothing is written."""
+
+    def loader(self, seq_len: int, sequences: int, micro_batch: int | None, ranks: Ranks) -> Any:
+        """Global batches of so many sequences, this rank's share of them, in micro-batches."""
+
+    def examples(self, seq_len: int) -> int | None:
+        """How many there are; None where no one knows before it has been read."""
+
+    def identity(self) -> list[dict[str, Any]]:
+        """What tells this data from other data."""
+
+    def validation(self) -> list[tuple[str, str]]:
+        """Names and data of the splits kept for validation."""
+
+
+class DataFeed:
+    """Datasets on disk."""
+
+    def __init__(self, mix: Mix, settings: RunSettings) -> None:
+        self.mix = mix
+        self._settings = settings
+        self._tokens = [open_tokens(name, "train", settings.val_fraction) for name, _ in mix]
+        first = self._tokens[0]
+        self.vocab_size = max(tokens.vocab_size() for tokens in self._tokens)
+        self.end_id = first.end_id
+        self.fingerprint = first.tokenizer_fingerprint
+        self.tokenizer_file = first.tokenizer_file
+        self.packed_length = next((tokens.packed_length for tokens in self._tokens if tokens.packed_length), None)
+
+    def tokenizer(self) -> Tokenizer | None:
+        return Tokenizer.load(self.tokenizer_file) if self.tokenizer_file is not None else None
+
+    def settle(self) -> None:
+        pass
+
+    def loader(self, seq_len: int, sequences: int, micro_batch: int | None, ranks: Ranks) -> Loader:
+        settings = self._settings
+        return Loader(
+            self.mix if len(self.mix) > 1 else self.mix[0][0],
+            seq_len=seq_len,
+            batch_size=sequences,
+            seed=settings.seed,
+            stride=settings.stride,
+            max_examples=settings.max_examples,
+            rank=ranks.rank,
+            world=ranks.world,
+            micro_batch=micro_batch,
+            as_torch=True,
+            document_mask=settings.document_mask,
+            val_fraction=settings.val_fraction,
+        )
+
+    def examples(self, seq_len: int) -> int:
+        with self.loader(seq_len, 1, None, Ranks()) as loader:
+            return len(loader.examples)
+
+    def identity(self) -> list[dict[str, Any]]:
+        return [
+            {"path": str(Path(name).resolve()), "weight": weight, "fingerprint": tokens.fingerprint}
+            for (name, weight), tokens in zip(self.mix, self._tokens)
+        ]
+
+    def validation(self) -> list[tuple[str, str]]:
+        found: dict[str, str] = {}
+        for number, (data, _) in enumerate(self.mix, 1):
+            try:
+                tokens = open_tokens(data, "val", self._settings.val_fraction)
+            except DatasetError:
+                continue  # an array without a validation part
+            if tokens.count > 1:
+                name = "val" if len(self.mix) == 1 else f"val_{Path(data).stem}"
+                found[f"{name}_{number}" if name in found else name] = data
+        return list(found.items())
+
+
+class StreamFeed:
+    """Any text, tokenised while it is trained on.
+
+    What must be there as a file, the tokenizer and inputs that come from elsewhere, lies in `work`, inside the run.
+    """
+
+    packed_length: int | None = None
+
+    def __init__(
+        self, sources: Sequence[str], tokenizer: str, settings: RunSettings, work: Path, reading: Mapping[str, Any]
+    ) -> None:
+        self._sources, self._settings, self._work, self._reading = list(sources), settings, work, dict(reading)
+        # As `prepare` has it: bytes get an end of text, and a dataset of the same name fits the run.
+        loaded = choose(PrepareSettings(tokenizer=tokenizer), None)
+        if loaded is None:
+            raise SettingsError(
+                "which characters there are is known when all of the text was read: give it as --input, "
+                "or the stream another --tokenizer"
+            )
+        self._tokenizer = loaded
+        self.tokenizer_file: Path | None = work / "tokenizer.json"
+        self.vocab_size = loaded.vocab_size
+        self.end_id = loaded.end_of_text
+        self.fingerprint: str | None = loaded.fingerprint
+
+    def tokenizer(self) -> Tokenizer | None:
+        return self._tokenizer
+
+    def settle(self) -> None:
+        self._work.mkdir(parents=True, exist_ok=True)
+        self._tokenizer.save(self._work / "tokenizer.json")
+
+    def loader(self, seq_len: int, sequences: int, micro_batch: int | None, ranks: Ranks) -> StreamLoader:
+        settings = self._settings
+        return StreamLoader(
+            self._sources,
+            tokenizer=self._tokenizer,
+            seq_len=seq_len,
+            batch_size=sequences,
+            seed=settings.seed,
+            shuffle_buffer=settings.shuffle_buffer,
+            stride=settings.stride,
+            max_examples=settings.max_examples,
+            rank=ranks.rank,
+            world=ranks.world,
+            micro_batch=micro_batch,
+            as_torch=True,
+            document_mask=settings.document_mask,
+            work_dir=self._work,
+            **self._reading,
+        )
+
+    def examples(self, seq_len: int) -> int | None:
+        return None
+
+    def identity(self) -> list[dict[str, Any]]:
+        return [{"stream": source, "tokenizer": self.fingerprint} for source in self._sources]
+
+    def validation(self) -> list[tuple[str, str]]:
+        return []

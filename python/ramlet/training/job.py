@@ -1,0 +1,188 @@
+"""What a run is, once every setting that was left open is decided.
+
+job = resolve(settings, feed, device)
+job.shape, job.seq_len, job.sequences, job.steps, job.schedule, job.precision
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramlet.errors import DatasetError, ModelError, SettingsError
+from ramlet.model.shape import Shape
+from ramlet.model.sizing import shape_for
+from ramlet.training.device import Device
+from ramlet.training.feed import Feed
+from ramlet.training.schedule import Schedule, default_rate
+from ramlet.training.settings import RunSettings
+
+__all__ = ["Job", "read_model_config", "resolve"]
+
+SEQ_LEN = 256
+LARGE_SEQ_LEN = 1024
+LARGE = 50_000_000
+"""Parameters from which on sequences are longer, where nothing is said."""
+MOST_WARMUP = 2000
+EVALUATIONS = 20
+SAMPLE_EACH = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    settings: RunSettings
+    shape: Shape
+    seq_len: int
+    sequences: int
+    """In a step, over all ranks."""
+    steps: int
+    precision: str
+    schedule: Schedule
+    eval_every: int
+    sample_every: int
+    checkpoint_every: int
+
+    def described(self) -> dict[str, Any]:
+        """For settings.yaml: what was decided."""
+        return {
+            "shape": self.shape.to_dict(),
+            "parameters": self.shape.parameters,
+            "seq_len": self.seq_len,
+            "sequences_per_step": self.sequences,
+            "steps": self.steps,
+            "precision": self.precision,
+            "lr": self.schedule.peak,
+            "min_lr": self.schedule.floor,
+            "warmup": self.schedule.warmup,
+        }
+
+
+def resolve(settings: RunSettings, feed: Feed, device: Device) -> Job:
+    """Decides what the settings leave open, and refuses what does not fit together."""
+    settings.require_size()
+    known = _known_shape(settings, feed)
+    seq_len = settings.seq_len or feed.packed_length
+    if seq_len is None and known is not None:
+        seq_len = known.context
+    if seq_len is None:
+        seq_len = LARGE_SEQ_LEN if (settings.params or 0) >= LARGE else SEQ_LEN
+    if known is None:
+        assert settings.params is not None
+        shape = shape_for(
+            settings.params,
+            vocab_size=feed.vocab_size,
+            context=seq_len,
+            tied=settings.tied,
+            kv_groups=settings.kv_groups,
+        )
+    else:
+        shape = known
+    if seq_len > shape.context:
+        raise SettingsError(
+            f"--seq-len {seq_len:,} is longer than the model's context of {shape.context:,}: give at most that"
+        )
+    sequences = settings.step_sequences(seq_len)
+    steps = _steps(settings, feed, seq_len, sequences)
+    eval_every = max(1, steps // EVALUATIONS) if settings.eval_every is None else settings.eval_every
+    sample_every = (
+        SAMPLE_EACH * max(1, steps // EVALUATIONS) if settings.sample_every is None else settings.sample_every
+    )
+    peak = default_rate(shape.parameters) if settings.lr is None else settings.lr
+    warmup = min(MOST_WARMUP, math.ceil(steps / 20)) if settings.warmup is None else settings.warmup
+    return Job(
+        settings=settings,
+        shape=shape,
+        seq_len=seq_len,
+        sequences=sequences,
+        steps=steps,
+        precision=device.precision(settings.precision),
+        schedule=Schedule(
+            peak=peak,
+            floor=peak / 10 if settings.min_lr is None else settings.min_lr,
+            warmup=warmup,
+            steps=steps,
+            kind=settings.schedule,
+        ),
+        eval_every=eval_every,
+        sample_every=sample_every,
+        checkpoint_every=(eval_every or max(1, steps // EVALUATIONS))
+        if settings.checkpoint_every is None
+        else settings.checkpoint_every,
+    )
+
+
+def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
+    """Of a config, or of the model to start from."""
+    if settings.init_from is not None:
+        shape = _start_shape(settings.init_from, feed)
+        if settings.params is not None or settings.config is not None:
+            raise SettingsError(f"{settings.init_from} says how large the model is: leave --params and --config out")
+        return shape
+    if settings.config is None:
+        return None
+    config = read_model_config(settings.config)
+    said = config.get("vocab_size")
+    if said is not None and said != feed.vocab_size:
+        raise SettingsError(
+            f"{settings.config} has a vocabulary of {said}, the data one of {feed.vocab_size:,}: "
+            "leave vocab_size out of it"
+        )
+    given: dict[str, Any] = {"vocab_size": feed.vocab_size}
+    if settings.seq_len or feed.packed_length:
+        given["context"] = settings.seq_len or feed.packed_length
+    return Shape.from_config(config, **given)
+
+
+def _start_shape(name: str, feed: Feed) -> Shape:
+    from ramlet.model.files import find_model
+    from ramlet.tokenizer import Tokenizer
+
+    found = find_model(name)
+    shape = found.shape()
+    file = found.described / "tokenizer.json"
+    if file.is_file() and feed.fingerprint is not None:
+        theirs = Tokenizer.load(file).fingerprint
+        if theirs != feed.fingerprint:
+            raise DatasetError(
+                f"{name} was trained with another tokenizer ({theirs[:12]}) than the data was made with "
+                f"({feed.fingerprint[:12]}): prepare the data with --tokenizer {file}"
+            )
+    if feed.vocab_size > shape.vocab_size:
+        raise ModelError(
+            f"{name} knows {shape.vocab_size:,} tokens and the data has {feed.vocab_size:,}: "
+            "prepare the data with the model's own tokenizer"
+        )
+    return shape
+
+
+def read_model_config(path: str) -> dict[str, Any]:
+    """A JSON or YAML file with a model's shape."""
+    import yaml
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        config = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+    except FileNotFoundError:
+        raise SettingsError(f"there is no config {path}: give a JSON or YAML file with the model's shape") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(config, dict):
+        raise SettingsError(f"{path} is a list or a single value: write it as KEY: VALUE lines")
+    model = config.get("model", config)
+    if not isinstance(model, dict):
+        raise SettingsError(f"{path}: `model` is the model's shape, as KEY: VALUE lines")
+    return model
+
+
+def _steps(settings: RunSettings, feed: Feed, seq_len: int, sequences: int) -> int:
+    if settings.max_steps is not None:
+        return settings.max_steps
+    if settings.tokens is not None:
+        return math.ceil(settings.tokens / (sequences * seq_len))
+    examples = feed.examples(seq_len)
+    if examples is None:
+        raise SettingsError("no one knows how long a stream is: say when to stop with --max-steps or --tokens")
+    return math.ceil((settings.epochs or 1) * examples / sequences)

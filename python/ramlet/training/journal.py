@@ -1,0 +1,129 @@
+"""What a run tells: metrics.jsonl, and TensorBoard or W&B where asked for.
+
+One JSON object a line, each with its `step` and what it is of:
+
+    {"step": 100, "tokens": 819200, "loss": 5.1, "lr": 0.001, "grad_norm": 0.8, "tokens_per_second": 9000, ...}
+    {"step": 100, "eval": {"val": {"loss": 5.2, "perplexity": 181.3, "bits_per_byte": 1.9}}, "forgetting": {...}}
+    {"step": 100, "sample": "Once upon a time ..."}
+
+A run that is resumed cuts the file back to where its checkpoint was: the lines are those of a run that never stopped.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+from ramlet.errors import DiskFull, SettingsError
+
+__all__ = ["Journal", "load_loggers"]
+
+NAME = "metrics.jsonl"
+
+
+class Journal:
+    """Lines are on disk when `position` is asked for."""
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        position: int = 0,
+        step: int = 0,
+        tensorboard: bool = False,
+        wandb: bool = False,
+        writes: bool = True,
+    ) -> None:
+        """`position` and `step` are where a resumed run goes on; a rank that is not the first writes nowhere."""
+        self._path = path = run / NAME if writes else Path(os.devnull)
+        self._file: IO[str] = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - held by close()
+        if writes:
+            self._file.truncate(min(position, os.path.getsize(path)))
+        tensorboard, wandb = tensorboard and writes, wandb and writes
+        self._board = _tensorboard(run, step) if tensorboard else None
+        self._wandb = _wandb(run) if wandb else None
+
+    def write(self, step: int, **values: Any) -> None:
+        try:
+            json.dump({"step": step, **values}, self._file, ensure_ascii=False)
+            self._file.write("\n")
+            self._file.flush()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"no space left to write {self._path}: free some and run the same again") from None
+            raise
+        figures = dict(_flat(values))
+        if self._board is not None:
+            for name, value in figures.items():
+                if isinstance(value, str):
+                    self._board.add_text(name, value, step)
+                else:
+                    self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(figures, step=step)
+
+    @property
+    def position(self) -> int:
+        """Bytes written, all of them on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        # Not where the stream believes to be: it was opened before the file was cut back.
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        with suppress(OSError):  # a full disk was told of when it was written to
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    """`{"eval": {"val": {"loss": 1}}}` as `eval/val/loss`; what is no figure and no text is left out."""
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{before}{name}/")
+        elif isinstance(value, (int, float, str)):
+            found.append((before + name, value))
+    return found
+
+
+def load_loggers(*, tensorboard: bool, wandb: bool) -> None:
+    """Loads what is asked for: what is missing is told before the run begins, and what it takes is in the plan."""
+    for wanted, module, name, install in (
+        (tensorboard, "torch.utils.tensorboard", "TensorBoard", "tensorboard"),
+        (wandb, "wandb", "W&B", "wandb"),
+    ):
+        if wanted:
+            try:
+                import_module(module)
+            except ImportError:
+                raise SettingsError(
+                    f"{name} is not installed: pip install {install}, or leave --{install} out"
+                ) from None
+
+
+def _tensorboard(run: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SettingsError(
+            "TensorBoard is not installed: pip install tensorboard, or leave --tensorboard out"
+        ) from None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(run / "tensorboard"), purge_step=step or None)
+
+
+def _wandb(run: Path) -> Any:
+    import wandb
+
+    return wandb.init(project="ramlet", name=run.name, dir=str(run), resume="allow", id=run.name)

@@ -1,0 +1,174 @@
+"""A few real steps before the first: what a plan takes, measured, and the plan corrected by it.
+
+    replan = partial(make_plan, shape, ..., base=base)          # what made the plan; the probe adds `correction=`
+    plan = probe(plan, build, gauge=ResidentGauge(meter), replan=replan)
+
+One accumulation window (two micro-batches, with a step of the optimizer between them) at a micro-batch of 1, then two
+at the planned size, on random ids. The two peaks fit `a + b * tokens`: what is there whatever the size, and how far the
+work of a micro-batch is from its prediction. A size is tried only when what was measured so far says that it stays
+within the budget, with a micro-batch of 2 in between where there is doubt, so the probe itself never breaks it. A plan
+that turns out too large is made again with what was learned; where nothing fits any more, `replan` refuses with the
+smallest budget that does.
+
+Weights and optimizer states are of no use afterwards: the caller initialises them again.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ramlet.budget import Meter
+from ramlet.memory import resident_memory
+from ramlet.training.plan import Plan
+from ramlet.training.predict import Choice, Correction
+
+__all__ = ["DeviceGauge", "Gauge", "ResidentGauge", "probe"]
+
+SLACK = 64
+"""This part of a budget stays free of what was measured: a run of hours meets more than a probe of a second."""
+
+ROUNDS = 3
+"""A plan is made again at most so often; every round costs a few micro-batches."""
+
+UNSEEN, SEEN = 2.0, 1.1
+"""By how much the work of a size may be larger than is expected before any other size was seen, and after."""
+
+SCALE = 1e-6
+"""Of the gradients, which no one looks at."""
+
+
+class Trainee(Protocol):
+    """What is probed; ramlet.training.step has the real one."""
+
+    def learn(self, batch: Mapping[str, Any], scale: float) -> Any: ...
+
+    def update(self, rate: float, clip: float) -> Any: ...
+
+    def prepare_states(self) -> None: ...
+
+
+class Gauge(Protocol):
+    """The highest memory since it was last reset."""
+
+    def reset(self) -> None: ...
+
+    def peak(self) -> int: ...
+
+
+class ResidentGauge:
+    """Resident memory by the kernel's high-water mark, which is reset; the meter keeps what it was before."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._resets = True
+
+    def reset(self) -> None:
+        self._meter.sample()
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            # Then the mark is that of the whole run so far: never too low.
+            self._resets = False
+
+    def peak(self) -> int:
+        self._meter.sample()
+        if not self._resets:
+            return self._meter.peak
+        marks = Path("/proc/self/status").read_text().split("VmHWM:", 1)
+        return max(int(marks[1].split()[0]) * 1024, resident_memory()) if len(marks) == 2 else self._meter.peak
+
+
+class DeviceGauge:
+    """What torch's allocator has reserved of a GPU."""
+
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+
+    def reset(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self._index)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._index)
+
+    def peak(self) -> int:
+        import torch
+
+        torch.cuda.synchronize(self._index)
+        return torch.cuda.max_memory_reserved(self._index)
+
+
+def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, replan: Callable[..., Plan]) -> Plan:
+    """The plan with what was measured in it, or another that fits better; BudgetError where none does."""
+    for _ in range(ROUNDS):
+        trainee = build(plan.choice)
+        correction, peak = _measure(plan, trainee, gauge)
+        del trainee
+        gc.collect()
+        rows = plan.choice.micro_batch
+        if plan.expected(rows, correction) <= plan.budget - plan.budget // SLACK:
+            return _corrected(plan, correction, peak)
+        plan = replan(correction=correction)
+    return plan
+
+
+def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, int]:
+    """What was learned, and the highest peak."""
+    planned = plan.choice.micro_batch
+    # As a run does it: states that came after the first activations would leave gaps where these were.
+    trainee.prepare_states()
+    gauge.reset()
+    batch = _batch(plan, 1)
+    trainee.learn(batch, SCALE)
+    trainee.update(0.0, 1.0)
+    trainee.learn(batch, SCALE)  # now beside the optimizer's states, which the step has made
+    first = highest = gauge.peak()
+    correction = Correction(extra=first - plan.expected(1, Correction()))
+    doubt = UNSEEN
+    while (rows := _next_size(plan, correction, doubt)) is not None:
+        batch = _batch(plan, rows)
+        gauge.reset()
+        trainee.learn(batch, SCALE)
+        trainee.learn(batch, SCALE)
+        peak = gauge.peak()
+        highest = max(highest, peak)
+        # Two sizes, two unknowns. Both peaks hold the same optimizer states, weights and libraries.
+        factor = max(0.0, (peak - first) / (plan.work(rows) - plan.work(1)))
+        correction = Correction(factor, peak - plan.expected(rows, Correction(factor)))
+        if rows == planned:
+            break
+        correction = Correction(max(1.0, factor), correction.extra)
+        doubt = SEEN
+    return correction, highest
+
+
+def _next_size(plan: Plan, correction: Correction, doubt: float) -> int | None:
+    """The planned micro-batch where it is safe, else 2, once; None where neither is."""
+    planned = plan.choice.micro_batch
+    for rows in (planned, 2) if doubt == UNSEEN else (planned,):
+        if 1 < rows <= planned and plan.expected(rows, correction, doubt) <= plan.budget:
+            return rows
+    return None
+
+
+def _batch(plan: Plan, rows: int) -> dict[str, Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(rows)
+    ids = torch.randint(0, plan.shape.vocab_size, (rows, plan.seq_len + 1), generator=generator)
+    batch = {"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
+    if plan.document_mask:
+        batch["position_ids"] = torch.arange(plan.seq_len).repeat(rows, 1)
+        batch["document_ids"] = torch.zeros(rows, plan.seq_len, dtype=torch.int64)
+    return batch
+
+
+def _corrected(plan: Plan, correction: Correction, peak: int) -> Plan:
+    """Where less was measured the prediction stays: a long run meets orders of allocation that a probe does not."""
+    more = plan.expected(plan.choice.micro_batch, correction) - plan.peak
+    parts = {**plan.parts, "overhead": plan.parts["overhead"] + max(0, more)}
+    return replace(plan, parts=parts, measured=peak)

@@ -1,0 +1,273 @@
+"""What can be trained here: from as little as nothing to a plan, and the command that carries it out.
+
+    plan(params="10M", data="my-dataset", memory="2GB")      # a Plan: what takes how much, and what was chosen
+    propose()                                                # looks at the machine and the folder; says what to do
+
+A plan starts from what is resident when torch is loaded, so it loads torch. Times are estimates: operations over the
+speed that matrix products were measured at, times what of it a whole step usually reaches.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ramlet.budget import Budget
+from ramlet.config_values import count
+from ramlet.errors import BudgetError, SettingsError
+from ramlet.model.shape import Shape
+from ramlet.model.sizing import parse_count, shape_for
+from ramlet.training.machine import Found, Machine, find_datasets, look
+from ramlet.training.plan import Plan, make_plan
+
+__all__ = ["Proposal", "Row", "plan_for", "propose"]
+
+TOKENS_A_PARAMETER = 20
+"""What a model of a size learns best from, for the work it takes (Hoffmann et al. 2022)."""
+
+SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000, 760_000_000)
+LARGEST_SIZES = (1_300_000_000, 3_000_000_000, 7_000_000_000)
+SEQ_LEN, LARGE_SEQ_LEN, LARGE = 256, 1024, 50_000_000
+"""Of a model with fewer parameters than LARGE, and of a larger one; as `train` has it."""
+BATCH_SIZE = 32
+VOCABULARY = 8192
+"""Where no dataset says."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size that might be trained."""
+
+    params: int
+    plan: Plan | None
+    """None where it does not fit."""
+    tokens: int
+    """What it would learn from: the dataset once, or 20 tokens a parameter."""
+    seconds: float | None
+    """About how long that takes."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    machine: Machine
+    budget: int
+    datasets: tuple[Found, ...]
+    rows: tuple[Row, ...]
+    best: Row | None
+    command: str
+
+
+def plan_for(
+    *,
+    params: str | int | None = None,
+    config: str | os.PathLike[str] | None = None,
+    data: str | os.PathLike[str] | None = None,
+    memory: Budget | str | int | None = None,
+    device: str | None = None,
+    seq_len: int | str | None = None,
+    batch_size: int | str | None = None,
+    precision: str = "auto",
+    optimizer: str = "auto",
+    weights: str = "auto",
+    micro_batch: int | None = None,
+    recompute: bool | None = None,
+    document_mask: bool = False,
+    num_sequences: int | None = None,
+    vocab_size: int | None = None,
+    threads: int | None = None,
+) -> Plan:
+    """What a model would take, and how a budget would be spent on it; BudgetError where it does not fit.
+
+    Without `params` or `config` the size follows from the data. `num_sequences` only says how much it would be to hold
+    all data at once, which nothing here does.
+    """
+    if params is not None and config is not None:
+        raise SettingsError("params and config each say how large the model is: give one of them")
+    site = _Site(memory, device, precision, threads)
+    found = _dataset(data)
+    vocab_size = vocab_size or (found.vocab_size if found else VOCABULARY)
+    forced = {
+        "optimizer": None if optimizer == "auto" else optimizer,
+        "weights": None if weights == "auto" else weights,
+        "micro_batch": micro_batch,
+        "recompute": recompute,
+    }
+    length = count(seq_len) if seq_len is not None else None
+    batch = count(batch_size) if batch_size is not None else BATCH_SIZE
+    if params is None and config is None:
+        row = site.best(_sizes_for(found), found, length, batch, vocab_size, forced, document_mask)
+        if row.plan is None:
+            site.plan(row.params, length, batch, vocab_size, forced, document_mask)  # raises, and says why
+        chosen = row.plan
+        assert chosen is not None
+    elif config is not None:
+        from ramlet.training.job import read_model_config
+
+        given = {name: value for name, value in (("vocab_size", vocab_size), ("context", length)) if value}
+        shape = Shape.from_config(read_model_config(os.fspath(config)), **given)
+        chosen = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
+    else:
+        assert params is not None
+        chosen = site.plan(parse_count(params), length, batch, vocab_size, forced, document_mask)
+    sequences = num_sequences or (found.tokens // chosen.seq_len if found else 0)
+    return replace(chosen, whole_data=sequences * chosen.seq_len * 16)
+
+
+def propose(
+    data: str | os.PathLike[str] | None = None,
+    *,
+    memory: Budget | str | int | None = None,
+    device: str | None = None,
+    folder: str | os.PathLike[str] = ".",
+    threads: int | None = None,
+) -> Proposal:
+    """Looks at the machine and the datasets, and says what can be trained here and how."""
+    found = (_known(data),) if data is not None else tuple(find_datasets(folder))
+    dataset = found[0] if found else None
+    site = _Site(memory, device, "auto", threads)
+    machine = look(site.device, torch=site.torch)
+    site.compute = machine.compute
+    vocab_size = dataset.vocab_size if dataset else VOCABULARY
+    rows = []
+    for size in sorted({*_sizes_for(dataset), *SIZES, *(LARGEST_SIZES if site.device == "cuda" else ())}):
+        row = site.row(size, dataset, None, BATCH_SIZE, vocab_size, {}, False, machine)
+        if row is not None:
+            rows.append(row)
+    fitting = [row for row in rows if row.plan is not None and row.params in _sizes_for(dataset)]
+    best = fitting[-1] if fitting else next((row for row in reversed(rows) if row.plan is not None), None)
+    return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
+
+
+def _sizes_for(dataset: Found | None) -> list[int]:
+    """Sizes up to the one that the data is enough for, a round number, smallest first."""
+    if dataset is None:
+        return [size for size in SIZES if size <= 10_000_000]
+    wanted = max(SIZES[0], _round(dataset.tokens / TOKENS_A_PARAMETER))
+    return [*(size for size in (*SIZES, *LARGEST_SIZES) if size < wanted), wanted]
+
+
+def _round(number: float) -> int:
+    """To two digits.
+
+    >>> _round(12_345_678), _round(187)
+    (12000000, 190)
+    """
+    return int(float(f"{number:.1e}"))
+
+
+def _command(best: Row | None, dataset: Found | None, memory: Any, device: str | None) -> str:
+    if best is None:
+        return ""
+    path = dataset.path if dataset else "DATASET"
+    words = ["ramlet", "train", "--data", path, "--out", "RUN", "--params", _short(best.params)]
+    if isinstance(memory, str) and memory != "auto":
+        words += ["--memory", memory]
+    if device is not None:
+        words += ["--device", device]
+    if dataset is None:
+        words += ["--tokens", _short(best.tokens)]
+    return shlex.join(words)
+
+
+def _short(number: int) -> str:
+    """
+    >>> _short(10_000_000), _short(1_300_000_000), _short(300_000)
+    ('10M', '1.3B', '300k')
+    """
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.4g}{unit}"
+    return str(number)
+
+
+def _dataset(data: str | os.PathLike[str] | None) -> Found | None:
+    return None if data is None else _known(data)
+
+
+def _known(data: str | os.PathLike[str]) -> Found:
+    """A dataset or array that the user named: what is wrong with it is told."""
+    from ramlet.loading.tokens import open_tokens
+
+    tokens = open_tokens(os.fspath(data), "train", 0.1)
+    return Found(os.fspath(data), tokens.count, tokens.vocab_size())
+
+
+class _Site:
+    """Where it would be trained: device, budget, and what is resident before."""
+
+    def __init__(
+        self, memory: Budget | str | int | None, device: str | None, precision: str, threads: int | None
+    ) -> None:
+        from ramlet.training.base_memory import load_torch, settled_memory
+
+        self.torch = load_torch(threads)
+        # What a run has loaded when it plans.
+        from ramlet.training import start  # noqa: F401
+        from ramlet.training.device import choose_device
+
+        chosen = choose_device(device or "auto")
+        self.device = chosen.kind
+        self.budget = chosen.budget(memory)
+        self.compute = chosen.precision(precision)
+        self._base = settled_memory() if self.device == "cpu" else 0
+
+    def plan(
+        self, params: int, seq_len: int | None, batch: int, vocab: int, forced: dict[str, Any], document_mask: bool
+    ) -> Plan:
+        length = seq_len or (LARGE_SEQ_LEN if params >= LARGE else SEQ_LEN)
+        shape = shape_for(params, vocab_size=vocab, context=length)
+        return self.plan_shape(shape, length, batch, forced, document_mask)
+
+    def plan_shape(self, shape: Shape, seq_len: int, batch: int, forced: dict[str, Any], document_mask: bool) -> Plan:
+        return make_plan(
+            shape,
+            seq_len=seq_len,
+            batch_size=batch,
+            budget=self.budget,
+            device=self.device,
+            compute=self.compute,
+            forced=forced,
+            base=self._base,
+            loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
+            document_mask=document_mask,
+            threads=self.torch.get_num_threads(),
+        )
+
+    def row(
+        self,
+        params: int,
+        dataset: Found | None,
+        seq_len: int | None,
+        batch: int,
+        vocab: int,
+        forced: dict[str, Any],
+        document_mask: bool,
+        machine: Machine | None = None,
+    ) -> Row | None:
+        """None where no model so small has room for the vocabulary."""
+        tokens = dataset.tokens if dataset else params * TOKENS_A_PARAMETER
+        length = seq_len or (LARGE_SEQ_LEN if params >= LARGE else SEQ_LEN)
+        try:
+            shape = shape_for(params, vocab_size=vocab, context=length)
+        except SettingsError:
+            return None
+        seconds = machine.seconds(shape.step_flops(tokens, length)) if machine else None
+        try:
+            plan = self.plan_shape(shape, length, batch, forced, document_mask)
+        except BudgetError:
+            return Row(params, None, tokens, seconds)
+        return Row(params, plan, tokens, seconds)
+
+    def best(self, sizes: list[int], dataset: Found | None, *given: Any) -> Row:
+        """The largest that fits; where none does, the smallest."""
+        rows = [row for size in sizes if (row := self.row(size, dataset, *given)) is not None]
+        if not rows:
+            raise SettingsError("the vocabulary is too large for a model that so little text can train: give --params")
+        return next((row for row in reversed(rows) if row.plan is not None), rows[0])
+
+
+def _loader_bytes(rows: int, seq_len: int, document_mask: bool) -> int:
+    """As ramlet.Loader says it of itself for a dataset of few shards."""
+    return 4 * rows * seq_len * 8 * (4 if document_mask else 2) + 2_000_000

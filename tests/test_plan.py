@@ -1,0 +1,214 @@
+"""Spending a budget: what is given up first, what never changes, and that the smallest budget named is enough."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramlet.budget import Budget
+from ramlet.errors import BudgetError, SettingsError
+from ramlet.model.shape import Shape
+from ramlet.model.sizing import shape_for
+from ramlet.training.plan import FAST_TOKENS, Plan, make_plan
+from ramlet.training.predict import Correction, predict
+
+TEN_MILLION = shape_for(10_000_000, vocab_size=8192, context=256)
+BASE = 310_000_000
+
+
+def planned(budget: int | str, **changes) -> Plan:
+    given = {
+        "shape": TEN_MILLION,
+        "seq_len": 256,
+        "batch_size": 64,
+        "compute": "bf16",
+        "base": BASE,
+        "threads": 2,
+        **changes,
+    }
+    return make_plan(given.pop("shape"), budget=Budget.parse(budget), **given)
+
+
+def smallest(**changes) -> int:
+    """What the error says."""
+    with pytest.raises(BudgetError) as refused:
+        planned("20MB", **changes)
+    return int(re.search(r"needs at least (\d+)MB", str(refused.value))[1]) * 10**6
+
+
+def test_without_pressure_the_micro_batch_is_the_fastest_not_the_largest() -> None:
+    plan = planned("100GB")
+    assert plan.choice.micro_batch * plan.seq_len == FAST_TOKENS["cpu"]
+    assert not plan.choice.recompute
+    assert (plan.choice.optimizer, plan.choice.weights, plan.choice.reuse) == ("adamw", "fp32", True)
+    assert plan.notes == ()
+
+
+def test_what_costs_least_is_given_up_first() -> None:
+    plans = [planned(budget) for budget in range(smallest(), 800_000_000, 3_000_000)]
+    costs = [
+        (
+            plan.choice.weights == "bf16",
+            plan.choice.optimizer == "adamw8bit",
+            plan.choice.recompute,
+            -plan.choice.micro_batch,
+        )
+        for plan in reversed(plans)
+    ]
+    assert costs == sorted(costs), "a smaller budget never pays less than a larger one"
+    assert {cost[:2] for cost in costs} == {(False, False), (False, True), (True, True)}
+    assert any(cost[2] for cost in costs)
+
+
+def test_every_plan_fits_and_keeps_the_batch() -> None:
+    for budget in range(smallest(), 800_000_000, 7_000_000):
+        plan = planned(budget)
+        assert plan.peak <= budget - budget // 32
+        assert plan.batch_size == 64
+        assert plan.choice.micro_batch * plan.accumulation >= 64 > plan.choice.micro_batch * (plan.accumulation - 1)
+
+
+def test_micro_batches_are_even() -> None:
+    plan = planned("100GB", batch_size=33, seq_len=128)
+    # Sixteen at a time would be 16, 16, 1.
+    assert (plan.choice.micro_batch, plan.accumulation) == (11, 3)
+
+
+def test_what_changes_results_is_said() -> None:
+    plan = planned(smallest())
+    assert len(plan.notes) == 2
+    assert "8 bits" in plan.notes[0]
+    assert "bf16" in plan.notes[1]
+    asked = planned(smallest(), forced={"optimizer": "adamw8bit", "weights": "bf16"})
+    assert asked.notes == ()
+
+
+@pytest.mark.parametrize(
+    "forced",
+    [
+        {"micro_batch": 3},
+        {"optimizer": "adamw"},
+        {"optimizer": "adamw8bit"},
+        {"recompute": False},
+        {"recompute": True},
+        {"weights": "fp32"},
+        {"chunk": 100},
+        {"reuse": True},
+        {"optimizer": "adamw8bit", "weights": "bf16", "compute": "fp32"},
+        {"micro_batch": None, "optimizer": None},
+    ],
+)
+def test_what_the_user_fixed_stays(forced: dict) -> None:
+    for budget in (smallest(forced=forced), 10**10):
+        plan = planned(budget, forced=forced)
+        for name, value in forced.items():
+            assert value is None or getattr(plan.choice, name) == value
+
+
+def test_a_micro_batch_larger_than_the_batch_is_the_batch() -> None:
+    assert planned("10GB", batch_size=2, forced={"micro_batch": 8}).choice.micro_batch == 2
+
+
+@settings(max_examples=150)
+@given(
+    layers=st.integers(1, 12),
+    heads=st.integers(1, 12),
+    vocab=st.integers(64, 60_000),
+    seq_len=st.integers(1, 2048),
+    batch=st.integers(1, 300),
+    world=st.integers(1, 5),
+    compute=st.sampled_from(["fp32", "bf16"]),
+    device=st.sampled_from(["cpu", "cuda"]),
+    masked=st.booleans(),
+    extra=st.integers(0, 1 << 32),
+)
+def test_the_smallest_budget_is_true(
+    layers, heads, vocab, seq_len, batch, world, compute, device, masked, extra
+) -> None:
+    shape = Shape(vocab, 2048, layers, heads * 32, heads)
+    given = {
+        "shape": shape,
+        "seq_len": seq_len,
+        "batch_size": batch,
+        "compute": compute,
+        "device": device,
+        "world": world,
+        "document_mask": masked,
+        "loader_bytes": lambda rows: rows * seq_len * 64,
+    }
+    least = smallest(**given)
+    plan = planned(least, **given)
+    assert plan.peak <= least
+    # And it is no more than a little too large: two megabytes and the reserve.
+    with pytest.raises(BudgetError):
+        planned(int(least * 31 / 32) - 6_000_000, **given)
+    assert planned(least + extra, **given).peak <= least + extra
+
+
+def test_the_smallest_budget_bears_a_base_that_is_a_little_larger() -> None:
+    assert planned(smallest(), base=BASE + 1_500_000).peak <= smallest()
+
+
+def test_an_error_names_the_parts_and_the_way_out() -> None:
+    with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for overhead, .* for optimizer.* smaller model"):
+        planned("100MB")
+    with pytest.raises(BudgetError, match="or --optimizer adamw8bit"):
+        planned("100MB", forced={"optimizer": "adamw"})
+
+
+def test_what_was_learned_goes_into_the_plan() -> None:
+    before = planned("800MB")
+    after = planned("800MB", correction=Correction(factor=2.0, extra=100_000_000))
+    assert after.choice.micro_batch < before.choice.micro_batch
+    assert after.peak <= 800_000_000
+    assert after.expected(after.choice.micro_batch, after.correction) == pytest.approx(after.peak, abs=2)
+
+
+def test_the_loader_is_counted_by_its_micro_batch() -> None:
+    plan = planned("10GB", loader_bytes=lambda rows: rows * 1_000_000)
+    assert plan.parts["data"] >= plan.choice.micro_batch * 1_000_000
+
+
+def test_ranks_share_the_batch() -> None:
+    plan = planned("10GB", batch_size=10, world=4, seq_len=64)
+    assert plan.share == 3
+    assert plan.choice.micro_batch == 3
+    assert plan.accumulation == 1
+
+
+def test_a_plan_survives_json() -> None:
+    plan = planned(smallest(), correction=Correction(1.1, 5))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert again == plan
+
+
+def test_the_table_names_every_part_and_adds_up() -> None:
+    plan = planned("1GB")
+    rows = plan.table()
+    assert [row[0] for row in rows][-1] == "predicted peak"
+    prediction = predict(TEN_MILLION, plan.choice, seq_len=256, base=BASE, threads=2)
+    assert prediction.parts == plan.parts
+    assert len(rows) == len(plan.parts) + 1
+
+
+@pytest.mark.parametrize("wrong", [{"seq_len": 257}, {"seq_len": 0}, {"batch_size": 0}, {"world": 0}])
+def test_what_makes_no_sense_is_refused(wrong: dict) -> None:
+    with pytest.raises(SettingsError):
+        planned("10GB", **wrong)
+
+
+def test_bf16_weights_with_adamw_are_refused() -> None:
+    with pytest.raises(SettingsError, match="adamw8bit"):
+        planned("10GB", forced={"optimizer": "adamw", "weights": "bf16"})
+
+
+def test_blocks_are_not_kept_where_their_gaps_are_not_known() -> None:
+    for budget in range(smallest(), 800_000_000, 3_000_000):
+        choice = planned(budget).choice
+        assert not (choice.reuse and (choice.recompute or choice.weights == "bf16"))
+    assert planned("10GB", forced={"recompute": True}).choice.reuse is False
+    assert planned("10GB").choice.reuse is True
