@@ -50,7 +50,9 @@ def run(
     if what == "interrupt":
         raise KeyboardInterrupt
     if what == "interrupted":
-        raise errors.Interrupted("between two batches")
+        raise errors.Interrupted
+    if what == "saved":
+        raise errors.Interrupted("interrupted at step 5, and saved")
     if what == "sleep":
         print("asleep", flush=True)
         time.sleep(60)
@@ -102,6 +104,7 @@ class TestErrors:
             ("ramlet-error", 1, "error: no such file or folder: x; did you mean y?"),
             ("interrupt", 130, "interrupted; run the same command to go on"),
             ("interrupted", 130, "interrupted; run the same command to go on"),
+            ("saved", 130, "interrupted at step 5, and saved"),
             ("disk", 1, "error: /nowhere/at/all: No such file or directory"),
             ("memory", 1, "error: the machine is out of memory: give a smaller --memory, or free some"),
             (

@@ -83,7 +83,17 @@ def test_public_names() -> None:
         "TokenizerError",
         "DiskFull",
         "Interrupted",
+        "ModelError",
+        "TrainingStopped",
+        "Loader",
+        "StreamLoader",
+        "AdamW8bit",
+        "TrainResult",
         "prepare",
+        "train",
+        "plan",
+        "evaluate",
+        "generate",
     }
     assert dir(ramlet) == sorted(ramlet.__all__)
 

@@ -4,6 +4,9 @@
 
     tokenizer = ramlet.Tokenizer.train(["corpus/"], vocab_size=32_000, memory="2GB")
     tokenizer.save("tokenizer.json")
+    ramlet.prepare(["corpus/"], "data", tokenizer="tokenizer.json", memory="2GB")
+    ramlet.train("data", "run", params="10M", memory="2GB")
+    print(ramlet.generate("run", "Once upon a time")[0])
 
 Names are loaded on first use: `import ramlet` alone costs a few milliseconds and brings in neither
 numpy nor torch nor the native module.
@@ -22,18 +25,29 @@ if TYPE_CHECKING:
         DatasetError,
         DiskFull,
         Interrupted,
+        ModelError,
         RamletError,
         SettingsError,
         SourceChanged,
         SourceError,
         TokenizerError,
+        TrainingStopped,
     )
+    from ramlet.generation.entry import generate
+    from ramlet.loading.loader import Loader
+    from ramlet.loading.stream_loader import StreamLoader
+    from ramlet.optim.adamw8bit import AdamW8bit
     from ramlet.prepare_dataset import Prepared, prepare
     from ramlet.tokenizer import Tokenizer
+    from ramlet.training.entry import train
+    from ramlet.training.evaluate_run import evaluate
+    from ramlet.training.plan import plan
+    from ramlet.training.start import TrainResult
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdamW8bit",
     "BrokenInput",
     "Budget",
     "BudgetError",
@@ -41,25 +55,42 @@ __all__ = [
     "DatasetError",
     "DiskFull",
     "Interrupted",
+    "Loader",
     "Meter",
+    "ModelError",
     "Prepared",
     "RamletError",
     "SettingsError",
     "SourceChanged",
     "SourceError",
+    "StreamLoader",
     "Tokenizer",
     "TokenizerError",
+    "TrainResult",
+    "TrainingStopped",
     "__version__",
+    "evaluate",
+    "generate",
+    "plan",
     "prepare",
+    "train",
 ]
 
 _HOME = {
+    "AdamW8bit": "ramlet.optim.adamw8bit",
     "Budget": "ramlet.budget",
     "Dataset": "ramlet.dataset.reader",
+    "Loader": "ramlet.loading.loader",
     "Meter": "ramlet.budget",
     "Prepared": "ramlet.prepare_dataset",
     "prepare": "ramlet.prepare_dataset",
+    "StreamLoader": "ramlet.loading.stream_loader",
     "Tokenizer": "ramlet.tokenizer",
+    "TrainResult": "ramlet.training.start",
+    "evaluate": "ramlet.training.evaluate_run",
+    "generate": "ramlet.generation.entry",
+    "plan": "ramlet.training.plan",
+    "train": "ramlet.training.entry",
 }
 
 

@@ -1,6 +1,6 @@
 """`python -m ramlet` is the `ramlet` command."""
 
-from ramlet.cli import main
+from ramlet.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run()

@@ -17,19 +17,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 import typer
 
 from ramlet.cli.options import DEBUG, new_app
 from ramlet.errors import Interrupted, RamletError
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 COMMANDS = {
     "tokenizer": "ramlet.cli.tokenizer",
     "prepare": "ramlet.cli.prepare",
     "data": "ramlet.cli.data",
+    "plan": "ramlet.cli.plan",
+    "train": "ramlet.cli.train",
+    "eval": "ramlet.cli.eval",
+    "generate": "ramlet.cli.generate",
+    "export": "ramlet.cli.export",
 }
 """By name; the order is that of the help."""
 
@@ -49,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except typer.Exit as done:
         return done.exit_code
-    except (KeyboardInterrupt, Interrupted, typer.Abort):
-        _tell("interrupted; run the same command to go on")
+    except (KeyboardInterrupt, Interrupted, typer.Abort) as stopped:
+        told = str(stopped) if isinstance(stopped, Interrupted) else ""
+        _tell(told or "interrupted; run the same command to go on")
         return 130
     except BrokenPipeError:
         _drop_output()
@@ -64,6 +72,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         _tell(f"error: {_sentence(error)}")
         return 1
+
+
+def run() -> NoReturn:
+    """The process of the command: does what is asked for, and ends.
+
+    Once torch was loaded it ends without taking torch's libraries down: that reads 200 MB of their files back into
+    memory, and no budget would hold. All that matters is closed and on disk by then.
+    """
+    code = main()
+    if "torch" in sys.modules:
+        import atexit
+        import os
+
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _root(words: Sequence[str]) -> typer.Typer:

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from ramlet.budget import Meter, format_bytes
 
-__all__ = ["Progress", "format_count", "format_duration"]
+__all__ = ["Progress", "format_count", "format_duration", "format_perplexity"]
 
 REDRAW_SECONDS = 0.1
 SPEED_SECONDS = 5.0
@@ -48,6 +48,14 @@ def format_count(count: float, unit: str = "bytes") -> str:
     return format_bytes(count) if unit == "bytes" else f"{count:,.0f} {unit}"
 
 
+def format_perplexity(value: float) -> str:
+    """
+    >>> format_perplexity(48.0085), format_perplexity(1.5e70)
+    ('48.01', '1.5e+70')
+    """
+    return f"{value:.2f}" if value < 1e6 else f"{value:.2g}"
+
+
 class Progress:
     """Draws what a stage reports; `update` may be called as often as one likes."""
 
@@ -59,6 +67,7 @@ class Progress:
         self._unit = "bytes"
         self._done = 0.0
         self._total: float | None = None
+        self._detail = ""
         self._began = 0.0
         self._drawn = 0.0
         self._recent: deque[tuple[float, float]] = deque()
@@ -74,8 +83,11 @@ class Progress:
     ) -> None:
         self.close(finished=error is None)
 
-    def update(self, what: str, done: float, total: float | None = None, unit: str = "bytes") -> None:
-        """`done` of `total` (None: not known), counted in `unit`; another `what` begins another line."""
+    def update(self, what: str, done: float, total: float | None = None, unit: str = "bytes", detail: str = "") -> None:
+        """`done` of `total` (None: not known), counted in `unit`; another `what` begins another line.
+
+        `detail` is shown in place of the speed, where another figure says more.
+        """
         if not self._on:
             return
         now = time.monotonic()
@@ -83,7 +95,7 @@ class Progress:
             self.close()
             self._what, self._unit, self._began, self._drawn = what, unit, now, 0.0
             self._recent.clear()
-        self._done, self._total = done, total
+        self._done, self._total, self._detail = done, total, detail
         if now - self._drawn < REDRAW_SECONDS:
             return
         self._drawn = now
@@ -99,7 +111,9 @@ class Progress:
         if finished:
             seconds = time.monotonic() - self._began
             parts = [self._what, format_count(self._done, self._unit), f"in {format_duration(seconds)}"]
-            if seconds > 0:
+            if self._detail:
+                parts.append(self._detail)
+            elif seconds > 0:
                 parts.append(self._speed_words(self._done / seconds))
             self._draw("   ".join(parts))
         self._stream.write("\n")
@@ -117,7 +131,7 @@ class Progress:
         else:
             parts.append(format_count(self._done, self._unit))
         if speed > 0:
-            parts.append(self._speed_words(speed))
+            parts.append(self._detail or self._speed_words(speed))
             if self._total:
                 parts.append(f"{format_duration(max(0.0, self._total - self._done) / speed)} left")
         if self._meter is not None:

@@ -1,0 +1,270 @@
+"""`ramlet generate`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.options import Debug, Json, Memory, Quiet
+from ramlet.cli.tokenizer.options import Threads, note, plural, print_json
+from ramlet.errors import RamletError, SettingsError
+from ramlet.generation.settings import SampleSettings
+
+if TYPE_CHECKING:
+    from ramlet.generation.writer import Writer, Writing
+
+PROMPT_BYTES = 16 << 20
+"""More than this on standard input is no prompt."""
+
+GREETING = """\
+The model goes on from what you type; it was not taught to answer. Each line begins anew.
+:set temperature 0.5 changes a setting, :settings shows them all, :quit or Ctrl-D leaves, Ctrl-C stops a text."""
+
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
+"""A model may write any character, also those that would move a terminal's cursor or change its title."""
+
+
+def _option(name: str, *flags: str, metavar: str) -> Any:
+    return typer.Option(
+        *(flags or (f"--{name.replace('_', '-')}",)),
+        metavar=metavar,
+        show_default=DEFAULTS[name] not in (None, ()),
+        help=SampleSettings.help_text(name),
+    )
+
+
+DEFAULTS = vars(SampleSettings())
+
+
+def generate(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama for transformers."
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT",
+            show_default=False,
+            help="What to go on from; empty: a new text. Left out: standard input, or a dialogue on a terminal.",
+        ),
+    ] = None,
+    max_tokens: Annotated[int, _option("max_tokens", "--max-tokens", "-n", "--max-new-tokens", metavar="N")] = 200,
+    temperature: Annotated[float, _option("temperature", metavar="F")] = 0.8,
+    top_k: Annotated[int | None, _option("top_k", metavar="N")] = None,
+    top_p: Annotated[float | None, _option("top_p", metavar="F")] = None,
+    repetition_penalty: Annotated[float, _option("repetition_penalty", metavar="F")] = 1.0,
+    seed: Annotated[int | None, _option("seed", metavar="N")] = None,
+    num_samples: Annotated[int, _option("num_samples", metavar="N")] = 1,
+    stop: Annotated[list[str] | None, _option("stop", metavar="TEXT")] = None,
+    truncate: Annotated[bool, typer.Option("--truncate", help=SampleSettings.help_text("truncate"))] = False,
+    echo: Annotated[bool, typer.Option("--echo/--no-echo", help="Print the prompt before what comes after it.")] = True,
+    device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to work.")] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            metavar="auto|fp32|bf16|fp16",
+            help="How weights are held: bf16 and fp16 take half of the memory.",
+        ),
+    ] = "auto",
+    threads: Threads = None,
+    memory: Memory = "auto",
+    model_name: Annotated[Path | None, typer.Option("--model-name", hidden=True)] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write text with a trained model.
+
+    The text goes on from the prompt and is printed as it comes. Texts may be longer than the model's context: when it
+    is full, the last half is read again. On a GPU --memory is that of the device.
+
+      ramlet generate RUN --prompt "Once upon a time" --max-tokens 300
+
+      echo "Once upon a time" | ramlet generate RUN --num-samples 3 --seed 1
+
+      ramlet generate RUN
+    """
+    from ramlet.generation.entry import load
+
+    if (run is None) == (model_name is None):
+        raise SettingsError("name one model: a run, one of its checkpoints, or a folder for transformers")
+    settings = SampleSettings(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        num_samples=num_samples,
+        stop=tuple(stop or ()),
+        truncate=truncate,
+    )
+    talk = prompt is None and sys.stdin.isatty()
+    if prompt is None and not talk:
+        prompt = _from_stdin()
+    if talk and json:
+        raise SettingsError("--json needs a prompt: give --prompt, or text on standard input")
+    budget = Budget.parse(memory) if device == "cpu" else None  # elsewhere the device decides what it means
+    with Meter(budget) as meter:
+        meter.stage("loading")
+        writer = load(
+            run or model_name or "",
+            settings,
+            prompt=prompt,
+            device=device,
+            precision=precision,
+            memory=budget or memory,
+            threads=threads,
+        )
+        if writer.place.kind == "cpu":
+            meter.budget = writer.budget
+        meter.stage("writing")
+        if talk:
+            _talk(writer, settings, quiet)
+        else:
+            _once(writer, settings, prompt or "", meter, json=json, echo=echo, quiet=quiet)
+    if not json:
+        note(_closing_line(writer, meter), quiet=quiet)
+
+
+def _from_stdin() -> str:
+    given = sys.stdin.buffer.read(PROMPT_BYTES + 1)
+    if len(given) > PROMPT_BYTES:
+        raise SettingsError(f"there is more than {format_bytes(PROMPT_BYTES)} on standard input: give a shorter prompt")
+    # The line's end that `echo` adds is not meant.
+    return given.decode("utf-8", "replace").removesuffix("\n")
+
+
+def _once(
+    writer: Writer, settings: SampleSettings, prompt: str, meter: Meter, *, json: bool, echo: bool, quiet: bool
+) -> None:
+    began = time.monotonic()
+    writing = writer.write(prompt, settings)
+    if json or settings.num_samples > 1:
+        texts = _texts(writing)
+        if json:
+            print_json(
+                {
+                    "prompt": prompt,
+                    "samples": [
+                        {"text": text, "tokens": tokens, "seed": writing.seed + sample}
+                        for sample, (text, tokens) in enumerate(zip(texts, writing.tokens))
+                    ],
+                    "seconds": round(time.monotonic() - began, 3),
+                    "device": writer.place.name,
+                    "precision": writer.precision,
+                    "memory": meter.summary(),
+                }
+            )
+            return
+        _print_all(texts, writing.seed, prompt if echo else "")
+    else:
+        _print_stream(writing, prompt if echo else "")
+    note(_speed(writing, time.monotonic() - began), quiet=quiet)
+
+
+def _texts(writing: Writing) -> list[str]:
+    texts: list[list[str]] = [[] for _ in writing.tokens]
+    for sample, piece in writing:
+        texts[sample].append(piece)
+    return ["".join(pieces) for pieces in texts]
+
+
+def _print_all(texts: list[str], seed: int, prompt: str) -> None:
+    for sample, text in enumerate(texts):
+        print(f"--- {sample + 1} of {len(texts)}, seed {seed + sample} ---")
+        print(prompt + _shown(text))
+
+
+def _print_stream(writing: Writing, prompt: str) -> None:
+    """As it comes; the last line is ended even where the text does not, and where Ctrl-C ends it."""
+    last = prompt
+    try:
+        print(prompt, end="", flush=True)
+        for _, piece in writing:
+            print(_shown(piece), end="", flush=True)
+            last = piece
+    except KeyboardInterrupt:
+        print(flush=True)
+        raise
+    if not last.endswith("\n"):
+        print(flush=True)
+
+
+def _shown(text: str) -> str:
+    return text.translate(_PICTURES) if sys.stdout.isatty() else text
+
+
+def _speed(writing: Writing, seconds: float) -> str:
+    tokens = sum(writing.tokens)
+    rate = f", {tokens / seconds:,.1f} a second" if seconds > 0 else ""
+    return f"{plural(tokens, 'token')}{rate}, seed {writing.seed}"
+
+
+def _closing_line(writer: Writer, meter: Meter) -> str:
+    if writer.place.kind == "cpu":
+        return meter.closing_line()
+    peak = format_bytes(writer.place.peak(meter))
+    return f"peak {peak} of {writer.budget} on the device, {format_bytes(meter.peak)} of the process"
+
+
+def _talk(writer: Writer, settings: SampleSettings, quiet: bool) -> None:
+    """A prompt a line, until the end of input."""
+    from contextlib import suppress
+
+    with suppress(ImportError):
+        import readline  # noqa: F401 - input() gets a history and editing
+    note(GREETING, quiet=quiet)
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()
+            continue
+        if line.strip() in (":quit", ":q", ":exit"):
+            return
+        try:
+            if line.startswith(":"):
+                settings = _command(line, settings)
+                continue
+            writing = writer.write(line, settings)
+            if settings.num_samples > 1:
+                _print_all(_texts(writing), writing.seed, line)
+            else:
+                _print_stream(writing, line)
+        except RamletError as error:
+            note(f"error: {error}")
+        except KeyboardInterrupt:
+            continue
+
+
+def _command(line: str, settings: SampleSettings) -> SampleSettings:
+    word, _, rest = line.strip().partition(" ")
+    if word == ":set":
+        name, _, value = rest.strip().replace("=", " ", 1).partition(" ")
+        if not value.strip():
+            raise SettingsError("say what to set to what, as in :set temperature 0.5")
+        return settings.changed(name, value)
+    if word == ":settings":
+        for name, value in vars(settings).items():
+            note(f"{name} {value if value not in (None, ()) else 'none'}")
+        return settings
+    raise SettingsError(f"there is no command {word}: there are :set NAME VALUE, :settings and :quit")
+
+
+def add_to(root: typer.Typer) -> None:
+    root.command()(generate)

@@ -1,0 +1,174 @@
+"""`ramlet plan`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ramlet.budget import format_bytes
+from ramlet.cli.options import Debug, Json
+from ramlet.cli.tokenizer.options import Threads, print_json
+
+
+def plan(
+    params: Annotated[
+        str | None,
+        typer.Option(
+            "--params", "-p", "--target-params", metavar="N", show_default=False, help="How large: 10M, 124M."
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", "--config-file", metavar="FILE", show_default=False, help="The model's shape instead."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", "-d", "--dataset-dir", metavar="DIR", show_default=False, help="The dataset, or a .npy file."
+        ),
+    ] = None,
+    memory: Annotated[
+        str,
+        typer.Option(
+            "--memory", "-m", metavar="SIZE", help="The budget, of the device on a GPU: 512MB, 2GB, 50%, auto."
+        ),
+    ] = "auto",
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="cpu|cuda", show_default="cuda where there is one", help="Where.")
+    ] = None,
+    seq_len: Annotated[
+        str | None,
+        typer.Option("--seq-len", metavar="T", show_default="256; 1024 from 50M on", help="Tokens in a sequence."),
+    ] = None,
+    batch_size: Annotated[str, typer.Option("--batch-size", metavar="B", help="Sequences in a step.")] = "32",
+    precision: Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, bf16, fp16 or fp32.")] = "auto",
+    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="auto, adamw or adamw8bit.")] = "auto",
+    document_mask: Annotated[
+        bool, typer.Option("--document-mask", help="Tokens look no further back than their own document.")
+    ] = False,
+    num_sequences: Annotated[
+        int | None,
+        typer.Option(
+            "--num-sequences", metavar="N", show_default=False, help="Also say what so many would take whole."
+        ),
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option("--vocab-size", metavar="N", show_default="the data's, or 8192", help="Vocabulary.")
+    ] = None,
+    threads: Threads = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what training takes, part by part, before it is begun; without a model, what can be trained here."""
+    if params is None and config is None and vocab_size is None and num_sequences is None:
+        _propose(data, memory, device, threads, json)
+        return
+    from ramlet.training.plan import plan as make
+
+    made = make(
+        params=params,
+        config=config,
+        data=data,
+        memory=memory,
+        device=device,
+        seq_len=seq_len,
+        batch_size=batch_size,
+        precision=precision,
+        optimizer=optimizer,
+        document_mask=document_mask,
+        num_sequences=num_sequences,
+        vocab_size=vocab_size,
+        threads=threads,
+    )
+    if json:
+        print_json(made.to_dict())
+        return
+    _show_plan(made)
+
+
+def _show_plan(made: Any) -> None:
+    shape = made.shape
+    print(
+        f"{shape.parameters:,} parameters: {shape.layers} layers, width {shape.width}, {shape.heads} heads, "
+        f"feed-forward {shape.feed_forward}, vocabulary {shape.vocab_size:,}, on {made.device}\n"
+    )
+    for name, size, words in made.table():
+        print(f"{name:<15} {size:>9}  {words}")
+    print(
+        f"\na step of {made.batch_size} sequences of {made.seq_len} tokens, {made.choice.micro_batch} at a time: "
+        f"{made.accumulation} micro-batch{'es' * (made.accumulation > 1)}"
+    )
+    for note in made.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _propose(data: str | None, memory: str, device: str | None, threads: int | None, json: bool) -> None:
+    from ramlet.training.propose import propose
+
+    told = propose(data, memory=memory, device=device, threads=threads)
+    if json:
+        print_json(
+            {
+                "device": told.machine.device,
+                "gpu": told.machine.gpu,
+                "threads": told.machine.threads,
+                "flops": told.machine.flops,
+                "precision": told.machine.compute,
+                "budget": told.budget,
+                "datasets": [vars(one) for one in told.datasets],
+                "sizes": [
+                    {
+                        "params": row.params,
+                        "fits": row.plan is not None,
+                        "tokens": row.tokens,
+                        "seconds": row.seconds,
+                        "plan": row.plan.to_dict() if row.plan else None,
+                    }
+                    for row in told.rows
+                ],
+                "command": told.command,
+            }
+        )
+        return
+    machine = told.machine
+    where = machine.gpu or f"{machine.threads} core{'s' * (machine.threads > 1)}"
+    print(
+        f"{where}, {format_bytes(machine.memory)} free, a budget of {format_bytes(told.budget)}, "
+        f"{machine.flops / 1e9:,.0f} GFLOP/s in {machine.compute}"
+    )
+    for one in told.datasets:
+        print(f"dataset {one.path}: {one.tokens:,} tokens, vocabulary {one.vocab_size:,}")
+    if not told.datasets:
+        print("no dataset here: make one with  ramlet prepare TEXT --out DATASET")
+    print(f"\n{'parameters':>12} {'peak':>9}  {'tokens':>15}  about")
+    for row in told.rows:
+        peak = format_bytes(row.plan.peak) if row.plan else "too large"
+        mark = "  <" if told.best is not None and row is told.best else ""
+        print(f"{row.params:>12,} {peak:>9}  {row.tokens:>15,}  {_duration(row.seconds)}{mark}")
+    print("\ntimes are estimates, from the speed of matrix products here")
+    if told.best is not None:
+        print(f"\n  {told.command}")
+
+
+def _duration(seconds: float | None) -> str:
+    """
+    >>> _duration(40), _duration(600), _duration(9000), _duration(400_000)
+    ('40 s', '10 min', '2.5 h', '4.6 days')
+    """
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:,.1f} days"
+
+
+def add_to(root: typer.Typer) -> None:
+    root.command()(plan)

@@ -1,0 +1,111 @@
+"""`ramlet plan`, `ramlet.plan` and looking at a machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from conftest import RunRamlet
+from ramlet.cli.plan import _duration
+from ramlet.errors import BudgetError, SettingsError
+from ramlet.training import propose as proposing
+from ramlet.training.machine import Found, find_datasets, look
+from ramlet.training.plan import Plan, plan
+
+
+def make_dataset(ramlet: RunRamlet, folder: Path, name: str, lines: int) -> None:
+    (folder / "text.txt").write_text("\n".join(f"line {number} of a text" for number in range(lines)))
+    done = ramlet("prepare", "text.txt", "--out", name, "--tokenizer", "byte", "--no-dedup", "-q")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_table_has_every_part_and_the_choice(ramlet: RunRamlet) -> None:
+    done = ramlet("plan", "--params", "1M", "--memory", "1GB", "--device", "cpu", "--seq-len", "128")
+    assert done.returncode == 0, done.stderr
+    for part in ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead", "predicted peak"):
+        assert f"\n{part}" in done.stdout
+    assert "32 sequences of 128 tokens" in done.stdout
+    assert "of 1.00 GB" in done.stdout
+
+
+def test_a_budget_too_small_names_the_smallest_and_that_works(ramlet: RunRamlet) -> None:
+    options = ["plan", "--params", "1M", "--device", "cpu", "--json"]
+    refused = ramlet(*options, "--memory", "50MB")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: needs at least ")
+    smallest = refused.stderr.split("at least ")[1].split(":")[0]
+    done = ramlet(*options, "--memory", smallest)
+    assert done.returncode == 0, done.stderr
+    made = Plan.from_dict(json.loads(done.stdout))
+    assert made.peak <= made.budget
+
+
+def test_without_arguments_it_says_what_to_do(ramlet: RunRamlet, tmp_path: Path) -> None:
+    make_dataset(ramlet, tmp_path, "my data", 3000)
+    done = ramlet("plan", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "dataset my data: " in done.stdout
+    assert "estimates" in done.stdout
+    command = shlex.split(done.stdout.strip().splitlines()[-1])
+    assert command[:6] == ["ramlet", "train", "--data", "my data", "--out", "RUN"]
+    assert command[command.index("--params") + 1] == "300k"
+
+
+def test_without_a_dataset_it_says_how_to_make_one(ramlet: RunRamlet) -> None:
+    done = ramlet("plan", "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["datasets"] == []
+    assert "--data DATASET" in told["command"]
+    assert [row["fits"] for row in told["sizes"]] == sorted((row["fits"] for row in told["sizes"]), reverse=True)
+    assert told["flops"] > 0
+
+
+def test_from_python() -> None:
+    made = plan(params="1M", memory="1GB", device="cpu", seq_len=64, batch_size=4, num_sequences=1000, vocab_size=300)
+    assert (made.seq_len, made.batch_size, made.shape.vocab_size) == (64, 4, 300)
+    assert made.whole_data == 1000 * 64 * 16
+    assert made.parts["data"] < made.whole_data * 10
+    with pytest.raises(BudgetError):
+        plan(params="1M", memory="100MB", device="cpu")
+    with pytest.raises(SettingsError):
+        plan(params="1M", config="x.json", device="cpu")
+
+
+def test_a_config_says_the_shape(tmp_path: Path) -> None:
+    config = tmp_path / "model.json"
+    config.write_text(json.dumps({"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 128}))
+    made = plan(config=config, vocab_size=500, memory="2GB", device="cpu")
+    assert (made.shape.layers, made.shape.width, made.seq_len) == (2, 64, 128)
+
+
+def test_datasets_are_found_two_folders_deep(tmp_path: Path) -> None:
+    def write(path: str, tokens: object) -> None:
+        (tmp_path / path).mkdir(parents=True)
+        manifest = {"vocab_size": 10, "splits": {"train": {"tokens": tokens}}}
+        (tmp_path / path / "dataset_metadata.json").write_text(json.dumps(manifest))
+
+    write("small", 5)
+    write("deep/large", 50)
+    write("much/too/deep", 500)
+    write("broken", "many")
+    assert find_datasets(tmp_path) == [Found("deep/large", 50, 10), Found("small", 5, 10)]
+
+
+def test_a_size_follows_from_the_data() -> None:
+    assert proposing._sizes_for(Found("x", 123_456_789, 100))[-1] == 6_200_000
+    assert proposing._sizes_for(Found("x", 10, 100)) == [300_000]
+
+
+def test_a_machine_without_torch_is_looked_at_without_measuring() -> None:
+    machine = look("cpu")
+    assert machine.memory > 0
+    assert machine.threads >= 1
+    assert machine.seconds(1e12) is None
+
+
+def test_times_are_said_as_people_say_them() -> None:
+    assert [_duration(seconds) for seconds in (40, 600, 9000, 400_000)] == ["40 s", "10 min", "2.5 h", "4.6 days"]
