@@ -1,0 +1,144 @@
+"""Random runs of `ramlet train` under random budgets: none may go over, and what cannot fit is refused at once.
+
+    python benchmarks/budgets.py                          # CPU: 200 runs, peak RSS of the whole process tree
+    python benchmarks/budgets.py --device cuda --jobs 6   # GPU: what torch's allocator had reserved
+
+A run is the command as a user gives it: a model, a sequence length, a batch, options and a budget drawn by --seed, a
+few steps with evaluation and checkpoints. A refused run must say how much it needs, and must not have begun. Also
+compares the peak that the command had predicted with the one that was measured, over the runs that were not refused.
+Prints a Markdown table of the runs nearest to their budgets and the bars; keeps all, dated, in benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import random
+import re
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bpe_train import HERE, check, print_checks
+from corpora import DATA
+from measure import CommandFailed, machine, markdown_table, measure
+from train import SETUPS, Setup, _gpu, synthetic
+
+VOCABULARIES = (256, 4096, 16384)
+STEPS = 3
+LARGEST_FLOPS = {"cpu": 4e11, "cuda": 4e14}
+
+
+def drawn(rng: random.Random, device: str) -> dict[str, Any]:
+    """One configuration that can be trained for a few steps in reasonable time."""
+    while True:
+        vocab = rng.choice(VOCABULARIES if device == "cpu" else (256, 4096, 16384, 50257))
+        low, high = (5e4, 2e7) if device == "cpu" else (1e6, 4e8)
+        params = int(low * (high / low) ** rng.random())
+        seq_len = rng.choice((32, 64, 128, 256, 512) if device == "cpu" else (128, 256, 512, 1024, 2048))
+        sequences = rng.choice((1, 2, 3, 4, 8, 16, 32))
+        if params < 40 * vocab or 6 * params * seq_len * sequences * STEPS > LARGEST_FLOPS[device]:
+            continue
+        low, high = (2.5e8, 1.5e9) if device == "cpu" else (4e8, 2e10)
+        return {
+            "vocab": vocab,
+            "params": params,
+            "seq_len": seq_len,
+            "batch": sequences,
+            "precision": rng.choice(("auto", "bf16", "fp32")),
+            "optimizer": rng.choice(("auto", "auto", "adamw", "adamw8bit")),
+            "recompute": rng.choice((None, None, True)),
+            "kv_groups": 1,
+            "budget": int(low * (high / low) ** rng.random() / 1e6) * 1_000_000,
+        }
+
+
+def run_once(number: int, chosen: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
+    out = folder / f"run-{number}"
+    command = [
+        *(sys.executable, "-m", "ramlet", "train", "--data", str(DATA / f"train-{chosen['vocab']}" / "ids.npy")),
+        *("--out", str(out), "--params", str(chosen["params"]), "--seq-len", str(chosen["seq_len"])),
+        *(
+            "--batch-size",
+            str(chosen["batch"]),
+            "--max-steps",
+            str(STEPS),
+            "--eval-every",
+            "2",
+            "--eval-tokens",
+            "1024",
+        ),
+        *("--precision", chosen["precision"], "--optimizer", chosen["optimizer"], "--device", device),
+        *("--memory", str(chosen["budget"]), "--log-every", "1", "--threads", "1", "--quiet"),
+        *(["--recompute"] if chosen["recompute"] else []),
+    ]
+    result: dict[str, Any] = {**chosen, "number": number, "refused": False, "error": ""}
+    try:
+        taken = measure(command)
+    except CommandFailed as failure:
+        said = str(failure).strip().splitlines()[-1]
+        result["refused"] = bool(re.search(r"needs at least \d+MB", said)) and not (out / "metrics.jsonl").exists()
+        result["error"] = said[:300]
+        return result
+    memory = json.loads((out / "stats.json").read_text())["memory"]
+    result["predicted"] = memory["predicted"]
+    result["peak"] = taken.peak_rss if device == "cpu" else memory["device_peak"]
+    result["seconds"] = round(taken.seconds, 1)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-results", action="store_true")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    for vocab in {*VOCABULARIES, 50257}:
+        if not (DATA / f"train-{vocab}" / "ids.npy").exists():
+            synthetic(Setup(**{**vars(SETUPS["cpu"]), "vocab": vocab}), DATA / f"train-{vocab}")
+    rng = random.Random(given.seed)
+    configurations = [drawn(rng, given.device) for _ in range(given.runs)]
+    with tempfile.TemporaryDirectory(prefix="ramlet-budgets-") as folder, ThreadPoolExecutor(given.jobs) as pool:
+        results = list(
+            pool.map(lambda pair: run_once(pair[0], pair[1], given.device, Path(folder)), enumerate(configurations))
+        )
+    kept = [result for result in results if "peak" in result]
+    refused = [result for result in results if result["refused"]]
+    failed = [result for result in results if "peak" not in result and not result["refused"]]
+    over = [result for result in kept if result["peak"] > result["budget"]]
+    kept.sort(key=lambda result: result["peak"] / result["budget"], reverse=True)
+    rows = [
+        [
+            *(str(result[name]) for name in ("params", "vocab", "seq_len", "batch", "optimizer", "precision")),
+            *(f"{result[name] / 1e6:,.0f}" for name in ("budget", "peak", "predicted")),
+        ]
+        for result in kept[:12]
+    ]
+    header = ["params", "vocab", "seq_len", "batch", "optimizer", "precision", "budget MB", "peak MB", "predicted MB"]
+    print(markdown_table(header, rows))
+    for result in failed[:5]:
+        print(f"failed: {result}")
+    errors = sorted(abs(result["predicted"] / result["peak"] - 1) for result in kept)
+    within = sum(error <= 0.05 for error in errors)
+    worst = f"{errors[-1]:.1%}" if errors else "-"
+    checks = [
+        check("runs over their budget", f"{len(over)} of {len(kept)} ({len(refused)} refused)", "0", not over),
+        check("runs that failed otherwise", str(len(failed)), "0", not failed),
+        check("predictions within 5%", f"{within} of {len(errors)}, worst {worst}", "all", within == len(errors)),
+    ]
+    print_checks(checks)
+    if not given.no_results:
+        target = given.out or HERE / "results" / f"{datetime.date.today()}-budgets-{given.device}.json"
+        report = {"machine": machine() | _gpu(given.device), "seed": given.seed, "runs": results, "checks": checks}
+        target.write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if all(each["met"] for each in checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
