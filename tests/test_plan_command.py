@@ -65,7 +65,7 @@ def test_without_a_dataset_it_says_how_to_make_one(ramlet: RunRamlet) -> None:
 
 
 def test_from_python() -> None:
-    made = plan(params="1M", memory="1GB", device="cpu", seq_len=64, batch_size=4, num_sequences=1000, vocab_size=300)
+    made = plan(params="1M", memory="8GB", device="cpu", seq_len=64, batch_size=4, num_sequences=1000, vocab_size=300)
     assert (made.seq_len, made.batch_size, made.shape.vocab_size) == (64, 4, 300)
     assert made.whole_data == 1000 * 64 * 16
     assert made.parts["data"] < made.whole_data * 10
@@ -78,7 +78,7 @@ def test_from_python() -> None:
 def test_a_config_says_the_shape(tmp_path: Path) -> None:
     config = tmp_path / "model.json"
     config.write_text(json.dumps({"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 128}))
-    made = plan(config=config, vocab_size=500, memory="2GB", device="cpu")
+    made = plan(config=config, vocab_size=500, memory="8GB", device="cpu")
     assert (made.shape.layers, made.shape.width, made.seq_len) == (2, 64, 128)
 
 

@@ -21,7 +21,7 @@ class Stop(Exception):
 
 
 def prepared(inputs: Path, out: Path, progress: Any = None) -> None:
-    with Meter(Budget.parse("1GB")) as meter:
+    with Meter(Budget.parse("8GB")) as meter:
         prepare_to([inputs], out, SETTINGS, meter=meter, threads=1, task_bytes=4_000, progress=progress)
 
 
@@ -53,7 +53,7 @@ def test_parts_in_any_order_give_the_same_dataset(tmp_path: Path, monkeypatch: p
         assert len(parts) > 5 or stage == "settle"
         chosen.shuffle(parts)
         for index in [*parts, parts[0]]:
-            run_part(out, stage, index, memory="1GB")
+            run_part(out, stage, index, memory="8GB")
         assert any((out / ".work" / folder).iterdir())
     prepared(inputs, out)
     assert files(out) == files(tmp_path / "whole")

@@ -37,7 +37,7 @@ def texts(seed: int, count: int, longest: int = 40) -> list[str]:
 @pytest.fixture(scope="module")
 def tokenizer() -> ramlet.Tokenizer:
     return ramlet.Tokenizer.train(
-        texts=texts(0, 200), vocab_size=320, special_tokens=["<|endoftext|>"], memory="400MB", threads=1
+        texts=texts(0, 200), vocab_size=320, special_tokens=["<|endoftext|>"], memory="8GB", threads=1
     )
 
 
@@ -126,7 +126,7 @@ class TestSamples:
             normalize=False,
             dedup="none",
             val_fraction=0.0,
-            memory="400MB",
+            memory="8GB",
         )
         loader = Loader(tmp_path / "d", seq_len=16, shuffle=False, epochs=1)
         stream = StreamLoader(corpus, tokenizer=tmp_path / "tokenizer.json", seq_len=16, shuffle_buffer=1, epochs=1)
