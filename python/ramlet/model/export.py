@@ -18,20 +18,18 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from ramlet.atomic_files import replacing
 from ramlet.dataset.new_folder import new_folder, sync_file
 from ramlet.errors import ModelError, SettingsError
 from ramlet.model.files import files_by_name, save_description
 from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
 from ramlet.model.tensor_file import copy_tensors, read_header
+from ramlet.model.weights import DTYPES
 from ramlet.tokenizer import Tokenizer
 
 __all__ = ["DTYPES", "TARGETS", "Exported", "export_model"]
 
 TARGETS = ("hf", "gguf-ready")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 PATTERN_NAMES = {"gpt2": "gpt-2", "cl100k": "dbrx", "llama3": "dbrx", "o200k": "gpt-4o", "qwen2": "qwen2"}
 """What llama.cpp calls the patterns; `dbrx` is llama3's without its habit of beginning every text with a token."""

@@ -21,7 +21,10 @@ from torch import Tensor
 
 from ramlet.model.shape import Shape
 
-__all__ = ["Weight", "Weights", "layout"]
+__all__ = ["DTYPES", "Weight", "Weights", "layout"]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The types of weights and products by the names that settings have."""
 
 ALIGNMENT = 256
 INITIAL_DEVIATION = 0.02

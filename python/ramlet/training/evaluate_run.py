@@ -98,9 +98,9 @@ def evaluate(
     # A heap has gaps, up to 90 MB of them here; an evaluation is too short for the time that it saves.
     keep_large_blocks(False)
     from ramlet.model.files import load_model
+    from ramlet.model.weights import DTYPES
     from ramlet.training.device import choose_device
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
-    from ramlet.training.step import DTYPES
 
     place = choose_device(device)
     if precision == "auto":

@@ -18,14 +18,10 @@ from ramlet.model.sizing import shape_for
 from ramlet.training.device import Device
 from ramlet.training.feed import Feed
 from ramlet.training.schedule import Schedule, default_rate
-from ramlet.training.settings import RunSettings
+from ramlet.training.settings import RunSettings, default_seq_len
 
 __all__ = ["Job", "read_model_config", "resolve"]
 
-SEQ_LEN = 256
-LARGE_SEQ_LEN = 1024
-LARGE = 50_000_000
-"""Parameters from which on sequences are longer, where nothing is said."""
 MOST_WARMUP = 2000
 EVALUATIONS = 20
 SAMPLE_EACH = 4
@@ -68,7 +64,7 @@ def resolve(settings: RunSettings, feed: Feed, device: Device) -> Job:
     if seq_len is None and known is not None:
         seq_len = known.context
     if seq_len is None:
-        seq_len = LARGE_SEQ_LEN if (settings.params or 0) >= LARGE else SEQ_LEN
+        seq_len = default_seq_len(settings.params or 0)
     if known is None:
         assert settings.params is not None
         shape = shape_for(

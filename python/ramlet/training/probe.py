@@ -26,7 +26,7 @@ from ramlet.memory import resident_memory
 from ramlet.training.plan import Plan
 from ramlet.training.predict import Choice, Correction
 
-__all__ = ["DeviceGauge", "Gauge", "ResidentGauge", "probe"]
+__all__ = ["Gauge", "ResidentGauge", "probe"]
 
 SLACK = 64
 """This part of a budget stays free of what was measured: a run of hours meets more than a probe of a second."""
@@ -80,26 +80,6 @@ class ResidentGauge:
             return self._meter.peak
         marks = Path("/proc/self/status").read_text().split("VmHWM:", 1)
         return max(int(marks[1].split()[0]) * 1024, resident_memory()) if len(marks) == 2 else self._meter.peak
-
-
-class DeviceGauge:
-    """What torch's allocator has reserved of a GPU."""
-
-    def __init__(self, index: int = 0) -> None:
-        self._index = index
-
-    def reset(self) -> None:
-        import torch
-
-        torch.cuda.synchronize(self._index)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self._index)
-
-    def peak(self) -> int:
-        import torch
-
-        torch.cuda.synchronize(self._index)
-        return torch.cuda.max_memory_reserved(self._index)
 
 
 def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, replan: Callable[..., Plan]) -> Plan:

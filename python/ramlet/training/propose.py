@@ -21,6 +21,7 @@ from ramlet.model.shape import Shape
 from ramlet.model.sizing import parse_count, shape_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
+from ramlet.training.settings import default_seq_len
 
 __all__ = ["Proposal", "Row", "plan_for", "propose"]
 
@@ -29,8 +30,6 @@ TOKENS_A_PARAMETER = 20
 
 SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000, 760_000_000)
 LARGEST_SIZES = (1_300_000_000, 3_000_000_000, 7_000_000_000)
-SEQ_LEN, LARGE_SEQ_LEN, LARGE = 256, 1024, 50_000_000
-"""Of a model with fewer parameters than LARGE, and of a larger one; as `train` has it."""
 BATCH_SIZE = 32
 VOCABULARY = 8192
 """Where no dataset says."""
@@ -216,7 +215,7 @@ class _Site:
     def plan(
         self, params: int, seq_len: int | None, batch: int, vocab: int, forced: dict[str, Any], document_mask: bool
     ) -> Plan:
-        length = seq_len or (LARGE_SEQ_LEN if params >= LARGE else SEQ_LEN)
+        length = seq_len or default_seq_len(params)
         shape = shape_for(params, vocab_size=vocab, context=length)
         return self.plan_shape(shape, length, batch, forced, document_mask)
 
@@ -248,7 +247,7 @@ class _Site:
     ) -> Row | None:
         """None where no model so small has room for the vocabulary."""
         tokens = dataset.tokens if dataset else params * TOKENS_A_PARAMETER
-        length = seq_len or (LARGE_SEQ_LEN if params >= LARGE else SEQ_LEN)
+        length = seq_len or default_seq_len(params)
         try:
             shape = shape_for(params, vocab_size=vocab, context=length)
         except SettingsError:

@@ -15,12 +15,14 @@ from typing import Any
 
 from ramlet.errors import SettingsError
 
-__all__ = ["RunSettings", "help_text"]
+__all__ = ["RunSettings", "default_seq_len", "help_text"]
 
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 OPTIMIZERS = ("auto", "adamw", "adamw8bit")
 SCHEDULES = ("cosine", "linear", "constant")
 DEVICES = ("auto", "cpu", "cuda")
+LARGE = 50_000_000
+"""Parameters from which on sequences are longer, where nothing is said."""
 
 
 def _option(default: Any, help: str, *, decides: bool = True) -> Any:  # noqa: A002 - what the command calls it
@@ -161,6 +163,11 @@ _NOT_NEGATIVE = (
     *("lr", "min_lr", "warmup", "weight_decay", "eps", "clip", "forgetting", "spike", "seed"),
     *("eval_every", "sample_every", "checkpoint_every"),
 )
+
+
+def default_seq_len(params: int) -> int:
+    """Tokens in a sequence where nothing says it: longer ones for models that can use them."""
+    return 1024 if params >= LARGE else 256
 
 
 def help_text(name: str) -> str:

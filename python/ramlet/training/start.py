@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from ramlet.budget import Budget, Meter
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.files import load_weights, save_description
+from ramlet.model.weights import DTYPES
 from ramlet.training import checkpoint
 from ramlet.training.base_memory import settled_memory
 from ramlet.training.device import Device, choose_device
@@ -35,7 +36,7 @@ from ramlet.training.ranks import Ranks, joined
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
-from ramlet.training.step import DTYPES, Trainee
+from ramlet.training.step import Trainee
 from ramlet.training.trial import tried
 
 __all__ = ["TrainResult", "train_run"]
@@ -202,7 +203,6 @@ def _train(
         )
         try:
             run_steps(run)
-            run.saver.wait()
         finally:
             run.saver.wait()
             journal.close()
@@ -281,8 +281,6 @@ def _part_sizes(plan: Plan, ranks: Ranks) -> set[int]:
 
 def _ended(job: Job, step: int) -> Job:
     """A run that was killed between its last checkpoint and its end has nothing left to learn."""
-    from dataclasses import replace
-
     return replace(job, steps=step)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ramlet.model.gpt import GPT
 from ramlet.model.shape import Shape
+from ramlet.model.weights import DTYPES
 from ramlet.optim.adamw import AdamW
 from ramlet.training.base_memory import keep_large_blocks
 from ramlet.training.captured import CapturedStep
@@ -27,9 +28,8 @@ from ramlet.training.plan import Choice
 from ramlet.training.ranks import Ranks
 from ramlet.training.settings import RunSettings
 
-__all__ = ["DTYPES", "Trainee"]
+__all__ = ["Trainee"]
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LARGEST_LOSS_SCALE = 2.0**16
 STEPS_TO_DOUBLE = 2000
 PIECE = 1 << 20
@@ -109,10 +109,10 @@ class Trainee:
             for grad in grads:
                 grad.mul_(factor)
             self.optimizer.step()
-        elif good := math.isfinite(float(length)):
-            self._step_by(grads, float(factor))
-            self._rescale(good)
         else:
+            good = math.isfinite(float(length))
+            if good:
+                self._step_by(grads, float(factor))
             self._rescale(good)
         weights.refresh()
         weights.clear_gradients()
