@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from bpe_train import HERE, check, print_checks
 from corpora import DATA
 from measure import CommandFailed, machine, markdown_table, measure
@@ -85,6 +87,8 @@ def run_once(number: int, chosen: dict[str, Any], device: str, folder: Path) -> 
         return result
     memory = json.loads((out / "stats.json").read_text())["memory"]
     result["predicted"] = memory["predicted"]
+    plan = yaml.safe_load((out / "settings.yaml").read_text())["plan"]
+    result |= {"probed": plan["measured"], "choice": plan["choice"]}
     result["peak"] = taken.peak_rss if device == "cpu" else memory["device_peak"]
     result["seconds"] = round(taken.seconds, 1)
     return result

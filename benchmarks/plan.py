@@ -23,6 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 BAR = 0.05
+SCALE = 1e-4
 
 # parameters, vocabulary, sequence, micro-batch, chunk, recompute, optimizer, weights, compute, reuse, document mask
 CPU_GRID: list[tuple[Any, ...]] = [
@@ -108,6 +109,7 @@ def measured(row: tuple[Any, ...], device: str, steps: int, threads: int) -> dic
         Path("/proc/self/clear_refs").write_text("5")
     trainee = Trainee(shape, choice, RunSettings(), device=device)
     trainee.reset(1)
+    trainee.capture([rows], seq_len, SCALE, document_mask=mask)
     seconds = []
     for step in range(steps):
         began = time.perf_counter()
@@ -118,7 +120,7 @@ def measured(row: tuple[Any, ...], device: str, steps: int, threads: int) -> dic
             if mask:
                 batch["position_ids"] = torch.arange(seq_len).repeat(rows, 1)
                 batch["document_ids"] = (torch.arange(seq_len) // 100).repeat(rows, 1)
-            trainee.learn(batch, 1e-4)
+            trainee.learn(batch, SCALE)
         trainee.update(1e-4, 1.0)
         seconds.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_reserved() if device == "cuda" else high_water()

@@ -12,15 +12,16 @@ mod number;
 
 pub use number::Number;
 
+use crate::kernels::together;
 use map::{decode, encode};
 use std::sync::Mutex;
 
 /// Elements that share a scale.
 pub const BLOCK: usize = 256;
 /// Elements that a thread takes at a time.
-const TILE: usize = 64 * BLOCK;
-/// Elements that are worth starting another thread for: starting one takes about as long as stepping these.
-const THREAD_WORTH: usize = 4 * TILE;
+const TILE: usize = 32 * BLOCK;
+/// Elements that are worth another thread.
+const TEAM_WORTH: usize = 2 * TILE;
 
 /// What a step needs besides the tensors, computed once, in 64 bits, by the caller.
 #[derive(Clone, Copy, Debug)]
@@ -89,12 +90,10 @@ pub fn step<W: Number, G: Number>(
             unsafe { run(weights, gradients, moments, &step) };
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(count / THREAD_WORTH) {
-            scope.spawn(work);
-        }
-        work();
-    });
+    if threads <= 1 || count < TEAM_WORTH {
+        return work();
+    }
+    together(&work, count.div_ceil(TILE), threads);
 }
 
 type Run<W, G> = unsafe fn(&mut [W], &[G], Moments<'_>, &Step);
@@ -247,7 +246,7 @@ mod tests {
 
     /// Five steps over a ragged number of elements whose magnitudes differ by many powers of ten.
     fn outcome<W: Number>(run: impl Fn(&mut [W], &[f32], Moments<'_>, &Step)) -> Outcome {
-        let count = 5 * THREAD_WORTH + 77;
+        let count = 5 * TEAM_WORTH + 77;
         let gradient = |n: usize| {
             let bits = number::scatter(n as u32);
             (bits as i32 as f32) * f32::from_bits((60 + bits % 50) << 23)

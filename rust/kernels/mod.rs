@@ -25,6 +25,7 @@ pub use element::{Bf16, Element};
 pub use gate::{gate, gate_backward};
 pub use norm::{norm, norm_backward};
 pub use rotate::{BadPosition, Turn, rotate};
+pub use team::together;
 
 #[cfg(test)]
 mod tests;

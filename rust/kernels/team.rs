@@ -31,11 +31,15 @@ pub fn run<K: Kernel>(kernel: &K, rows: usize, portion: usize, threads: usize) {
         return on_this_processor(kernel, &AtomicUsize::new(0), rows, portion);
     }
     let next = AtomicUsize::new(0);
-    let work = || on_this_processor(kernel, &next, rows, portion);
+    together(&|| on_this_processor(kernel, &next, rows, portion), rows.div_ceil(portion), threads);
+}
+
+/// `work` on every thread of the team, where it takes what is left to do until nothing is: `portions` of it.
+pub fn together<F: Fn() + Sync>(work: &F, portions: usize, threads: usize) {
     match openmp() {
-        Some(parallel) => parallel.call(&work, threads),
+        Some(parallel) => parallel.call(work, threads),
         None => std::thread::scope(|scope| {
-            for _ in 1..threads.min(rows.div_ceil(portion)) {
+            for _ in 1..threads.min(portions) {
                 scope.spawn(work);
             }
             work();

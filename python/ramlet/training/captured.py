@@ -13,7 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["CapturedStep"]
+__all__ = ["CapturedStep", "warm_up"]
+
+Learn = Callable[[Mapping[str, Tensor], float], Tensor]
 
 WARM_UP = 2
 """Runs before the recording: kernels are compiled and libraries take their workspaces in the first."""
@@ -25,32 +27,40 @@ def _aside(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+def warm_up(learn: Learn, batch: Mapping[str, Tensor], scale: float) -> None:
+    """Runs `learn` where it will be recorded, and leaves no memory held. Gradients must be cleared afterwards.
+
+    All sizes are warmed up before the first is recorded: a recording keeps its memory, and a run beside it would need
+    as much again.
+    """
+    aside = _aside(torch.cuda.current_device())
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(WARM_UP):
+            learn(batch, scale)
+    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
 class CapturedStep:
     """One way through `learn`, for batches of one size and one scale."""
 
     def __init__(
         self,
-        learn: Callable[[Mapping[str, Tensor], float], Tensor],
+        learn: Learn,
         batch: Mapping[str, Tensor],
         scale: float,
         *,
         beside: CapturedStep | None = None,
     ) -> None:
-        """Runs `learn` on the batch, so there is something in the gradients afterwards that must be cleared.
+        """Only after `warm_up` with a batch of this size. Gradients are as they were: a recording runs nothing.
 
         `beside` is another whose memory this one may use: only one of them is ever replayed at a time.
         """
         self._inputs = dict(batch)
         self._scale = scale
         aside = _aside(torch.cuda.current_device())
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UP):
-                learn(self._inputs, scale)
-        torch.cuda.current_stream().wait_stream(aside)
-        # The recording has memory of its own: what these runs took goes back first, or both would be held.
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=None if beside is None else beside._graph.pool(), stream=aside):
             self._total = learn(self._inputs, scale)

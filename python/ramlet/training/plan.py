@@ -97,6 +97,12 @@ class Plan:
         """Micro-batches in a batch; the last may be smaller."""
         return -(-self.share // self.choice.micro_batch)
 
+    def part_sizes(self, rank: int = 0) -> set[int]:
+        """How many sequences a rank's micro-batches have: the planned number, and what is left for the last."""
+        share = len(range(rank, self.batch_size, self.world))
+        micro_batch = min(self.choice.micro_batch, share)
+        return {size for size in (micro_batch, share % micro_batch if micro_batch else 0) if size}
+
     def table(self) -> list[tuple[str, str, str]]:
         """Rows for people: what, how much, and a word on it."""
         words = {

@@ -12,6 +12,7 @@ scratch of libraries and the rounding of allocators, is measured and stands at t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,14 +31,18 @@ ALIGNMENT = 256
 SMALLEST_QUANTISED = 4096
 """A tensor of fewer elements keeps 32-bit states in the 8-bit optimizer."""
 
-SCRATCH = {"cpu": 88_000_000, "cuda": 160_000_000}
+SCRATCH = {"cpu": 88_000_000, "cuda": 100_000_000}
 """What libraries take of themselves: on a CPU the pages of theirs that a step touches, and code made at run time; on
-CUDA the workspaces of cuBLAS, one a stream, and what is left of pieces that tensors share."""
+CUDA the workspaces of cuBLAS, one a stream."""
 PLAIN_PRODUCTS = 18_000_000
+UNRECORDED = 60_000_000
+"""By how much less a step takes on CUDA that is not recorded, as in fp16: the workspaces of one stream."""
+PIECES, PIECES_FROM = 40_000_000, 50_000_000
+"""On CUDA, what is left of the pieces that small tensors share: towards PIECES where the states are large."""
 THREAD_SCRATCH = {"cpu": 4_000_000, "cuda": 0}
 GAPS, GAPS_FROM = 0.45, 40_000_000
-DEVICE_GAPS = 0.04
-"""Between the blocks of a step that is recorded: measured on an H200, 19 models of 3M to 1.3B parameters."""
+DEVICE_GAPS = 0.01
+"""Between the blocks of a step: measured on an H200 with 26 models of 1M to 1.3B parameters (benchmarks/plan.py)."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,9 @@ def _moments(shape: Shape, choice: Choice, sizes: _Sizes, device: str) -> dict[s
     head = layers + 3 * sizes.stream + sizes.logits + product(shape.padded_vocab, width)
     # FeedForward.forward: normed, the gated product and the result while all is there that was kept.
     forward = layers + once + 2 * sizes.stream + sizes.hidden
+    if device == "cuda":
+        # Logits are larger than any tensor before them: none of the pieces that the way forward leaves free holds them.
+        head = max(head, forward + sizes.logits)
     again = forward + slope if choice.recompute else 0
     # FeedForward.backward of the last layer, when every layer still has all it kept.
     down = 2 * sizes.hidden + product(width, wide)
@@ -242,19 +250,24 @@ def predict(
     moment = max(moments, key=lambda name: moments[name])
     logits = sizes.logits if moment == "head" else 0
     work = work_bytes(shape, choice, seq_len=seq_len, device=device, document_mask=document_mask)
+    states = state_bytes(shape, choice)
     parts = {
-        **state_bytes(shape, choice),
+        **states,
         "activations": int(work * correction.factor) - logits,
         "logits": logits,
         "data": loader_bytes + _batch_bytes(choice.micro_batch * seq_len, seq_len, document_mask),
-        "overhead": base + _scratch(choice, device) + THREAD_SCRATCH[device] * threads + correction.extra,
+        "overhead": base + _scratch(choice, device, states) + THREAD_SCRATCH[device] * threads + correction.extra,
     }
     return Prediction(parts, moment, sizes.logits)
 
 
-def _scratch(choice: Choice, device: str) -> int:
+def _scratch(choice: Choice, device: str, states: Mapping[str, int]) -> int:
     """Products in fp32 need less of the libraries on a CPU than those in bf16."""
-    return SCRATCH[device] - (PLAIN_PRODUCTS if device == "cpu" and choice.compute == "fp32" else 0)
+    if device == "cpu":
+        return SCRATCH["cpu"] - (PLAIN_PRODUCTS if choice.compute == "fp32" else 0)
+    held = sum(states.values())
+    pieces = PIECES * held // (held + PIECES_FROM)
+    return SCRATCH["cuda"] + pieces - (UNRECORDED if choice.compute == "fp16" else 0)
 
 
 def work_bytes(shape: Shape, choice: Choice, *, seq_len: int, device: str, document_mask: bool = False) -> int:

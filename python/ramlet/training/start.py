@@ -162,7 +162,7 @@ def _train(
         stored = DTYPES[plan.choice.weights]
         save_description(job.shape, folder.path, tokenizer_file=feed.tokenizer_file, end_id=feed.end_id, dtype=stored)
     trainee.capture(
-        _part_sizes(plan, ranks),
+        plan.part_sizes(ranks.rank),
         job.seq_len,
         1.0 / (job.sequences * job.seq_len),
         document_mask=settings.document_mask,
@@ -270,13 +270,6 @@ def _probed(make: Callable[..., Plan], forced: Mapping[str, Any], job: Job, plac
 
 def _eval_rows(job: Job) -> int:
     return max(1, EVALUATED_TOKENS // job.seq_len)
-
-
-def _part_sizes(plan: Plan, ranks: Ranks) -> set[int]:
-    """How many sequences this rank's micro-batches have: the planned number, and what is left for the last."""
-    share = len(range(ranks.rank, plan.batch_size, ranks.world))
-    micro_batch = min(plan.choice.micro_batch, share)
-    return {size for size in (micro_batch, share % micro_batch if micro_batch else 0) if size}
 
 
 def _ended(job: Job, step: int) -> Job:

@@ -23,7 +23,7 @@ from ramlet.model.shape import Shape
 from ramlet.model.weights import DTYPES
 from ramlet.optim.adamw import AdamW
 from ramlet.training.base_memory import keep_large_blocks
-from ramlet.training.captured import CapturedStep
+from ramlet.training.captured import CapturedStep, warm_up
 from ramlet.training.plan import Choice
 from ramlet.training.ranks import Ranks
 from ramlet.training.settings import RunSettings
@@ -82,11 +82,16 @@ class Trainee:
         if self.model.device.type != "cuda" or self._scaled:
             return
         names = ("input_ids", "labels", *(("position_ids", "document_ids") if document_mask else ()))
-        for rows in sorted(sizes, reverse=True):
-            blank = {name: torch.zeros((rows, seq_len), dtype=torch.int64, device=self.model.device) for name in names}
+        blanks = [
+            {name: torch.zeros((rows, seq_len), dtype=torch.int64, device=self.model.device) for name in names}
+            for rows in sorted(sizes, reverse=True)
+        ]
+        for blank in blanks:
+            warm_up(self._learn, blank, scale)
+        for blank in blanks:
             # One is replayed at a time, so the smaller ones find room in what the largest holds.
             first = next(iter(self._captured.values()), None)
-            self._captured[rows] = CapturedStep(self._learn, blank, scale, beside=first)
+            self._captured[len(blank["labels"])] = CapturedStep(self._learn, blank, scale, beside=first)
         self.model.weights.clear_gradients()
 
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Tensor:

@@ -51,12 +51,12 @@ def _held(plan: Plan, build: Callable[[Choice], Trainee], device: Device, eval_r
     try:
         trainee = build(plan.choice)
         trainee.prepare_states()
-        rows = min(plan.choice.micro_batch, plan.share)
         scale = 1.0 / (plan.batch_size * plan.seq_len)
-        trainee.capture([rows], plan.seq_len, scale, document_mask=plan.document_mask)
+        trainee.capture(plan.part_sizes(), plan.seq_len, scale, document_mask=plan.document_mask)
         names = ("input_ids", "labels", *(("position_ids", "document_ids") if plan.document_mask else ()))
-        batch = {name: torch.zeros((rows, plan.seq_len), dtype=torch.int64) for name in names}
-        trainee.learn(batch, scale)
+        for rows in plan.part_sizes():
+            batch = {name: torch.zeros((rows, plan.seq_len), dtype=torch.int64) for name in names}
+            trainee.learn(batch, scale)
         trainee.update(0.0, 1.0)
         few = batch["input_ids"][:eval_rows].to(device.name)
         trainee.model.losses(few, few)
