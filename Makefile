@@ -1,5 +1,6 @@
 # Every target sets up what it needs by itself, from python3, pip, git, a C compiler and cargo.
 #
+#   make demo     from raw text to a model that writes, in under five minutes; DEMO_FLAGS=--quick for one
 #   make test     environment, native build, cargo test, pytest
 #   make lint     ruff, mypy, clippy, rustfmt, and the stub of the native module against the module
 #   make bench    the benchmarks of benchmarks/, results dated in benchmarks/results/
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 CARGO_FLAGS ?=
 PYTEST_FLAGS ?=
+DEMO_FLAGS ?=
 LOCK_FLAGS ?=
 
 VENV := .venv
@@ -77,8 +79,8 @@ bench: build
 	$(BIN)/python benchmarks/encode.py --flat --gigabytes 10
 	$(BIN)/python benchmarks/prepare.py
 
-demo:
-	@echo "make demo comes with a later version: from raw text to a model that writes, in one command"
+demo: build
+	$(BIN)/ramlet demo $(DEMO_FLAGS)
 
 # No header, no index addresses: the lock says what, the machine's own pip settings say from where.
 lock: env

@@ -20,7 +20,7 @@ from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
 from ramlet.training.plan import Plan, make_plan
 from ramlet.training.predict import Choice
-from ramlet.training.probe import probe
+from ramlet.training.probe import UNMET, probe
 
 SHAPE = Shape(4096, 128, 4, 128, 4)
 MB = 1_000_000
@@ -94,24 +94,25 @@ def planner(budget: int) -> Any:
     )
 
 
-def test_a_true_prediction_is_kept() -> None:
+def test_a_true_prediction_is_kept_but_for_what_a_run_takes_beyond_a_probe() -> None:
     replan = planner(600 * MB)
     plan = replan()
     machine = MadeUp(plan, 1.0, 0)
     probed = probe(plan, machine.build, gauge=machine, replan=replan)
     assert probed.choice == plan.choice
-    assert probed.peak == plan.peak
+    assert probed.peak == plan.peak + UNMET
     assert probed.measured == machine.highest > 0
     assert machine.sizes[0] == 1
 
 
-def test_a_little_more_is_taken_into_the_prediction() -> None:
+@pytest.mark.parametrize("extra", [30 * MB, -30 * MB])
+def test_a_little_more_or_less_is_taken_into_the_prediction(extra: int) -> None:
     replan = planner(600 * MB)
     plan = replan()
-    machine = MadeUp(plan, 1.0, 30 * MB)
+    machine = MadeUp(plan, 1.0, extra)
     probed = probe(plan, machine.build, gauge=machine, replan=replan)
     assert probed.choice == plan.choice
-    assert probed.peak == plan.peak + 30 * MB
+    assert probed.peak == plan.peak + extra + UNMET
 
 
 def test_a_plan_that_is_too_large_is_made_again() -> None:

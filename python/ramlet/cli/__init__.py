@@ -29,6 +29,7 @@ from ramlet.errors import Interrupted, RamletError
 __all__ = ["main", "run"]
 
 COMMANDS = {
+    "demo": "ramlet.cli.demo",
     "tokenizer": "ramlet.cli.tokenizer",
     "prepare": "ramlet.cli.prepare",
     "data": "ramlet.cli.data",

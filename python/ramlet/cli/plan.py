@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -84,24 +86,38 @@ def plan(
         vocab_size=vocab_size,
         threads=threads,
     )
+    import torch  # loaded by now, with the threads that a run would have
+
+    from ramlet.training.machine import look
+
+    machine = look(made.device, torch=torch)
+    seconds = machine.seconds(made.shape.step_flops(10**6, made.seq_len))
+    told = {**made.to_dict(), "tokens_per_second": 1e6 / seconds if seconds else None}
     if json:
-        print_json(made.to_dict())
+        print_json(told)
         return
-    _show_plan(made)
+    show_plan(told)
 
 
-def _show_plan(made: Any) -> None:
+def show_plan(told: Mapping[str, Any], file: TextIO | None = None) -> None:
+    """The plan, as `--json` tells it, for people."""
+    from ramlet.training.plan import Plan
+
+    made = Plan.from_dict({name: value for name, value in told.items() if name != "tokens_per_second"})
     shape = made.shape
-    print(
+    say = partial(print, file=file)
+    say(
         f"{shape.parameters:,} parameters: {shape.layers} layers, width {shape.width}, {shape.heads} heads, "
         f"feed-forward {shape.feed_forward}, vocabulary {shape.vocab_size:,}, on {made.device}\n"
     )
     for name, size, words in made.table():
-        print(f"{name:<15} {size:>9}  {words}")
-    print(
+        say(f"{name:<15} {size:>9}  {words}")
+    say(
         f"\na step of {made.batch_size} sequences of {made.seq_len} tokens, {made.choice.micro_batch} at a time: "
         f"{made.accumulation} micro-batch{'es' * (made.accumulation > 1)}"
     )
+    if told["tokens_per_second"]:
+        say(f"about {told['tokens_per_second']:,.0f} tokens a second, by the speed of matrix products here")
     for note in made.notes:
         print(f"note: {note}", file=sys.stderr)
 
