@@ -2,8 +2,8 @@
 
     gather(Path("demo/python.jsonl"), most=None)       # Gathered(files=598, size=11_100_000)
 
-Tests, tables and packages installed beside it are left out. The order is that of the paths, so the same Python gives the same
-file. One source is held at a time.
+Tests, tables and packages installed beside it are left out. The order is that of the paths, so the same Python gives
+the same file. One source is held at a time.
 """
 
 from __future__ import annotations

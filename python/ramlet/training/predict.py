@@ -31,10 +31,9 @@ ALIGNMENT = 256
 SMALLEST_QUANTISED = 4096
 """A tensor of fewer elements keeps 32-bit states in the 8-bit optimizer."""
 
-SCRATCH = {"cpu": 88_000_000, "cuda": 100_000_000}
+SCRATCH = {"cpu": 54_000_000, "cuda": 100_000_000}
 """What libraries take of themselves: on a CPU the pages of theirs that a step touches, and code made at run time; on
 CUDA the workspaces of cuBLAS, one a stream."""
-PLAIN_PRODUCTS = 18_000_000
 UNRECORDED = 60_000_000
 """By how much less a step takes on CUDA that is not recorded, as in fp16: the workspaces of one stream."""
 PIECES, PIECES_FROM = 40_000_000, 50_000_000
@@ -262,9 +261,8 @@ def predict(
 
 
 def _scratch(choice: Choice, device: str, states: Mapping[str, int]) -> int:
-    """Products in fp32 need less of the libraries on a CPU than those in bf16."""
     if device == "cpu":
-        return SCRATCH["cpu"] - (PLAIN_PRODUCTS if choice.compute == "fp32" else 0)
+        return SCRATCH["cpu"]
     held = sum(states.values())
     pieces = PIECES * held // (held + PIECES_FROM)
     return SCRATCH["cuda"] + pieces - (UNRECORDED if choice.compute == "fp16" else 0)
