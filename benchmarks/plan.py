@@ -182,7 +182,7 @@ def main() -> None:
         command += ["--row", json.dumps(row), *(["--quick"] if given.quick else [])]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
         if done.returncode:
-            print(f"row {number} failed: {done.stderr.strip().splitlines()[-1]}")
+            print(f"row {number} failed ({done.returncode}): {done.stderr.strip()[-300:]}")
             continue
         results.append(json.loads(done.stdout.splitlines()[-1]))
         print(show(results[-1]), flush=True)
