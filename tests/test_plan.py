@@ -180,6 +180,15 @@ def test_ranks_share_the_batch() -> None:
     assert plan.accumulation == 1
 
 
+@given(batch=st.integers(1, 40), micro_batch=st.integers(1, 12), world=st.integers(1, 5))
+def test_part_sizes_are_those_that_a_rank_meets(batch: int, micro_batch: int, world: int) -> None:
+    plan = planned("100GB", batch_size=batch, world=world, seq_len=8, forced={"micro_batch": micro_batch})
+    for rank in range(world):
+        share = len(range(batch)[rank::world])
+        parts = {len(range(share)[at : at + micro_batch]) for at in range(0, share, micro_batch)}
+        assert plan.part_sizes(rank) == parts
+
+
 def test_a_plan_survives_json() -> None:
     plan = planned(smallest(), correction=Correction(1.1, 5))
     again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
