@@ -24,7 +24,7 @@ from ramlet.reporting.lengths import Lengths, count_lengths
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
 
-__all__ = ["DatasetFound", "Finder", "Found", "Run", "TokenizerFound"]
+__all__ = ["DatasetFound", "Finder", "Found", "Run", "TokenizerFound", "figure", "look"]
 
 SETTINGS = "settings.yaml"
 STATISTICS = "stats.json"
@@ -211,3 +211,18 @@ def _text(path: Path, kind: type[RamletError]) -> str | None:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise kind(f"{path} is damaged: it is not UTF-8") from None
+
+
+def look(value: Any, *keys: str) -> Any:
+    """What lies so deep in an object; None where it does not."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def figure(value: Any, *keys: str) -> float | None:
+    """A number that lies so deep, or None: what is shown is checked where it is shown."""
+    found = look(value, *keys)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not abs(found) < 1e300:
+        return None
+    return found

@@ -1,7 +1,7 @@
 """Text and figures for the page: everything that comes from a file is escaped here, and numbers look alike.
 
-    escape("</script>\\x00")       '&lt;/script&gt;␀'
-    number(1234.5), short(1.2e6)  '1,234.5', '1.2M'
+escape("</script>\\x00")       '&lt;/script&gt;␀'
+number(1234.5), short(1.2e6)  '1,234.5', '1.2M'
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     stories = Teller().tell(["my-run", "other-run"])
     stories[0].run, stories[0].datasets, stories[0].tokenizers, stories[0].notes
 
-A run names its datasets in settings.yaml, a dataset its tokenizer in the manifest. Where one was moved together with the
-other it is found beside it; a tokenizer counts only with the fingerprint that the dataset has. What is gone is left
-out, with a word in `notes`.
+A run names its datasets in settings.yaml, a dataset its tokenizer in the manifest. Where one was moved together with
+the other it is found beside it; a tokenizer counts only with the fingerprint that the dataset has. What is gone is
+left out, with a word in `notes`.
 """
 
 from __future__ import annotations
