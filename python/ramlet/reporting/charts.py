@@ -176,7 +176,8 @@ def swatch(colour: int) -> str:
 
 def _x_axis(series: Sequence[Series]) -> _Axis:
     every = [point[0] for each in series for point in each.points]
-    return _Axis(min(every), max(every))
+    # A little room for the last dot.
+    return _Axis(min(every), max(every) + (max(every) - min(every)) / 150)
 
 
 def _y_axis(series: Sequence[Series], zero: bool, rule: tuple[float, str] | None) -> _Axis:
@@ -299,9 +300,10 @@ def _figure(
 def _tick(value: float, form: Callable[[float], str]) -> str:
     """Round as ticks are: 5.5 and not 5.500, and no 0.30000000000000004."""
     if form is size:
-        return size(value).replace(".00 ", " ").replace(".0 ", " ").replace("0 B", "0")
+        text = size(value).replace(".00\u00a0", "\u00a0").replace(".0\u00a0", "\u00a0")
+        return text if value else "0"
     if form is duration:
-        return duration(value) if value else "0"
+        return duration(value).replace(".0 s", " s") if value else "0"
     if form is short or abs(value) >= 1000:
         return short(value)
     return f"{value:.10g}" if abs(value) > 1e-12 else "0"

@@ -76,14 +76,15 @@ class Curve:
     def smooth(self) -> list[Point]:
         """A mean weighted by nearness, over about a twentieth of the curve."""
         stretches = self._stretches
-        reach = max(1, len(stretches) // 40)
+        reach = max(1, len(stretches) // 32)
         weights = [math.exp(-0.5 * (offset / reach) ** 2) for offset in range(2 * reach + 1)]
         found = []
         for at, middle in enumerate(stretches):
             total = value = 0.0
-            # As far to the left as to the right, or a steep beginning would be drawn too low.
-            span = min(2 * reach, at, len(stretches) - 1 - at)
-            for near in range(at - span, at + span + 1):
+            # As far to the right as to the left, or a steep beginning would be drawn too low; the end is not steep.
+            before = min(2 * reach, at)
+            behind = min(before, len(stretches) - 1 - at)
+            for near in range(at - before, at + behind + 1):
                 weight = weights[abs(near - at)]
                 total += weight * stretches[near].count
                 value += weight * stretches[near].y_sum

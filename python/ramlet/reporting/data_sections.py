@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
 from ramlet.reporting.bars import Way, flow
 from ramlet.reporting.charts import histogram
@@ -79,13 +81,16 @@ def ledger(dataset: DatasetFound) -> str:
     return f'<div class="pair">{drawn}</div>{_reasons(dataset)}' if drawn else ""
 
 
-def _dropped(rules: dict[str, str], counts: dict[str, int], words: object, colour: int) -> list[Way]:
-    assert callable(words)
+def _dropped(rules: dict[str, str], counts: dict[str, int], words: Callable[[int], str], colour: int) -> list[Way]:
     found = [(rule, counts[rule]) for rule in rules if counts[rule] > 0]
     return [
         (rule.replace("_", " "), count, words(count), colour)
         for rule, count in sorted(found, key=lambda pair: -pair[1])
     ]
+
+
+def _edge(tokens: int) -> str:
+    return f"{tokens:,}" if tokens < 100_000 else short(tokens)
 
 
 def _counted(count: int, total: int) -> str:
@@ -130,7 +135,7 @@ def lengths(dataset: DatasetFound) -> str:
     edges = [at for at in range(first, last + 2) if at < len(EDGES)]
     # Of many edges every second, third, ...: there is room for about nine.
     every = -(-len(edges) // 9)
-    ticks = [(at - first, short(EDGES[at])) for at in edges[::every]]
+    ticks = [(at - first, _edge(EDGES[at])) for at in edges[::every]]
     what = "pieces" if dataset.manifest.packed else "documents"
     middle, large = found.quantile(0.5), found.quantile(0.95)
     about = f"Half of the {what} have fewer than {middle:,} tokens, 95% fewer than {large:,}"

@@ -1,25 +1,24 @@
 (() => {
-  let known = null, gone = null;
+  let known = "", gone = null;
+  const swap = (text) => {
+    const fresh = new DOMParser().parseFromString(text, "text/html");
+    const main = document.querySelector("main"), next = fresh.querySelector("main");
+    const open = new Map([...main.querySelectorAll("details[data-key]")].map((each) => [each.dataset.key, each.open]));
+    for (const each of next.querySelectorAll("details[data-key]"))
+      if (open.has(each.dataset.key)) each.open = open.get(each.dataset.key);
+    const x = scrollX, y = scrollY;
+    main.replaceChildren(...next.childNodes);
+    document.title = fresh.title;
+    window.ramletArrange();
+    scrollTo(x, y);
+  };
   const look = async () => {
     try {
       const answer = await fetch("/", { headers: known ? { "If-None-Match": known } : {}, cache: "no-store" });
       if (gone) { gone.remove(); gone = null; }
       if (answer.status === 200) {
-        const first = known === null;
         known = answer.headers.get("ETag");
-        const text = await answer.text();
-        if (!first || document.querySelector("main").dataset.made !== known) {
-          const fresh = new DOMParser().parseFromString(text, "text/html"), main = document.querySelector("main");
-          const open = new Map([...main.querySelectorAll("details[data-key]")].map((each) => [each.dataset.key, each.open]));
-          const x = scrollX, y = scrollY;
-          const next = fresh.querySelector("main");
-          for (const each of next.querySelectorAll("details[data-key]"))
-            if (open.has(each.dataset.key)) each.open = open.get(each.dataset.key);
-          main.replaceChildren(...next.childNodes);
-          document.title = fresh.title;
-          window.ramletArrange();
-          scrollTo(x, y);
-        }
+        swap(await answer.text());
       }
     } catch (error) {
       if (!gone) {

@@ -53,7 +53,8 @@ def short(value: float) -> str:
 
 
 def size(value: float) -> str:
-    return format_bytes(value)
+    """Bytes, with a space at which no line is broken."""
+    return format_bytes(value).replace(" ", "\u00a0")
 
 
 def share(part: float, whole: float) -> str:

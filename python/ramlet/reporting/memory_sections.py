@@ -13,14 +13,16 @@ from ramlet.reporting.story import Story
 __all__ = ["memory_over_time", "peak_of_budget", "predicted"]
 
 PARTS = {
+    "overhead": "Python, PyTorch and their libraries",
     "weights": "the model",
     "gradients": "what a step changes it by",
     "optimizer": "what the optimizer remembers of each weight",
     "activations": "what a micro-batch leaves on its way through",
     "logits": "a score for every token of the vocabulary",
     "data": "what the loader holds",
-    "overhead": "Python, PyTorch and their libraries",
 }
+SHORTEST = 0.001
+"""Seconds of a stage that can be seen."""
 Timeline = list[tuple[float, float, str]]
 
 
@@ -43,6 +45,7 @@ def _of_command(command: str, name: str, statistics: Any) -> str:
     stages = [
         (stage, f"{duration(figure(used, 'seconds') or 0)}, {size(figure(used, 'peak') or 0)}")
         for stage, used in (look(statistics, "memory", "stages") or {}).items()
+        if (figure(used, "seconds") or 0) >= SHORTEST
     ]
     about = f"{command} {name}: peak {size(peak)}" + (f" of a budget of {size(budget)}" if budget else "")
     return memory_chart(f"{command}: {name}", timeline, about=about, budget=budget, stages=stages)
@@ -87,8 +90,9 @@ def peak_of_budget(statistics: Any, run: Run | None = None) -> tuple[float | Non
 def predicted(run: Run) -> str:
     """What the plan said before the first step, beside what was measured."""
     found = look(run.settings, "plan", "parts")
+    # What is there before the model comes first, in grey: what is left is the model's.
     parts: list[Part] = [
-        (name, amount, at % 8 + 1)
+        (name, amount, at % 8)
         for at, name in enumerate(PARTS)
         if (amount := figure(found, name)) is not None and amount > 0
     ]
@@ -99,16 +103,21 @@ def predicted(run: Run) -> str:
     rows: list[tuple[str, list[Part]]] = [("predicted", parts)]
     words = f"The plan said {size(total)} before the first step."
     if peak:
-        rows.append(("measured", [("peak", peak, 0)]))
+        rows.append(("measured", [("peak", peak, 3)]))
         off = share(abs(total - peak), peak)
         words += f" {size(peak)} were measured: the plan was {off} {'above' if total >= peak else 'below'} that."
-    drawn = stacked("Predicted and measured peak", rows, about=words, limit=budget)
+    drawn = stacked("Peak memory", rows, about=words, limit=budget)
+    own = [part for part in parts if part[0] != "overhead"]
+    grown = sum(amount for _, amount, _ in own)
+    if 0 < grown < total / 3:
+        about = "The same without the overhead, which a small model does not change."
+        drawn += stacked("What the model takes of it", [("predicted", own)], about=about, limit=None)
     listed = table(
-        ("", "part", "bytes", "share"),
+        ("part", "bytes", "share"),
         [
-            (swatch(colour), f"{escape(name)} <small>{PARTS[name]}</small>", size(amount), share(amount, total))
+            (f"{swatch(colour)}{escape(name)} <small>{PARTS[name]}</small>", size(amount), share(amount, total))
             for name, amount, colour in parts
         ],
-        numbers=(2, 3),
+        numbers=(1, 2),
     )
     return drawn + listed

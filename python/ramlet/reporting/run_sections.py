@@ -32,7 +32,7 @@ def run_head(run: Run, data: list[str]) -> str:
     job, metrics = run.settings["job"], run.metrics
     parameters = figure(job, "parameters")
     size_words = "" if parameters is None else f" of <b>{number(parameters)} parameters</b>{_shape(job)}"
-    learned = f"from <b>{number(metrics.tokens)} tokens</b>" + (f" of {', '.join(map(escape, data))}" if data else "")
+    learned = f"on <b>{number(metrics.tokens)} tokens</b>" + (f" of {', '.join(map(escape, data))}" if data else "")
     steps = figure(job, "steps")
     state = f"{metrics.step:,} steps" if run.statistics else f"{metrics.step:,} of {number(steps or 0)} steps so far"
     origin = look(run.settings, "settings", "init_from")
@@ -86,7 +86,7 @@ def memory_figure(peak: float | None, budget: float | None, run: Run | None = No
     full = f'<span class="meter"><i style="width:{100 * part:.1f}%"></i></span>'
     total = figure(run.settings, "plan", "peak") if run is not None else None
     plan = "" if total is None else f", predicted {size(total)}"
-    return "peak memory", size(peak), f"of a budget of {size(budget)}{plan}{full}"
+    return "peak memory", size(peak), f"of {size(budget)}{plan}{full}"
 
 
 def losses(metrics: Metrics) -> str:

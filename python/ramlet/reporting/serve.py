@@ -12,6 +12,7 @@ while a run goes on is shown in its place, for it may be gone with the next step
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -42,10 +43,10 @@ class PageServer(ThreadingHTTPServer):
         self._paths = list(paths)
         self._teller = Teller()
         self._lock = threading.Lock()
-        self._signature: Any = None
+        self._signature: list[tuple[int, int] | None] | None = None
         self._watched: list[Path] = []
         self._body = b""
-        self._made = 0
+        self._tag = ""
         self._looked = float("-inf")
         self._make()
         try:
@@ -73,17 +74,18 @@ class PageServer(ThreadingHTTPServer):
                         self._make()
                     except RamletError as error:
                         self._set(sentence_page(str(error)), None)
-            return self._body, f'"{self._made}"'
+            return self._body, self._tag
 
     def _make(self) -> None:
+        # Looked at before the files are read: what is written while the page is made is seen the next time.
+        watched, seen = self._watched, self._seen()
         stories = self._teller.tell(self._paths, waiting=True)
-        # What is written while the page is made is seen the next time: looked at before.
         self._watched = [file for story in stories for file in story.files]
-        self._set(page(stories, live=True), self._seen())
+        self._set(page(stories, live=True), seen if self._watched == watched else None)
 
-    def _set(self, text: str, signature: Any) -> None:
+    def _set(self, text: str, signature: list[tuple[int, int] | None] | None) -> None:
         self._body, self._signature = text.encode("utf-8"), signature
-        self._made += 1
+        self._tag = f'"{hashlib.sha256(self._body).hexdigest()[:24]}"'
 
     def _seen(self) -> list[tuple[int, int] | None]:
         return [_state(file) for file in self._watched]
