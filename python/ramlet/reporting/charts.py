@@ -278,7 +278,11 @@ def _figure(
         if 0 <= y.part(tick) <= 1
     )
     marks = [(tick, _tick(tick, x_form)) for tick in x.ticks(6)] if x_ticks is None else x_ticks
-    xs = "".join(f'<span style="left:{100 * x.part(tick):.2f}%">{words}</span>' for tick, words in marks)
+    # A label at the very edge ends there: centred, it would make a narrow page wider.
+    xs = "".join(
+        f'<span{" class=last" if x.part(tick) > 0.93 else ""} style="left:{100 * x.part(tick):.2f}%">{words}</span>'
+        for tick, words in marks
+    )
     name = f"<em>{escape(x_name)}</em>" if x_name else ""
     data = (
         f'data-x0="{x.low:g}" data-x1="{x.high:g}" data-y0="{y.low:g}" data-y1="{y.high:g}" '
@@ -303,7 +307,7 @@ def _tick(value: float, form: Callable[[float], str]) -> str:
         text = size(value).replace(".00\u00a0", "\u00a0").replace(".0\u00a0", "\u00a0")
         return text if value else "0"
     if form is duration:
-        return duration(value).replace(".0 s", " s") if value else "0"
+        return duration(value).replace(".0 s", " s").replace("min 0 s", "min") if value else "0"
     if form is short or abs(value) >= 1000:
         return short(value)
     return f"{value:.10g}" if abs(value) > 1e-12 else "0"

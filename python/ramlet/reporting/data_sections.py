@@ -115,8 +115,9 @@ def _reasons(dataset: DatasetFound) -> str:
                 shown = escape(str(examples[0].get("text") or "")[:160])
                 example = f"<br><q>{shown}</q>" if shown else ""
                 name = f"<b>{rule.replace('_', ' ')}</b> <small>{escape(why)}</small>{example}"
-                rows.append((name, f"{counts[rule]:,} {what}", size(sizes[rule])))
-    return table(("left out because", "how many", "bytes"), rows, numbers=(1, 2)) if rows else ""
+                rows.append((counts[rule], (name, f"{counts[rule]:,} {what}", size(sizes[rule]))))
+    cells = [row for _, row in sorted(rows, key=lambda row: -row[0])]
+    return table(("left out because", "how many", "bytes"), cells, numbers=(1, 2)) if cells else ""
 
 
 def lengths(dataset: DatasetFound) -> str:
