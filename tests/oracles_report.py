@@ -8,12 +8,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 _EMPTY = {"meta", "link", "br", "rect", "path", "polyline", "polygon", "img"}
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    """As in settings.yaml, which is JSON as well."""
+    """As in settings.yaml."""
     return {
         "settings": {"params": 1000, "init_from": None},
         "data": [{"path": "/nowhere/data", "weight": 1.0, "fingerprint": "00"}],
@@ -22,7 +24,7 @@ def settings(**changes: Any) -> dict[str, Any]:
             "device": "cpu",
             "budget": 500_000_000,
             "peak": 280_000_000,
-            "parts": {name: 40_000_000 for name in PARTS},
+            "parts": dict.fromkeys(PARTS, 40000000),
         },
         "all_settings": {"params": 1000, "sample_prompt": "Once"},
         **changes,
@@ -67,7 +69,8 @@ def usual_lines(steps: int = 20) -> list[str]:
 
 def write_run(folder: Path, lines: list[str] | None = None, *, finished: bool = False, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "settings.yaml").write_text(json.dumps(settings(**changes)))
+    with open(folder / "settings.yaml", "w") as file:
+        yaml.safe_dump(settings(**changes), file)
     (folder / "metrics.jsonl").write_text("".join(usual_lines() if lines is None else lines))
     if finished:
         (folder / "stats.json").write_text(json.dumps({"steps": 20, "memory": memory(peak=260_000_000)}))
@@ -81,7 +84,12 @@ def memory(peak: int = 90_000_000, budget: int = 500_000_000) -> dict[str, Any]:
         "peak": peak,
         "device_peak": peak,
         "stages": {"planning": {"seconds": 1.0, "peak": peak // 2}, "training": {"seconds": 2.0, "peak": peak}},
-        "timeline": [[0.0, peak // 3, ""], [0.5, peak // 2, "planning"], [1.0, peak, "training"], [3.0, peak, "training"]],
+        "timeline": [
+            [0.0, peak // 3, ""],
+            [0.5, peak // 2, "planning"],
+            [1.0, peak, "training"],
+            [3.0, peak, "training"],
+        ],
     }
 
 

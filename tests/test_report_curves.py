@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles_report import eval_line, sample_line, step_line, usual_lines
 
+from oracles_report import eval_line, sample_line, step_line, usual_lines
 from ramlet.errors import ModelError
 from ramlet.reporting.curves import Curve
 from ramlet.reporting.metrics import SAMPLES, Metrics
@@ -124,7 +125,14 @@ def test_a_run_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
 
 def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    odd = [b"\0\0\0\n", b"[1]\n", b'{"loss": 2}\n', b'{"step": true}\n', b"{" * 100_000 + b"\n", b"x" * (3 << 20) + b"\n"]
+    odd = [
+        b"\0\0\0\n",
+        b"[1]\n",
+        b'{"loss": 2}\n',
+        b'{"step": true}\n',
+        b'{"a":' * 100_000 + b"\n",
+        b"x" * (3 << 20) + b"\n",
+    ]
     path.write_bytes(step_line(1, 4.0).encode() + b"".join(odd) + step_line(2, 3.0).encode())
     metrics = read(path)
     assert (metrics.lines, metrics.broken) == (8, 6)
@@ -157,7 +165,7 @@ def test_of_many_samples_the_first_and_the_last_are_kept_and_others_evenly(tmp_p
         assert steps == sorted(set(steps))
         assert (steps[0], steps[-1]) == (0, count - 1)
         assert min(count, SAMPLES // 2) <= len(steps) <= SAMPLES + 1
-        gaps = {right - left for left, right in zip(steps, steps[1:-1])}
+        gaps = {right - left for left, right in pairwise(steps[:-1])}
         assert len(gaps) <= 1
 
 

@@ -102,10 +102,11 @@ class Teller:
             return
         try:
             dataset = self._finder.dataset(place)
+            changed = _changed(place, named.get("fingerprint"))
         except RamletError as error:
             story.notes.append(f"Its data is not told about: {error}.")
             return
-        if _changed(place, named.get("fingerprint")):
+        if changed:
             story.notes.append(f"{place} has changed since the run was begun: it is shown as it is now.")
         _join(story.datasets, [dataset])
 
