@@ -34,7 +34,8 @@ def run_head(run: Run, data: list[str]) -> str:
     size_words = "" if parameters is None else f" of <b>{number(parameters)} parameters</b>{_shape(job)}"
     learned = f"on <b>{number(metrics.tokens)} tokens</b>" + (f" of {', '.join(map(escape, data))}" if data else "")
     steps = figure(job, "steps")
-    state = f"{metrics.step:,} steps" if run.statistics else f"{metrics.step:,} of {number(steps or 0)} steps so far"
+    many = "step" if metrics.step == 1 else "steps"
+    state = f"{metrics.step:,} {many}" if run.statistics else f"{metrics.step:,} of {number(steps or 0)} steps so far"
     origin = look(run.settings, "settings", "init_from")
     begun = f", going on from {escape(origin)}" if origin else ""
     mark = "" if run.statistics else '<span class="state">not finished</span>'
