@@ -15,8 +15,6 @@ from ramlet.errors import SettingsError
 
 BLOCKS = 28_000_000
 """What curves, blocks of an index and the page itself take at most."""
-MANIFEST_TIMES = 14
-"""So many times its size on disk a manifest takes when it is read; measured 11 with 100,000 shards."""
 
 
 def report(
@@ -59,26 +57,21 @@ def report(
     if watch and out is not None:
         raise SettingsError("--watch serves the page and writes no file: leave --out out, or --watch")
     with Meter(Budget.parse(memory)) as meter:
-        _require(meter, paths)
+        _require(meter)
         if watch:
-            _watch(paths, port or 0, json=json, quiet=quiet)
+            _watch(paths, port or 0, meter.budget, json=json, quiet=quiet)
         else:
             _write(paths, out, meter, json=json, quiet=quiet)
     if not json:
         print(meter.closing_line())
 
 
-def _require(meter: Meter, paths: list[Path]) -> None:
+def _require(meter: Meter) -> None:
     import numpy  # noqa: F401 - what it takes must be counted
 
-    from ramlet.dataset.manifest import NAME
     from ramlet.reporting import serve  # noqa: F401 - likewise
 
-    manifests = [path / NAME for path in paths]
-    size = sum(file.stat().st_size for file in manifests if file.is_file())
     parts = {"Python and NumPy": meter.sample(), "curves and blocks": BLOCKS}
-    if size > 1_000_000:
-        parts["the list of shards"] = size * MANIFEST_TIMES
     assert meter.budget is not None
     meter.budget.require(sum(parts.values()), parts)
 
@@ -89,7 +82,10 @@ def _write(paths: list[Path], out: Path | None, meter: Meter, *, json: bool, qui
     units = {"reading lengths": "files"}
     with Progress(meter, silent=quiet or json) as bar:
         target, stories = write_report(
-            paths, out, lambda what, done, total: bar.update(what, done, total, units.get(what, "bytes"))
+            paths,
+            out,
+            lambda what, done, total: bar.update(what, done, total, units.get(what, "bytes")),
+            meter.budget,
         )
     notes = [line for story in stories for line in [*story.notes, *(n for d in story.datasets for n in d.notes)]]
     if json:
@@ -110,10 +106,10 @@ def _write(paths: list[Path], out: Path | None, meter: Meter, *, json: bool, qui
     print(target)
 
 
-def _watch(paths: list[Path], port: int, *, json: bool, quiet: bool) -> None:
+def _watch(paths: list[Path], port: int, budget: Budget | None, *, json: bool, quiet: bool) -> None:
     from ramlet.reporting.serve import PageServer
 
-    with PageServer(paths, port) as server:
+    with PageServer(paths, port, budget) as server:
         if json:
             print_json({"address": server.address})
         else:

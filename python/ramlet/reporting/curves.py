@@ -19,7 +19,7 @@ __all__ = ["Curve", "Point"]
 Point = tuple[float, float]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Stretch:
     """Neighbouring points: how many, their means, the lowest and the highest."""
 
@@ -54,18 +54,27 @@ class Curve:
         if not (math.isfinite(x) and math.isfinite(y)) or (self.last is not None and x <= self.last[0]):
             return
         self.count += 1
-        self.first = self.first or (x, y)
-        self.last = (x, y)
-        stretch = _Stretch(1, x, y, self.last, self.last)
-        if self._stretches and self._stretches[-1].count < self._size:
-            self._stretches[-1].take(stretch)
-            return
+        self.last = point = (x, y)
+        if self._stretches:
+            # Taken in without an object of its own: this is what is done for every one of millions of points.
+            current = self._stretches[-1]
+            if current.count < self._size:
+                current.count += 1
+                current.x_sum += x
+                current.y_sum += y
+                if y < current.low[1]:
+                    current.low = point
+                elif y > current.high[1]:
+                    current.high = point
+                return
+        else:
+            self.first = point
         if len(self._stretches) == self.STRETCHES:
             for left, right in zip(self._stretches[::2], self._stretches[1::2]):
                 left.take(right)
             del self._stretches[1::2]
             self._size *= 2
-        self._stretches.append(stretch)
+        self._stretches.append(_Stretch(1, x, y, point, point))
 
     def points(self) -> list[Point]:
         """The lowest and the highest of each stretch, the first and the last point, by x."""

@@ -112,7 +112,7 @@ def _reasons(dataset: DatasetFound) -> str:
         for rule, why in rules.items():
             if counts[rule]:
                 examples = dataset.manifest.examples.get(rule) or [{}]
-                shown = escape(str(examples[0].get("text") or "")[:160])
+                shown = escape(str(examples[0].get("text") or "")[:90])
                 example = f"<br><q>{shown}</q>" if shown else ""
                 name = f"<b>{rule.replace('_', ' ')}</b> <small>{escape(why)}</small>{example}"
                 rows.append((counts[rule], (name, f"{counts[rule]:,} {what}", size(sizes[rule]))))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramlet.atomic_files import replacing
+from ramlet.budget import Budget
 from ramlet.errors import SettingsError
 from ramlet.reporting.found import Progress
 from ramlet.reporting.page import page
@@ -35,9 +36,10 @@ def write_report(
     paths: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    budget: Budget | None = None,
 ) -> tuple[Path, list[Story]]:
     """The same, with what is told in it."""
-    stories = Teller(progress).tell(paths)
+    stories = Teller(progress, budget).tell(paths)
     target = Path(out) if out is not None else Path(paths[0]) / NAME
     if target.is_dir():
         raise SettingsError(f"{target} is a folder: name a file for the page, as in --out {target / NAME}")

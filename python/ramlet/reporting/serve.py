@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from ramlet.budget import Budget
 from ramlet.errors import RamletError, SettingsError
 from ramlet.reporting.page import page, sentence_page
 from ramlet.reporting.story import Teller
@@ -39,9 +40,9 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], port: int = 0) -> None:
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], port: int = 0, budget: Budget | None = None) -> None:
         self._paths = list(paths)
-        self._teller = Teller()
+        self._teller = Teller(budget=budget)
         self._lock = threading.Lock()
         self._signature: list[tuple[int, int] | None] | None = None
         self._watched: list[Path] = []

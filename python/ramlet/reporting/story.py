@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ramlet.budget import Budget
 from ramlet.errors import RamletError, SettingsError
 from ramlet.reporting.found import DatasetFound, Finder, Progress, Run, TokenizerFound
 
@@ -46,8 +47,8 @@ class Story:
 class Teller:
     """Makes stories of folders; made once, it may be asked again while runs go on."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        self._finder = Finder(progress)
+    def __init__(self, progress: Progress | None = None, budget: Budget | None = None) -> None:
+        self._finder = Finder(progress, budget)
 
     def tell(self, paths: Sequence[str | os.PathLike[str]], *, waiting: bool = False) -> list[Story]:
         """A story for each run; a dataset or tokenizer that is part of no run has one of its own."""
@@ -101,8 +102,9 @@ class Teller:
             story.notes.append(f"Its data {path} {what}.")
             return
         try:
-            dataset = self._finder.dataset(place)
+            # One after the other: the manifest of very many shards is large, and need not be there twice.
             changed = _changed(place, named.get("fingerprint"))
+            dataset = self._finder.dataset(place)
         except RamletError as error:
             story.notes.append(f"Its data is not told about: {error}.")
             return
