@@ -88,7 +88,7 @@ def memory(peak: int = 90_000_000, budget: int = 500_000_000) -> dict[str, Any]:
             [0.0, peak // 3, ""],
             [0.5, peak // 2, "planning"],
             [1.0, peak, "training"],
-            [3.0, peak, "training"],
+            [4801.0, peak, "training"],
         ],
     }
 

@@ -20,8 +20,8 @@ from oracles_report import Outline, eval_line, sample_line, step_line, usual_lin
 from oracles_training import make_data, sentences
 from oracles_training import run as train_small
 from ramlet.budget import Budget, Meter
-from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError
-from ramlet.reporting import lengths
+from ramlet.errors import BudgetError, DatasetError, ModelError, RamletError, SettingsError, TokenizerError
+from ramlet.reporting import found, lengths
 from ramlet.reporting.found import Finder
 from ramlet.reporting.story import Teller
 from ramlet.train_folder import train_to_folder
@@ -139,6 +139,18 @@ def test_folders_that_were_moved_together_find_each_other(made: Path, tmp_path: 
     assert story.notes == []
 
 
+def test_another_tokenizer_of_the_same_name_is_not_the_datasets(made: Path, tmp_path: Path) -> None:
+    for name in ("data", "tok"):
+        shutil.copytree(made / name, tmp_path / name)
+    for file in (tmp_path / "data/dataset_metadata.json", tmp_path / "tok/stats.json"):
+        file.write_text(file.read_text().replace(str(made), "/gone"))
+    assert len(Teller().tell([tmp_path / "data"])[0].tokenizers) == 1
+    stats = json.loads((tmp_path / "tok/stats.json").read_text())
+    stats["tokenizer"]["fingerprint"] = "another"
+    (tmp_path / "tok/stats.json").write_text(json.dumps(stats))
+    assert Teller().tell([tmp_path / "data"])[0].tokenizers == []
+
+
 def test_what_is_gone_or_another_is_left_out_with_a_word(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "run", tmp_path / "run")
     text = (tmp_path / "run/settings.yaml").read_text()
@@ -165,15 +177,15 @@ def test_a_damaged_index_leaves_out_the_lengths_alone(made: Path, tmp_path: Path
 def test_lengths_are_those_of_the_documents(tmp_path: Path) -> None:
     data = make_data(tmp_path, lines=500)
     dataset = library.Dataset(data)
-    found = lengths.count_lengths(dataset)
+    counted = lengths.count_lengths(dataset)
     for split in ("train", "val"):
         wanted: Counter[int] = Counter()
         for ids in dataset.documents(split):
             wanted[max(at for at, edge in enumerate(lengths.EDGES) if edge <= len(ids))] += 1
-        assert {at: count for at, count in enumerate(found.counts[split]) if count} == wanted
+        assert {at: count for at, count in enumerate(counted.counts[split]) if count} == wanted
     assert lengths.EDGES[:8] == [1, 2, 3, 4, 6, 8, 12, 16]
     every = sorted(len(ids) for split in ("train", "val") for ids in dataset.documents(split))
-    half = found.quantile(0.5)
+    half = counted.quantile(0.5)
     assert half in lengths.EDGES
     assert sum(length < half for length in every) >= len(every) / 2
 
@@ -231,8 +243,8 @@ def point(**changes: Any) -> dict[str, Any]:
 
 def test_the_first_the_middle_and_the_last_sample_are_open(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "run"), out=tmp_path / "page.html")
-    found = re.findall(r"<details class=sample data-key=sample-(\d+)( open)?>", page)
-    assert found == [("0", " open"), ("5", ""), ("10", " open"), ("15", ""), ("20", " open")]
+    samples = re.findall(r"<details class=sample data-key=sample-(\d+)( open)?>", page)
+    assert samples == [("0", " open"), ("5", ""), ("10", " open"), ("15", ""), ("20", " open")]
     assert "<mark>Once</mark> 20" in page
 
 
@@ -358,6 +370,17 @@ def test_a_file_that_is_too_large_to_be_ours_is_not_read(tmp_path: Path) -> None
         file.truncate(9_000_000)
     with pytest.raises(ModelError, match="larger than 8 MB"):
         Finder().find(run)
+
+
+def test_a_list_of_shards_that_does_not_fit_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found, "SMALL_MANIFEST", 0)
+    monkeypatch.setattr(found, "MANIFEST_TIMES", 1_000_000)
+    assert Teller().tell([made / "data"])
+    with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for the shards of"):
+        Teller(budget=Budget(2_000_000_000)).tell([made / "data"])
+    (story,) = Teller(budget=Budget(2_000_000_000)).tell([made / "run"])
+    assert story.datasets == []
+    assert story.notes[0].startswith("Its data is not told about: needs at least")
 
 
 def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:

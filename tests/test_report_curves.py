@@ -116,6 +116,8 @@ def test_a_run_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     path.write_text(kept)
     metrics.read()
     assert metrics.step == 4
+    path.write_text("".join(step_line(step, 5.0) for step in range(1, 9)))
+    metrics.read()
     # Longer than it was, but other lines: the steps after the checkpoint came anew.
     path.write_text(kept + "".join(step_line(step, 2.0) for step in range(5, 20)))
     metrics.read()

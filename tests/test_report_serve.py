@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +96,25 @@ def test_the_page_is_made_anew_when_its_files_change(server: PageServer, tmp_pat
     assert "<mark>Once</mark> more" in body
     write_run(tmp_path / "run", [step_line(1, 4.0)], finished=True)
     assert "in 1 step." in ask(server)[1]
+
+
+def test_what_is_written_while_the_page_is_made_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "SECONDS_BETWEEN", 0.0)
+    run = write_run(tmp_path / "run")
+    make, came = serve.page, iter([21, 22, 23])
+
+    def slow_page(*given: Any, **options: Any) -> str:
+        made = make(*given, **options)
+        for step in itertools.islice(came, 1):
+            with open(run / "metrics.jsonl", "a") as file:
+                file.write(step_line(step, 3.0))
+        return made
+
+    monkeypatch.setattr(serve, "page", slow_page)
+    with PageServer([run]) as server:
+        for _ in range(4):
+            body, _ = server.current()
+    assert b"23 of 100 steps so far" in body
 
 
 def test_an_error_is_shown_until_it_is_gone(server: PageServer, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def memory_chart(
         ends = f'<span class="above" style="top:{top:.2f}%">budget {size(budget)}</span>'
     return _figure(
         title, "".join(drawn), about=about, height=height, x=x, y=y, form=size, x_form=duration, x_name="",
-        ends="", legend=legend, over=ends,
+        ends="", legend=legend, over=ends, x_ticks=_time_ticks(x),
     )  # fmt: skip
 
 
@@ -172,6 +172,19 @@ def histogram(
 def swatch(colour: int) -> str:
     """A colour's sign before its name."""
     return f'<i class="swatch c{colour}"></i>'
+
+
+def _time_ticks(x: _Axis) -> list[tuple[float, str]]:
+    """Seconds, minutes or hours that a clock would show, about six."""
+    span = x.high - x.low
+    if span < 5:
+        return [(tick, _tick(tick, duration)) for tick in x.ticks(6)]
+    step = next((each for each in _CLOCK if span / each <= 6), 86_400 * math.ceil(span / 86_400 / 6))
+    places = [at * step for at in range(math.ceil(x.low / step), math.floor(x.high / step) + 1)]
+    return [(place, _tick(place, duration)) for place in places]
+
+
+_CLOCK = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400)
 
 
 def _x_axis(series: Sequence[Series]) -> _Axis:
@@ -307,7 +320,7 @@ def _tick(value: float, form: Callable[[float], str]) -> str:
         text = size(value).replace(".00\u00a0", "\u00a0").replace(".0\u00a0", "\u00a0")
         return text if value else "0"
     if form is duration:
-        return duration(value).replace(".0 s", " s").replace("min 0 s", "min") if value else "0"
+        return duration(value).replace(".0 s", " s").replace("min 0 s", "min").replace("h 0 min", "h") if value else "0"
     if form is short or abs(value) >= 1000:
         return short(value)
     return f"{value:.10g}" if abs(value) > 1e-12 else "0"

@@ -4,7 +4,7 @@
     metrics.read()              all of it; called again, only what has come since
     metrics.loss.points(), metrics.scores["val"], metrics.samples
 
-10 million lines take no more memory than a thousand (curves.py), and some 6 s a million of them.
+10 million lines take no more memory than a thousand (curves.py), and some 8 s a million of them.
 A line that is half written is read the next time. One that is damaged is counted and passed over. A run that went
 on from a checkpoint has cut the file back: then it is read from its beginning.
 """
