@@ -122,7 +122,7 @@ def _settings(story: Story, number: int) -> str:
         rows = [(escape(key), answer(value)) for key, value in values]
         key = f"settings-{number}-{name}".replace(" ", "-")
         parts.append(
-            f"<details data-key={escape(key)!r}><summary>{escape(name)}, {len(rows)} settings</summary>"
+            f'<details data-key="{escape(key)}"><summary>{escape(name)}, {len(rows)} settings</summary>'
             f"{table(('', ''), rows)}</details>"
         )
     return "".join(parts)
