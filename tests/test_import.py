@@ -94,6 +94,7 @@ def test_public_names() -> None:
         "plan",
         "evaluate",
         "generate",
+        "report",
     }
     assert dir(ramlet) == sorted(ramlet.__all__)
 

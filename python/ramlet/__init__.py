@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ramlet.loading.stream_loader import StreamLoader
     from ramlet.optim.adamw8bit import AdamW8bit
     from ramlet.prepare_dataset import Prepared, prepare
+    from ramlet.reporting.entry import report
     from ramlet.tokenizer import Tokenizer
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
@@ -73,6 +74,7 @@ __all__ = [
     "generate",
     "plan",
     "prepare",
+    "report",
     "train",
 ]
 
@@ -90,6 +92,7 @@ _HOME = {
     "evaluate": "ramlet.training.evaluate_run",
     "generate": "ramlet.generation.entry",
     "plan": "ramlet.training.plan",
+    "report": "ramlet.reporting.entry",
     "train": "ramlet.training.entry",
 }
 

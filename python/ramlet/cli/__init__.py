@@ -38,6 +38,7 @@ COMMANDS = {
     "eval": "ramlet.cli.eval",
     "generate": "ramlet.cli.generate",
     "export": "ramlet.cli.export",
+    "report": "ramlet.cli.report",
 }
 """By name; the order is that of the help."""
 

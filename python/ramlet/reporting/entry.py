@@ -1,0 +1,53 @@
+"""`ramlet.report`: one page from the folders that the stages wrote.
+
+    ramlet.report("my-run")                              # my-run/report.html
+    ramlet.report(["my-run", "my-dataset"], "page.html")
+
+Asks for no torch. What is held: the manifest of one dataset at a time and the curves, whatever the run's length.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ramlet.atomic_files import replacing
+from ramlet.budget import Budget
+from ramlet.errors import SettingsError
+from ramlet.reporting.found import Progress
+from ramlet.reporting.page import page
+from ramlet.reporting.story import Story, Teller
+
+__all__ = ["report", "write_report"]
+
+NAME = "report.html"
+
+
+def report(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
+) -> Path:
+    """Writes the page about runs, datasets or tokenizers: into `out`, or as report.html into the first of them."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    return write_report(given, out)[0]
+
+
+def write_report(
+    paths: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    budget: Budget | None = None,
+) -> tuple[Path, list[Story]]:
+    """The same, with what is told in it."""
+    stories = Teller(progress, budget).tell(paths)
+    target = Path(out) if out is not None else Path(paths[0]) / NAME
+    if target.is_dir():
+        raise SettingsError(f"{target} is a folder: name a file for the page, as in --out {target / NAME}")
+    try:
+        with replacing(target) as file:
+            file.write(page(stories))
+    except OSError as error:
+        if isinstance(error, SettingsError) or error.strerror is None:
+            raise
+        raise SettingsError(f"cannot write {target}: {error.strerror}; name another place with --out FILE") from None
+    return target, stories

@@ -1,0 +1,122 @@
+"""Text and figures for the page: everything that comes from a file is escaped here, and numbers look alike.
+
+escape("</script>\\x00")       '&lt;/script&gt;␀'
+number(1234.5), short(1.2e6)  '1,234.5', '1.2M'
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ramlet.budget import format_bytes
+
+__all__ = ["answer", "duration", "escape", "figures", "moment", "number", "share", "short", "size", "table"]
+
+# Control characters as the pictures of them: a browser would drop or obey them. Tab and newline stay.
+_PICTURES = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421}
+# C1 controls and what turns the direction of a line around, which could make a text show what it does not say.
+_PICTURES |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFFFE, 0xFFFF), 0xFFFD)
+
+
+def escape(value: object) -> str:
+    """Any text, as it may stand in an element or an attribute; half a surrogate pair becomes a question mark."""
+    text = str(value).translate(_PICTURES).encode("utf-8", "replace").decode("utf-8")
+    return html.escape(text)
+
+
+def number(value: float, digits: int = 1) -> str:
+    """
+    >>> number(303_760), number(5.4321, 3), number(1234.56), number(0.000147, 3)
+    ('303,760', '5.432', '1,234.6', '0.000147')
+    """
+    if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
+        return f"{int(value):,}"
+    if abs(value) < 10**-digits or abs(value) >= 1e15:
+        return f"{value:.3g}"
+    return f"{value:,.{digits}f}"
+
+
+def short(value: float) -> str:
+    """
+    >>> short(303_760), short(1_200_000_000), short(42), short(0.25)
+    ('304k', '1.2B', '42', '0.25')
+    """
+    for unit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def size(value: float) -> str:
+    """Bytes, with a space at which no line is broken."""
+    return format_bytes(value).replace(" ", "\u00a0")
+
+
+def share(part: float, whole: float) -> str:
+    """
+    >>> share(1, 3), share(2, 168), share(1, 100_000), share(5, 5)
+    ('33%', '1.2%', '<0.1%', '100%')
+    """
+    percent = 100 * part / whole if whole else 0.0
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.0f}%" if percent >= 9.95 or percent == 0 else f"{percent:.1f}%"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.046), duration(4.26), duration(75), duration(7260)
+    ('46 ms', '4.3 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def moment(path: Path) -> str | None:
+    """When a file was written, in local time."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
+    except OSError:
+        return None
+
+
+def answer(value: Any) -> str:
+    """A setting's value as a person reads it."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return number(value, 4)
+    return escape(value)
+
+
+def figures(rows: Iterable[tuple[str, str, str]]) -> str:
+    """Large figures side by side: the figure, what it is, and a word on it; all three are markup."""
+    cells = "".join(
+        f'<div class="figure"><dt>{name}</dt><dd>{value}<small>{more}</small></dd></div>' for name, value, more in rows
+    )
+    return f'<dl class="figures">{cells}</dl>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), caption: str = "") -> str:
+    """Cells are markup; columns in `numbers` are aligned on the right."""
+
+    def cells(row: Sequence[str], tag: str) -> str:
+        return "".join(f"<{tag}{' class=n' if at in numbers else ''}>{cell}</{tag}>" for at, cell in enumerate(row))
+
+    top = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if any(head) else ""
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    told = f"<caption>{caption}</caption>" if caption else ""
+    return f'<div class="table"><table>{told}{top}<tbody>{body}</tbody></table></div>'

@@ -1,0 +1,111 @@
+"""The commands that a story stands for, made from the settings that were written down.
+
+    commands(story)     ['ramlet prepare INPUT... --tokenizer tok --out data', 'ramlet train --data data ...']
+
+Only what differs from the defaults is said. What no stage notes stands as a word in capitals: the inputs, of which
+datasets and tokenizers keep a fingerprint alone, and the folders of further sets to evaluate on.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from ramlet.reporting.found import DatasetFound, Run, TokenizerFound, figure, look
+from ramlet.reporting.story import Story
+
+__all__ = ["commands"]
+
+INPUT = "INPUT..."
+
+
+def commands(story: Story) -> list[str]:
+    """In the order in which they are to be given."""
+    told = [_tokenizer(each) for each in story.tokenizers]
+    told += [_prepare(each) for each in story.datasets]
+    if story.run is not None:
+        told.append(_train(story.run))
+    return told
+
+
+def _tokenizer(found: TokenizerFound) -> str:
+    from ramlet.train_settings import TrainSettings
+
+    names = {"documents": "docs", "kind": "type", "special_tokens": "special-token"}
+    given = _flags(TrainSettings, look(found.statistics, "settings"), names)
+    return _joined("ramlet tokenizer train", INPUT, *given, *_memory(found.statistics), "--out", _quoted(found.path))
+
+
+def _prepare(found: DatasetFound) -> str:
+    from ramlet.prepare_settings import PrepareSettings
+
+    names = {"documents": "docs", "format": "input-format", "output_format": "format"}
+    runs = found.manifest.runs
+    given = _flags(PrepareSettings, look(runs[-1], "settings") if runs else None, names)
+    if len(runs) > 1:
+        given.append("--append")
+    return _joined("ramlet prepare", INPUT, *given, *_memory(found.statistics), "--out", _quoted(found.path))
+
+
+def _train(run: Run) -> str:
+    from ramlet.training.settings import RunSettings
+
+    data = []
+    named = look(run.settings, "data")
+    mixed = isinstance(named, list) and len(named) > 1
+    for each in named if isinstance(named, list) else []:
+        if isinstance(each, dict) and "stream" in each:
+            data += ["--stream", _quoted(each["stream"])]
+        elif isinstance(each, dict):
+            weight = f"={each.get('weight'):g}" if mixed and figure(each, "weight") is not None else ""
+            data += ["--data", _quoted(f"{each.get('path')}{weight}")]
+    if "--stream" in data:
+        data += ["--tokenizer", "TOKENIZER"]
+    given = _flags(RunSettings, look(run.settings, "all_settings"), {})
+    evals = [f"--eval {_quoted(name)}=DIR" for name in run.metrics.losses if not name.startswith("val")]
+    budget = figure(run.settings, "plan", "budget")
+    memory = [] if budget is None else ["--memory", _size(budget)]
+    return _joined("ramlet train", *data, *given, *evals, *memory, "--out", _quoted(run.path))
+
+
+def _flags(settings: Any, given: Any, names: Mapping[str, str]) -> list[str]:
+    """What was said otherwise than the defaults of this class of settings."""
+    found: list[str] = []
+    for each in fields(settings):
+        if not isinstance(given, dict) or each.name not in given:
+            continue
+        value = given[each.name]
+        default = None if each.default is MISSING else each.default
+        if value == default or (isinstance(value, list) and tuple(value) == default):
+            continue
+        flag = f"--{names.get(each.name, each.name).replace('_', '-')}"
+        if each.name == "tied":
+            found.append("--untied")
+        elif isinstance(value, bool):
+            found.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, list):
+            for one in value:
+                found += [flag, _quoted(one)]
+        else:
+            found += [flag, _quoted(value)]
+    return found
+
+
+def _memory(statistics: Any) -> list[str]:
+    budget = figure(statistics, "memory", "budget")
+    return [] if budget is None else ["--memory", _size(budget)]
+
+
+def _size(budget: float) -> str:
+    whole, rest = divmod(int(budget), 1_000_000)
+    return f"{whole + bool(rest)}MB"
+
+
+def _quoted(value: Any) -> str:
+    return shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _joined(*words: str) -> str:
+    return " ".join(words)
