@@ -66,6 +66,7 @@ def train_to_folder(
         work_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"cannot write into {out}: {error.strerror}") from None
+    meter.stage("counting")
     model, statistics = learn(
         corpus, settings, meter=meter, work_dir=_spill(out, spill_dir), threads=threads, progress=progress
     )
@@ -106,7 +107,7 @@ def _refuse_others(out: Path) -> None:
         raise SettingsError(f"{out} is a file: name a folder to write the tokenizer into")
     names = {entry for entry in os.listdir(out) if not is_temporary(entry)}
     unfinished = ".work" in names
-    names.discard(".work")
+    names -= {".work", "report.html"}
     if unfinished and names <= {"tokenizer.json"}:
         return
     if names == {"tokenizer.json", "stats.json"}:

@@ -3,7 +3,7 @@
     commands(story)     ['ramlet prepare INPUT... --tokenizer tok --out data', 'ramlet train --data data ...']
 
 Only what differs from the defaults is said. What no stage notes stands as a word in capitals: the inputs, of which
-datasets and tokenizers keep a fingerprint alone, and the folders of further sets to evaluate on.
+datasets and tokenizers keep a fingerprint alone, and a stream's tokenizer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def _train(run: Run) -> str:
     if "--stream" in data:
         data += ["--tokenizer", "TOKENIZER"]
     given = _flags(RunSettings, look(run.settings, "all_settings"), {})
-    evals = [f"--eval {_quoted(name)}=DIR" for name in run.metrics.losses if not name.startswith("val")]
+    folders = look(run.settings, "evals")
+    evals = [f"--eval {_quoted(f'{name}={path}')}" for name, path in (folders or {}).items()]
     budget = figure(run.settings, "plan", "budget")
     memory = [] if budget is None else ["--memory", _size(budget)]
     return _joined("ramlet train", *data, *given, *evals, *memory, "--out", _quoted(run.path))

@@ -30,7 +30,7 @@ SETTINGS = "settings.yaml"
 STATISTICS = "stats.json"
 _BEFORE = {".lock", "data", "stream"}
 """What may be there before a run has begun: text that was prepared for it, a stream's tokenizer."""
-_WRITTEN = ("stats.json", "model.safetensors", "metrics.jsonl", "config.json")
+_WRITTEN = ("stats.json", "model.safetensors", "metrics.jsonl", "config.json", "report.html", "measures.json")
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule")
 """What `--resume` may change: a run that goes on for longer than was planned."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ramlet import __version__
 from ramlet.budget import Budget, Meter
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.files import load_weights, save_description
@@ -158,7 +159,9 @@ def _train(
             trainee.model.weights.refresh()
     if ranks.first:
         feed.settle()
-        folder.note({**described, "job": job.described(), "plan": plan.to_dict(), "all_settings": asdict(settings)})
+        made_by = {"ramlet": __version__, "torch": str(torch.__version__)}
+        noted_now = {"job": job.described(), "plan": plan.to_dict(), "all_settings": asdict(settings)}
+        folder.note({**described, **noted_now, "evals": evals, **made_by})
         stored = DTYPES[plan.choice.weights]
         save_description(job.shape, folder.path, tokenizer_file=feed.tokenizer_file, end_id=feed.end_id, dtype=stored)
     trainee.capture(
