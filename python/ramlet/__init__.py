@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         DiskFull,
         Interrupted,
         ModelError,
+        PipelineError,
         RamletError,
         SettingsError,
         SourceChanged,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
     from ramlet.optim.adamw8bit import AdamW8bit
+    from ramlet.pipeline.run import run_pipeline
     from ramlet.prepare_dataset import Prepared, prepare
     from ramlet.tokenizer import Tokenizer
     from ramlet.training.entry import train
@@ -58,6 +60,7 @@ __all__ = [
     "Loader",
     "Meter",
     "ModelError",
+    "PipelineError",
     "Prepared",
     "RamletError",
     "SettingsError",
@@ -73,6 +76,7 @@ __all__ = [
     "generate",
     "plan",
     "prepare",
+    "run_pipeline",
     "train",
 ]
 
@@ -84,6 +88,7 @@ _HOME = {
     "Meter": "ramlet.budget",
     "Prepared": "ramlet.prepare_dataset",
     "prepare": "ramlet.prepare_dataset",
+    "run_pipeline": "ramlet.pipeline.run",
     "StreamLoader": "ramlet.loading.stream_loader",
     "Tokenizer": "ramlet.tokenizer",
     "TrainResult": "ramlet.training.start",

@@ -230,53 +230,6 @@ class ConfigReader(NodeReader):
         return inputs
 
 
-_NEVER_NONE
-        converted = None if unset else self.converted(key, value, convert)
-        if key == "no_dedup":
-            if not converted:
-                return
-            converted = "none"
-        elif key in ("no_normalize", "no_filter"):
-            converted = not converted
-        elif key == "format" and converted in ("shards", "npy"):
-            setting = "output_format"  # --format of the command is both, and no word means two things
-        try:
-            check_option(setting, converted)
-        except SettingsError as error:
-            raise self.fault(value, str(error).replace(setting, key, 1)) from None
-        self._put(setting, key, node, converted)
-
-    def _put(self, what: str, key: str, node: yaml.Node, value: Any) -> None:
-        self.once(what, key, node)
-        self.found[what] = value
-
-    def _datasets(self, node: yaml.Node) -> list[Input]:
-        import yaml
-
-        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        inputs = []
-        for item in items:
-            if isinstance(item, yaml.ScalarNode):
-                inputs.append(Input(self._own("datasets", item, word)))
-                continue
-            if not isinstance(item, yaml.MappingNode):
-                raise self.fault(item, "datasets is a list of {path, split, text_column}")
-            given: dict[str, str] = {}
-            for key, value in item.value:
-                key_name = self.key(key, list(_DATASET_KEYS))
-                part = _DATASET_KEYS[key_name]
-                if part in given:
-                    raise self.fault(key, f"{key_name!r} is given twice for this dataset: leave one out")
-                if part == "path" or self.plain(value) is not None:
-                    given[part] = self._own(key_name, value, word)
-            if "path" not in given:
-                raise self.fault(item, "a dataset without a path: give a file, a folder or a name on the hub")
-            inputs.append(Input(**given))
-        if not inputs:
-            raise self.fault(node, "datasets is empty: list at least one {path, split, text_column}")
-        return inputs
-
-
 _NEVER_NONE = frozenset(each.name for each in fields(PrepareSettings) if each.default is not None)
 
 

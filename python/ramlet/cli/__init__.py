@@ -29,6 +29,8 @@ from ramlet.errors import Interrupted, RamletError
 __all__ = ["main", "run"]
 
 COMMANDS = {
+    "init": "ramlet.cli.init",
+    "run": "ramlet.cli.run",
     "tokenizer": "ramlet.cli.tokenizer",
     "prepare": "ramlet.cli.prepare",
     "data": "ramlet.cli.data",

@@ -21,7 +21,7 @@ data is the end.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ramlet.config_file import OPTIONS, ConfigReader
@@ -81,6 +81,12 @@ class Pipeline:
 
     report: bool = True
     notes: tuple[str, ...] = ()
+
+    @property
+    def prepared_length(self) -> int | None:
+        """Of the sequences that the data is packed in."""
+        packed: int | None = self.prepared.settings.pack if self.prepared is not None else None
+        return packed
 
 
 def load(path: str | os.PathLike[str]) -> Pipeline:
@@ -388,8 +394,3 @@ class _Reader(NodeReader):
                 "`ramlet plan` proposes one"
             ) from None
         return Section(dict(found), settings)
-
-
-def without_columns(text: tuple[Input, ...], column: str) -> tuple[Input, ...]:
-    """The inputs, without the column that all are read with."""
-    return tuple(replace(each, text_field=None) if each.text_field == column else each for each in text)
