@@ -127,11 +127,11 @@ class _Reader(NodeReader):
         self.learning = SettingsReader(name, TrainSettings, TOKENIZER_ALSO)
         self.preparing = ConfigReader(name)
         self.running = SettingsReader(name, RunSettings, RUN_ALSO, RUN_SWITCHES)
-        training = [key for key in self.running.keys() if self.running.field(key) not in MODEL]
+        training = [key for key in self.running.options if self.running.field(key) not in MODEL]
         self.keys = {
-            "tokenizer": (*self.learning.keys(), *_TOKENIZER_OWN),
+            "tokenizer": (*self.learning.options, *_TOKENIZER_OWN),
             "data": _DATA,
-            "model": tuple(key for key in self.running.keys() if self.running.field(key) in MODEL),
+            "model": tuple(key for key in self.running.options if self.running.field(key) in MODEL),
             "training": (*training, *_TRAINING_OWN, *krill.TRAINING, *krill.NOTED, "output_dir"),
             "preprocess": krill.PREPROCESS,
         }
@@ -254,7 +254,7 @@ class _Reader(NodeReader):
                 self.own["evals"] = self._evals(each)
             elif key == "host_memory":
                 self._own(key, node, each)
-            elif key in self.running.keys() and key != "optimizer":
+            elif key in self.running.options and key != "optimizer":
                 self.running.take(key, node, each)
             else:
                 self._krill_training(key, node, each)
@@ -268,7 +268,9 @@ class _Reader(NodeReader):
         else:
             items = value.value if isinstance(value, yaml.SequenceNode) else [value]
             words = [self.converted("eval", each, word) for each in items]
-            pairs = [(each.split("=", 1)[0], each.split("=", 1)[1]) if "=" in each else ("general", each) for each in words]
+            pairs = [
+                (each.split("=", 1)[0], each.split("=", 1)[1]) if "=" in each else ("general", each) for each in words
+            ]
         named: dict[str, str] = {}
         for name, path in pairs:
             if not name or not path or name in named or "=" in name:

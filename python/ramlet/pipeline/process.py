@@ -123,8 +123,8 @@ def _stops() -> Iterator[_Stops]:
     try:
         yield stops
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for changed, previous in before.items():
+            signal.signal(changed, previous)
 
 
 def _end_with_the_other() -> None:

@@ -60,9 +60,10 @@ class Record:
         return self
 
     def _hold(self) -> None:
+        """Keeps another `ramlet run` out, which might move aside what this one writes."""
         try:
             os.makedirs(self._work, exist_ok=True)
-            self._lock = open(os.path.join(self._work, ".pipeline.lock"), "wb")  # held until the block ends
+            self._lock = open(os.path.join(self._work, ".pipeline.lock"), "wb")  # noqa: SIM115 - held until the block ends
         except OSError as error:
             raise SettingsError(f"cannot write into {self._work}: {error.strerror}") from None
         try:

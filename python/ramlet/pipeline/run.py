@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,23 +137,19 @@ class _Run:
         for line in self.pipeline.notes:
             self.listener.noted(line)
         found: list[str] = []
-        with closing(stages(self.pipeline)) as asked:
-            for stage in asked:
-                found.append(stage.name)
-                verdict = judge(stage, self.record.of(stage.name), forced=stage.name in forced)
-                if only is not None and stage.name != only:
-                    if only in found:
-                        break
-                    if verdict.runs:
-                        raise SettingsError(
-                            f"{stage.name} comes before {only} and is due ({verdict.why}): leave --only out"
-                        )
-                    continue
+        for stage in stages(self.pipeline):
+            if only is not None and only in found:
+                break
+            found.append(stage.name)
+            verdict = judge(stage, self.record.of(stage.name), forced=stage.name in forced)
+            if only is None or stage.name == only:
                 yield self._stage(stage, verdict, dry_run)
+            elif verdict.runs:
+                raise SettingsError(f"{stage.name} comes before {only} and is due ({verdict.why}): leave --only out")
         for name in [*forced, *([only] if only is not None else [])]:
             if name not in found:
                 raise SettingsError(f"{self.pipeline.path} has no {name}: it asks for {', '.join(found)}")
-        if self.pipeline.report and "report" not in found:
+        if self.pipeline.report and only is None and "report" not in found:
             self.listener.noted("no report is written: this ramlet has none")
 
     def _stage(self, stage: Stage, verdict: Verdict, dry_run: bool) -> StageResult:
@@ -198,9 +193,11 @@ class _Run:
             raise Interrupted
         return figures
 
-    def _memory(self, stage: Stage) -> int:
-        # On a GPU the budget is that of the device, of which this process has nothing.
-        return self.budget.total if stage.on_gpu else self._left(self.budget)
+    def _memory(self, stage: Stage) -> str | int:
+        # Of a GPU: a part of what is free is one of the device's memory, which only the stage knows.
+        if stage.on_gpu and (self.written is None or str(self.written).strip().endswith(("%", "auto"))):
+            return self.written or "auto"
+        return self._left(self.budget)
 
     def _host_memory(self, stage: Stage) -> str | None:
         return None if stage.host_memory is None else str(self._left(Budget.parse(stage.host_memory)))

@@ -84,7 +84,8 @@ class SettingsReader(NodeReader):
         self._switches = switches or {}
         self.found: dict[str, Any] = {}
 
-    def keys(self) -> list[str]:
+    @property
+    def options(self) -> list[str]:
         return [*self._types, *self._also, *self._switches]
 
     def field(self, key: str) -> str:

@@ -59,7 +59,7 @@ class Stage:
     threaded: bool = True
     host_memory: str | int | None = None
     on_gpu: bool = False
-    """Its memory is that of the device."""
+    """Its memory may be that of a device."""
 
     @property
     def fingerprint(self) -> str:
@@ -265,7 +265,7 @@ def _training(pipeline: Pipeline, section: Section, data: Stage | None) -> Stage
         reads,
         tuple(words),
         host_memory=pipeline.host_memory,
-        on_gpu=pipeline.host_memory is not None or section.settings.device == "cuda",
+        on_gpu=section.settings.device != "cpu" and os.path.exists("/dev/nvidiactl"),
     )
 
 
