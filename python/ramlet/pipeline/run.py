@@ -24,7 +24,7 @@ from ramlet.pipeline.file import Pipeline, load
 from ramlet.pipeline.judging import Verdict, judge
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.record import Record
-from ramlet.pipeline.stages import NAMES, Stage, fetched, fetched_to, refuse_early, shown, stages
+from ramlet.pipeline.stages import NAMES, Stage, fetched, fetched_to, names_of, refuse_early, shown, stages
 
 __all__ = ["PipelineListener", "PipelineResult", "StageResult", "run_pipeline"]
 
@@ -94,8 +94,11 @@ def run_pipeline(
     """
     pipeline = load(path)
     forced = [force] if isinstance(force, str) else list(force)
+    asked = names_of(pipeline)
     for name in [*forced, *([only] if only is not None else [])]:
-        _check_name(name)
+        _check_name(name, asked, pipeline.path)
+        if only not in (None, name):
+            raise SettingsError(f"--only {only} leaves out {name}, which --force asks for: leave one of the two out")
     given = memory if memory is not None else pipeline.memory
     budget = Budget.parse(given)
     refuse_early(pipeline)
@@ -106,13 +109,16 @@ def run_pipeline(
     return PipelineResult(pipeline.work, made, meter.peak, budget.total)
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, asked: list[str], path: str) -> None:
     import difflib
 
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(NAMES)}"
-        raise SettingsError(f"there is no stage {name!r}: {hint}")
+    if name in asked:
+        return
+    if name in NAMES:
+        raise SettingsError(f"{path} asks for no {name}: its stages are {', '.join(asked)}")
+    near = difflib.get_close_matches(name, asked, 1)
+    hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(asked)}"
+    raise SettingsError(f"there is no stage {name!r}: {hint}")
 
 
 class _Run:
@@ -136,20 +142,15 @@ class _Run:
     def all(self, only: str | None, forced: list[str], dry_run: bool) -> Iterator[StageResult]:
         for line in self.pipeline.notes:
             self.listener.noted(line)
-        found: list[str] = []
         for stage in stages(self.pipeline):
-            if only is not None and only in found:
-                break
-            found.append(stage.name)
             verdict = judge(stage, self.record.of(stage.name), forced=stage.name in forced)
             if only is None or stage.name == only:
                 yield self._stage(stage, verdict, dry_run)
+                if only is not None:
+                    return
             elif verdict.runs:
                 raise SettingsError(f"{stage.name} comes before {only} and is due ({verdict.why}): leave --only out")
-        for name in [*forced, *([only] if only is not None else [])]:
-            if name not in found:
-                raise SettingsError(f"{self.pipeline.path} has no {name}: it asks for {', '.join(found)}")
-        if self.pipeline.report and only is None and "report" not in found:
+        if self.pipeline.report and "report" not in names_of(self.pipeline):
             self.listener.noted("no report is written: this ramlet has none")
 
     def _stage(self, stage: Stage, verdict: Verdict, dry_run: bool) -> StageResult:

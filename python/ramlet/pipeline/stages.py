@@ -32,7 +32,7 @@ from ramlet.staging.shelf import key_of
 from ramlet.tokenizer_model import digest
 from ramlet.training.mix import parse_data
 
-__all__ = ["NAMES", "Stage", "fetched", "fetched_to", "refuse_early", "stages"]
+__all__ = ["NAMES", "Stage", "fetched", "fetched_to", "names_of", "refuse_early", "stages"]
 
 NAMES = ("text", "tokenizer", "data", "training", "report")
 
@@ -105,11 +105,23 @@ def stages(pipeline: Pipeline) -> Iterator[Stage]:
     if pipeline.trained is not None:
         last = _training(pipeline, pipeline.trained, data)
         yield last
-    if pipeline.report and last is not None and find_spec("ramlet.report") is not None:
+    if "report" in names_of(pipeline) and last is not None:
         page = os.path.join(work, "report.html")
         words = ("report", last.out, "--out", page)
         reads = {last.name: last.fingerprint}
         yield Stage("report", page, (page,), {}, reads, words, threaded=False)
+
+
+def names_of(pipeline: Pipeline) -> list[str]:
+    """The stages that there will be."""
+    there = {
+        "text": bool(_Text(pipeline).remote),
+        "tokenizer": pipeline.learned is not None,
+        "data": pipeline.prepared is not None,
+        "training": pipeline.trained is not None,
+        "report": pipeline.report and find_spec("ramlet.report") is not None,
+    }
+    return [name for name in NAMES if there[name]]
 
 
 def refuse_early(pipeline: Pipeline) -> None:
