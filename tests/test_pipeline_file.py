@@ -196,7 +196,10 @@ def test_values_that_look_like_flags() -> None:
         ("data: there\n", "line 1: a dataset that is there, and nothing to make of it"),
         ("text: a\nmodel: {seq_len: 5}\n", "line 2: how large is the model to be? Add `model: {params: 10M}`"),
         ("text: a\nmodel:\n  params: 1M\ntraining:\n  schedule: up\n", "line 5: schedule is one of cosine, linear"),
-        ("text: a\nmodel: {params: 1M}\ntraining: {max_steps: 2, epochs: 3}\n", "line 3: max_steps and epochs each say"),
+        (
+            "text: a\nmodel: {params: 1M}\ntraining: {max_steps: 2, epochs: 3}\n",
+            "line 3: max_steps and epochs each say",
+        ),
         ("text: a\nmodel: {params: 1M}\ntraining: {optimizer: sgd}\n", "line 3: optimizer is one of auto, adamw"),
         ("text: a\nmodel: {params: 1M}\ntraining: {eval: {a: 5}}\n", "line 3: eval is a string, not 5"),
         ("text: a\nmodel: {params: 1M}\ntraining: {eval: [b, c]}\n", "line 3: eval: give each set a name of its own"),
@@ -214,7 +217,25 @@ def test_mistakes_have_their_line(read: Any, text: str, sentence: str) -> None:
 WORDS = [
     *("text", "tokenizer", "data", "model", "training", "memory", "threads", "work", "report", "datasets", "train"),
     *("params", "vocab_size", "max_steps", "eval", "dedup", "config", "sequence_len", "optimizer", "path", "split"),
-    *("a", "10M", "2GB", "gpt2", "<<", "*x", "&x", "!!int", "!tag", "0x", "1e999", "-1", "null", "yes", ".nan", "'", '"'),
+    *(
+        "a",
+        "10M",
+        "2GB",
+        "gpt2",
+        "<<",
+        "*x",
+        "&x",
+        "!!int",
+        "!tag",
+        "0x",
+        "1e999",
+        "-1",
+        "null",
+        "yes",
+        ".nan",
+        "'",
+        '"',
+    ),
     *("\t", "  ", "\n", ": ", "- ", "[", "]", "{", "}", ",", "|", ">", "#", "%", "@", "\x00", "\ufeff", "é"),
 ]
 broken = st.lists(st.sampled_from(WORDS), max_size=30).map("".join) | st.binary(max_size=60)

@@ -28,6 +28,8 @@ import ramlet
 
 __all__ = ["Ended", "run_stage"]
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -46,6 +48,8 @@ def run_stage(words: list[str], *, captured: bool) -> Ended:
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
     sys.stdout.flush()
     with _stops() as stops:
+        # Until the stage can answer them; it would end with a traceback while it is being imported.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         process = subprocess.Popen(
             [sys.executable, "-m", "ramlet.pipeline.process", *words],
             stdin=subprocess.PIPE,
@@ -55,6 +59,7 @@ def run_stage(words: list[str], *, captured: bool) -> Ended:
             start_new_session=True,
         )
         stops.sent_to(process)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             output, errors = _waited_for(process)
         except BaseException:
@@ -91,8 +96,6 @@ class _Stops:
 
     def sent_to(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        if self.asked:
-            process.send_signal(signal.SIGINT)
 
     def heard(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
@@ -133,9 +136,17 @@ def _end_with_the_other() -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # what is on disk is whole at any moment
 
 
-if __name__ == "__main__":
+def _main() -> None:
     threading.Thread(target=_end_with_the_other, daemon=True).start()
     from ramlet.cli import run
 
     sys.argv[0] = "ramlet"
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    except KeyboardInterrupt:
+        sys.exit(130)
     run()
+
+
+if __name__ == "__main__":
+    _main()
