@@ -42,6 +42,8 @@ VOCABULARIES = ((1_000_000, 1000), (10_000_000, 2000), (50_000_000, 4000), (500_
 LARGEST_VOCABULARY = 32_000
 ASSUMED_FLOPS = 30e9
 """A processor, where torch is not there to measure it."""
+TOKENS_A_THREAD = 40_000
+"""A second, at most: what a step of the smallest models takes on a CPU besides its products."""
 BATCH = 32
 SHORT_TEXT = 40
 """Fewer documents than this, and a tenth of them for validation is a matter of luck."""
@@ -271,6 +273,8 @@ def _steps(params: int, tokens: int, vocab: int, seq_len: int, seconds: float, m
     """So many that the model has its tokens, the text is not read too often, and the time is kept."""
     flops = shape_for(params, vocab_size=vocab, context=seq_len).step_flops(BATCH * seq_len)
     a_step = _seconds(machine, flops)
+    if machine.device == "cpu":
+        a_step = max(a_step, BATCH * seq_len / (TOKENS_A_THREAD * machine.threads))
     wanted = params * TOKENS_A_PARAMETER
     if tokens:
         wanted = min(wanted, tokens * MOST_EPOCHS)
