@@ -38,8 +38,14 @@ FILE: dict[str, Any] = {
     "data": {"dedup": "none"},
     "model": {"params": "40k", "seq_len": 32},
     "training": {
-        **{"batch_size": 6, "max_steps": 6, "device": "cpu", "precision": "fp32", "eval_tokens": 500},
-        **{"log_every": 1, "sample_every": 0, "checkpoint_every": 2},
+        "batch_size": 6,
+        "max_steps": 6,
+        "device": "cpu",
+        "precision": "fp32",
+        "eval_tokens": 500,
+        "log_every": 1,
+        "sample_every": 0,
+        "checkpoint_every": 2,
     },
 }
 ALL = ["tokenizer", "data", "training"]
