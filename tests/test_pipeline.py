@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,12 +80,20 @@ def due(path: Path, **given: Any) -> list[str]:
     return [stage.name for stage in run_pipeline(path, dry_run=True, **given).stages if stage.what == "due"]
 
 
+@pytest.fixture(autouse=True)
+def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests, which others have filled, is no measure of the one that waits for stages."""
+    monkeypatch.setattr(spine, "resident_memory", lambda: 24_000_000)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A folder in which the pipeline was run, and what became of it."""
     folder = tmp_path_factory.mktemp("pipeline")
     text_in(folder)
-    return folder, run_pipeline(write(folder))
+    command = [sys.executable, "-m", "ramlet", "run", str(write(folder)), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return folder, json.loads(done.stdout)
 
 
 # -- what is made
@@ -94,23 +101,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 def test_from_text_to_a_model_within_one_budget(made: tuple[Path, Any]) -> None:
     folder, result = made
-    assert [(stage.name, stage.what) for stage in result.stages] == [(name, "made") for name in ALL]
-    figures = {stage.name: stage.figures for stage in result.stages}
+    assert [(stage["name"], stage["what"]) for stage in result["stages"]] == [(name, "made") for name in ALL]
+    figures = {stage["name"]: stage["figures"] for stage in result["stages"]}
     assert figures["tokenizer"]["tokenizer"]["vocab_size"] == 280
     assert figures["data"]["splits"]["train"]["tokens"] > 1000
     assert figures["training"]["steps"] == 6
     assert package.Dataset(folder / "model" / "dataset").tokenizer.vocab_size == 280
-    assert result.budget == 10**9
-    assert max(figures[name]["memory"]["peak"] for name in ALL) < result.peak < 10**9
+    assert result["memory"]["budget"] == 10**9
+    assert max(figures[name]["memory"]["peak"] for name in ALL) < result["memory"]["peak"] < 10**9
     # A stage has what this process leaves of the budget, a round number so that it is the same next time.
-    given = {figures[name]["memory"]["budget"] for name in ALL}
-    assert len(given) == 1
-    assert (10**9 - given.pop()) % spine.OWN_STEP == 0
+    own = {10**9 - figures[name]["memory"]["budget"] for name in ALL}
+    assert len(own) == 1
+    assert own.pop() in range(spine.OWN_STEP, 10**9, spine.OWN_STEP)
 
 
 def test_the_commands_are_what_a_user_would_type(made: tuple[Path, Any]) -> None:
     folder, result = made
-    commands = {stage.name: stage.command for stage in result.stages}
+    commands = {stage["name"]: stage["command"] for stage in result["stages"]}
     work = folder / "model"
     assert commands["tokenizer"] == (
         f"ramlet tokenizer train {folder}/corpus --out {work}/tokenizer --docs line --vocab-size 280 "
@@ -356,6 +363,8 @@ def begun(place: Path) -> Any:
     for process in processes:
         process.kill()
         process.communicate()
+    for number in running(place):
+        os.kill(number, signal.SIGKILL)
 
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
@@ -407,12 +416,21 @@ def test_killed_within_training(place: Path, begun: Any) -> None:
     assert not running(place)
 
 
-def test_a_signal_while_a_stage_is_being_loaded() -> None:
-    """It waits until the stage can answer it."""
-    timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+@pytest.mark.parametrize("before", [True, False])
+def test_a_signal_while_a_stage_is_being_loaded(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """It waits until the stage can answer it, also one that came before there was a stage."""
+    real = subprocess.Popen
+
+    def interrupted(*words: Any, **options: Any) -> Any:
+        if before:
+            os.kill(os.getpid(), signal.SIGINT)
+        process = real(*words, **options)
+        if not before:
+            os.kill(os.getpid(), signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
     ended = run_stage(["--help"], captured=True)
-    timer.join()
     assert (ended.code, ended.asked_to_stop) == (130, True)
     assert "Traceback" not in ended.errors
 
@@ -483,6 +501,25 @@ def test_a_stage_that_fails_is_told_once(place: Path) -> None:
         assert done.stderr.count("error: ") == 1
         assert said in done.stderr
         assert done.stdout == ""
+
+
+def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Or a budget that a stage asks for would be too small again."""
+    path = write(place, memory="120MB")
+    with pytest.raises(PipelineError, match=r"^training: needs at least .*; and 32.0 MB for the process that waits$"):
+        run_pipeline(path)
+    run_pipeline(
+        write(place, memory="120MB", model=None, training=None), listener=(heard := Heard()), force="tokenizer"
+    )
+    assert heard.notes[1] == "memory: 32.0 MB of 120 MB for the process that waits, 88.0 MB for a stage"
+
+
+class Heard(spine.PipelineListener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def noted(self, line: str) -> None:
+        self.notes.append(line)
 
 
 def test_json_says_what_was_done(made: tuple[Path, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,8 @@ class _Stops:
 
     def sent_to(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        if self.asked:  # before there was anyone to tell
+            process.send_signal(signal.SIGINT)
 
     def heard(self, number: int, frame: FrameType | None) -> None:
         self.asked = True

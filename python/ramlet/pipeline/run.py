@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ramlet.budget import Budget, Meter
+from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.memory import resident_memory
 from ramlet.pipeline.file import Pipeline, load
@@ -138,6 +138,7 @@ class _Run:
         """The budget, as a user wrote it."""
         self.threads = threads
         self.listener = listener
+        self._told = False
 
     def all(self, only: str | None, forced: list[str], dry_run: bool) -> Iterator[StageResult]:
         for line in self.pipeline.notes:
@@ -180,11 +181,12 @@ class _Run:
 
     def _made(self, stage: Stage, more: list[str]) -> dict[str, Any]:
         captured = not self.listener.shows_stages
+        self._tell_memory()
         words = stage.command(self._memory(stage), self.threads, *more, host=self._host_memory(stage))
         words += ["--json", "--quiet"] if captured else ["--quiet"] if self.listener.quiet else []
         ended = run_stage(words, captured=captured)
         if ended.code != 0:
-            raise _failure(stage, ended, told=not captured)
+            raise _failure(stage, ended, self._own(), told=not captured)
         if not stage.finished:
             raise PipelineError(f"{stage.name} ended without {stage.done[0]}: run the same command again")
         figures = _figures(ended.output)
@@ -203,8 +205,19 @@ class _Run:
     def _host_memory(self, stage: Stage) -> str | None:
         return None if stage.host_memory is None else str(self._left(Budget.parse(stage.host_memory)))
 
+    def _tell_memory(self) -> None:
+        """Once: a stage speaks of the budget that it has."""
+        if not self._told:
+            self._told = True
+            own, left = format_bytes(self._own()), format_bytes(self._left(self.budget))
+            self.listener.noted(f"memory: {own} of {self.budget} for the process that waits, {left} for a stage")
+
+    @staticmethod
+    def _own() -> int:
+        return -(-(resident_memory() + OWN_GROWTH) // OWN_STEP) * OWN_STEP
+
     def _left(self, budget: Budget) -> int:
-        own = -(-(resident_memory() + OWN_GROWTH) // OWN_STEP) * OWN_STEP
+        own = self._own()
         budget.require(2 * own, "this process, which waits for the stages, and as much for a stage")
         return budget.total - own
 
@@ -226,11 +239,13 @@ class _Run:
         return {}
 
 
-def _failure(stage: Stage, ended: Ended, *, told: bool) -> Exception:
+def _failure(stage: Stage, ended: Ended, own: int, *, told: bool) -> Exception:
     lines = [line for line in ended.errors.splitlines() if line.strip()]
     if ended.asked_to_stop and not told:
         return Interrupted(lines[-1] if lines and "interrupted" in lines[-1] else "")
     sentence = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    if sentence.startswith("needs at least"):
+        sentence += f"; and {format_bytes(own)} for the process that waits"
     if ended.code < 0 and not ended.asked_to_stop:
         sentence = (
             f"it was ended from outside (signal {-ended.code}; 9 is often the system that is out of memory): "
