@@ -19,6 +19,7 @@ TREE = {
     "DatasetError": (errors.RamletError, ValueError),
     "ModelError": (errors.RamletError, ValueError),
     "TrainingStopped": (errors.RamletError,),
+    "PipelineError": (errors.RamletError,),
     "DiskFull": (errors.RamletError, OSError),
     "Interrupted": (errors.RamletError,),
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         DiskFull,
         Interrupted,
         ModelError,
+        PipelineError,
         RamletError,
         SettingsError,
         SourceChanged,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
     from ramlet.optim.adamw8bit import AdamW8bit
+    from ramlet.pipeline.run import run_pipeline
     from ramlet.prepare_dataset import Prepared, prepare
     from ramlet.reporting.entry import report
     from ramlet.tokenizer import Tokenizer
@@ -59,6 +61,7 @@ __all__ = [
     "Loader",
     "Meter",
     "ModelError",
+    "PipelineError",
     "Prepared",
     "RamletError",
     "SettingsError",
@@ -75,6 +78,7 @@ __all__ = [
     "plan",
     "prepare",
     "report",
+    "run_pipeline",
     "train",
 ]
 
@@ -86,6 +90,7 @@ _HOME = {
     "Meter": "ramlet.budget",
     "Prepared": "ramlet.prepare_dataset",
     "prepare": "ramlet.prepare_dataset",
+    "run_pipeline": "ramlet.pipeline.run",
     "StreamLoader": "ramlet.loading.stream_loader",
     "Tokenizer": "ramlet.tokenizer",
     "TrainResult": "ramlet.training.start",

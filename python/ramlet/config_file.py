@@ -20,10 +20,10 @@ from the folder of the file. Only plain YAML is read: a tag cannot make it run a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from ramlet.config_nodes import Convert, NodeReader, compose
 from ramlet.config_values import count, list_of_words, real_number, share_of_memory, size, switch, word
 from ramlet.errors import SettingsError
 from ramlet.prepare_settings import PrepareSettings, check_option
@@ -32,10 +32,7 @@ from ramlet.staging import Input
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["Config", "load"]
-
-LARGEST_FILE = 1 << 20
-"""A config of more than a megabyte is a data file named by mistake."""
+__all__ = ["OPTIONS", "Config", "ConfigReader", "known_keys", "load"]
 
 
 @dataclass(frozen=True)
@@ -70,39 +67,13 @@ class Config:
 def load(path: str | os.PathLike[str]) -> Config:
     """Reads and checks the file; a mistake is a SettingsError with its line."""
     name = os.fspath(path)
-    reader = _Reader(name)
-    root = _compose(name)
+    reader = ConfigReader(name)
+    root = compose(name)
     if root is not None:
-        reader.read(root)
+        for key, value in reader.pairs(root):
+            reader.take(reader.key(key, known_keys()), key, value)
     return reader.config()
 
-
-def _compose(name: str) -> yaml.Node | None:
-    """The file as nodes, which know their lines; nothing is made of them but strings, numbers, lists."""
-    import yaml
-
-    try:
-        with open(name, "rb") as file:
-            text = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise SettingsError(f"cannot read {name}: {error.strerror}") from None
-    if len(text) > LARGEST_FILE:
-        raise SettingsError(f"{name} is larger than a config can be: give data as inputs, not as the config")
-    try:
-        # The C parser, where there is one, words its errors differently; a config is short.
-        return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{name}, line {mark.line + 1}" if mark else name
-        raise SettingsError(f"{where}: not valid YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, UnicodeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise SettingsError(f"cannot read {name} as YAML ({reason}): is it a text file in UTF-8?") from None
-    except RecursionError:
-        raise SettingsError(f"cannot read {name} as YAML: its lists are nested too deep") from None
-
-
-Convert = Callable[[Any], Any]
 
 _AS: dict[str, Convert] = {
     **dict.fromkeys(("min_chars", "max_chars", "min_line_chars", "max_line_chars", "min_tokens"), count),
@@ -158,24 +129,13 @@ _DATASET_KEYS = {
 }
 
 
-class _Reader:
+class ConfigReader(NodeReader):
+    """Takes keys one by one, from wherever in a file they stand."""
+
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.notes: list[str] = []
         self.found: dict[str, Any] = {}
-        self.written: dict[str, tuple[str, int]] = {}
-        """The key and the line by which a thing was said, to tell when it is said twice."""
-
-    def fault(self, node: yaml.Node, sentence: str) -> SettingsError:
-        return SettingsError(f"{self.name}, line {node.start_mark.line + 1}: {sentence}")
-
-    def read(self, root: yaml.Node) -> None:
-        import yaml
-
-        if not isinstance(root, yaml.MappingNode):
-            raise self.fault(root, "the file is a list or a single value: write it as KEY: VALUE lines")
-        for key, value in root.value:
-            self._take(self._key(key, _known_keys()), key, value)
 
     def config(self) -> Config:
         found = dict(self.found)
@@ -190,36 +150,19 @@ class _Reader:
             path=self.name, inputs=inputs, settings=found, shard_bytes=shard_bytes, notes=tuple(self.notes), **own
         )
 
-    def _key(self, node: yaml.Node, known: list[str]) -> str:
-        """The key as it is listed, or the nearest one named."""
-        import difflib
-
-        import yaml
-
-        if not isinstance(node, yaml.ScalarNode):
-            raise self.fault(node, "a key is one word, not a list")
-        if node.value == "<<":
-            raise self.fault(node, "merging with << is not supported: write the keys out")
-        key = str(node.value).replace("-", "_")
-        if key in known:
-            return key
-        near = difflib.get_close_matches(key, known, 1)
-        hint = f": did you mean {near[0]!r}?" if near else f": the keys are {', '.join(known)}"
-        raise self.fault(node, f"no key {node.value!r}{hint}")
-
-    def _take(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
+    def take(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
         if key in _OTHER_STAGES:
-            self._once(key, key, node)
+            self.once(key, key, node)
             self.notes.append(f"{key} is for another stage: prepare leaves it alone")
         elif key in _BUDGET_DECIDES:
-            self._once(key, key, node)
-            self._converted(key, value, _BUDGET_DECIDES[key])
+            self.once(key, key, node)
+            self.converted(key, value, _BUDGET_DECIDES[key])
             self.notes.append(f"{key} decides nothing here: the memory budget does (--memory)")
         elif key == "datasets":
-            self._put("inputs", key, node, self._datasets(value))
+            self._put("inputs", key, node, self.listed(key, value))
         elif key == "preprocess_save_shard_size":
-            self._once("tokens_per_shard", key, node)
-            self.found["shard_bytes"] = self._converted(key, value, size)
+            self.once("tokens_per_shard", key, node)
+            self.found["shard_bytes"] = self.converted(key, value, size)
             if self.found["shard_bytes"] < 1:
                 raise self.fault(value, f"{key} is a size of at least 1 byte, not 0")
         elif key in _OWN or _KRILL.get(key, ("",))[0] in _OWN:
@@ -230,7 +173,7 @@ class _Reader:
 
     def _own(self, key: str, node: yaml.Node, convert: Convert) -> Any:
         """A value that is no setting of the result."""
-        value = self._converted(key, node, convert)
+        value = self.converted(key, node, convert)
         if key == "threads" and value < 1:
             raise self.fault(node, f"threads is a whole number of at least 1, not {value}")
         if value == "":
@@ -239,8 +182,8 @@ class _Reader:
 
     def _setting(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
         setting, convert = _KRILL.get(key) or _ALSO.get(key) or (key, _AS[key])
-        unset = self._plain(value) is None and setting not in _NEVER_NONE
-        converted = None if unset else self._converted(key, value, convert)
+        unset = self.plain(value) is None and setting not in _NEVER_NONE
+        converted = None if unset else self.converted(key, value, convert)
         if key == "no_dedup":
             if not converted:
                 return
@@ -255,69 +198,44 @@ class _Reader:
             raise self.fault(value, str(error).replace(setting, key, 1)) from None
         self._put(setting, key, node, converted)
 
-    def _converted(self, key: str, node: yaml.Node, convert: Convert) -> Any:
-        value = self._plain(node)
-        if value is None:
-            raise self.fault(node, f"{key} has no value: give one or leave the key out")
-        try:
-            return convert(value)
-        except ValueError as error:
-            raise self.fault(node, f"{key} {error}") from None
-
-    def _plain(self, node: yaml.Node) -> Any:
-        """The node as strings, numbers, lists and mappings; other tags are refused."""
-        import yaml
-
-        loader = yaml.SafeLoader("")
-        try:
-            return loader.construct_document(node)
-        except (yaml.YAMLError, ValueError) as error:
-            mark = getattr(error, "problem_mark", None) or node.start_mark
-            problem = getattr(error, "problem", None) or str(error)
-            raise SettingsError(f"{self.name}, line {mark.line + 1}: {problem}") from None
-        finally:
-            loader.dispose()
-
-    def _once(self, what: str, key: str, node: yaml.Node) -> None:
-        if what in self.written:
-            before, line = self.written[what]
-            said = f"{key!r} is given twice" if before == key else f"{key!r} and {before!r} mean the same"
-            raise self.fault(node, f"{said} (the other in line {line}): leave one out")
-        self.written[what] = (key, node.start_mark.line + 1)
-
     def _put(self, what: str, key: str, node: yaml.Node, value: Any) -> None:
-        self._once(what, key, node)
+        self.once(what, key, node)
         self.found[what] = value
 
-    def _datasets(self, node: yaml.Node) -> list[Input]:
+    def listed(self, name: str, node: yaml.Node) -> list[Input]:
+        """Inputs, each a word or a mapping with its path; `name` is the key that they stand under."""
         import yaml
 
         items = node.value if isinstance(node, yaml.SequenceNode) else [node]
         inputs = []
         for item in items:
             if isinstance(item, yaml.ScalarNode):
-                inputs.append(Input(self._own("datasets", item, word)))
+                inputs.append(Input(self._own(name, item, word)))
                 continue
             if not isinstance(item, yaml.MappingNode):
-                raise self.fault(item, "datasets is a list of {path, split, text_column}")
+                raise self.fault(item, f"{name} is a list of {{path, split, text_column}}")
             given: dict[str, str] = {}
             for key, value in item.value:
-                key_name = self._key(key, list(_DATASET_KEYS))
+                key_name = self.key(key, list(_DATASET_KEYS))
                 part = _DATASET_KEYS[key_name]
                 if part in given:
                     raise self.fault(key, f"{key_name!r} is given twice for this dataset: leave one out")
-                if part == "path" or self._plain(value) is not None:
+                if part == "path" or self.plain(value) is not None:
                     given[part] = self._own(key_name, value, word)
             if "path" not in given:
                 raise self.fault(item, "a dataset without a path: give a file, a folder or a name on the hub")
             inputs.append(Input(**given))
         if not inputs:
-            raise self.fault(node, "datasets is empty: list at least one {path, split, text_column}")
+            raise self.fault(node, f"{name} is empty: list at least one {{path, split, text_column}}")
         return inputs
 
 
 _NEVER_NONE = frozenset(each.name for each in fields(PrepareSettings) if each.default is not None)
 
 
-def _known_keys() -> list[str]:
-    return [*_OWN, *_AS, *_ALSO, "datasets", *_KRILL, *_BUDGET_DECIDES, *_OTHER_STAGES]
+OPTIONS = (*_AS, *_ALSO)
+"""The keys that are options of what `prepare` makes."""
+
+
+def known_keys() -> list[str]:
+    return [*_OWN, *OPTIONS, "datasets", *_KRILL, *_BUDGET_DECIDES, *_OTHER_STAGES]

@@ -10,6 +10,7 @@
     ├── DatasetError     (ValueError)   a dataset that is missing, damaged, or does not fit another
     ├── ModelError       (ValueError)   a model or checkpoint that is missing, damaged, or not one that can be loaded
     ├── TrainingStopped                 a run whose loss is no number any more, or jumped
+    ├── PipelineError                   a stage of a pipeline that failed, with its own sentence
     ├── DiskFull         (OSError)      no space left for spilled counts or for a result
     └── Interrupted                     Ctrl-C between two batches; what is on disk is whole
 
@@ -26,6 +27,7 @@ __all__ = [
     "DiskFull",
     "Interrupted",
     "ModelError",
+    "PipelineError",
     "RamletError",
     "SettingsError",
     "SourceChanged",
@@ -73,6 +75,15 @@ class ModelError(RamletError, ValueError):
 
 class TrainingStopped(RamletError):
     """A run that went wrong by itself; its last good checkpoint is whole."""
+
+
+class PipelineError(RamletError):
+    """A stage of a pipeline that failed; the stages before it are done, and the same call goes on from it."""
+
+    code = 1
+    """How the stage ended."""
+    told = False
+    """Whether the stage has said so itself."""
 
 
 class DiskFull(RamletError, OSError):

@@ -30,6 +30,8 @@ __all__ = ["main", "run"]
 
 COMMANDS = {
     "demo": "ramlet.cli.demo",
+    "init": "ramlet.cli.init",
+    "run": "ramlet.cli.run",
     "tokenizer": "ramlet.cli.tokenizer",
     "prepare": "ramlet.cli.prepare",
     "data": "ramlet.cli.data",

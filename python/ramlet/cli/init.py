@@ -1,0 +1,77 @@
+"""`ramlet init`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.tokenizer.options import Threads, note, print_json
+from ramlet.errors import SettingsError
+
+
+def init(
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT...]",
+            show_default=False,
+            help="Files, folders, globs or names on the hub; left out: the text in this folder.",
+        ),
+    ] = None,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = "pipeline.yaml",
+    params: Annotated[
+        str | None,
+        typer.Option("--params", "-p", metavar="N", show_default="what text, time and memory allow", help="How large."),
+    ] = None,
+    time: Annotated[str, typer.Option("--time", metavar="T", help="How long training may take: 20min, 1h, 2d.")] = "1h",
+    threads: Threads = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file, if it is there.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a commented pipeline.yaml for this text and this machine.
+
+    Looks at a little of the text, and measures for a second how fast this machine is.
+
+      ramlet init corpus/
+
+      ramlet init book.txt --time 20min --out book.yaml
+
+      ramlet run pipeline.yaml
+    """
+    from ramlet.model.sizing import parse_count
+    from ramlet.pipeline.starter import propose_pipeline, read_duration, write
+
+    if os.path.lexists(out) and not force:
+        raise SettingsError(f"{out} is there already: --force replaces it, or give another --out")
+    size = None if params is None else parse_count(params)
+    proposal = propose_pipeline(text or [], out=out, params=size, seconds=read_duration(time), threads=threads)
+    write(proposal, force=force)
+    for line in proposal.notes():
+        note(f"note: {line}", quiet=quiet or json)
+    if json:
+        print_json(
+            {
+                "path": out,
+                "inputs": list(proposal.text.inputs),
+                "text_bytes": proposal.text.text_bytes,
+                "bytes_per_token": round(proposal.bytes_per_token, 2),
+                "vocab_size": proposal.vocab_size,
+                "memory": proposal.memory,
+                "params": proposal.params,
+                "seq_len": proposal.seq_len,
+                "max_steps": proposal.steps,
+                "seconds": round(proposal.seconds),
+            }
+        )
+        return
+    print(f"{out} is written: look at it, then  ramlet run {out}")
+
+
+def add_to(root: typer.Typer) -> None:
+    """Adds the command."""
+    root.command("init")(init)

@@ -1,0 +1,398 @@
+"""pipeline.yaml -> what is to be made, every mistake with its line.
+
+    memory: 2GB                            for every stage; decides nothing of the result, nor do threads
+    threads: 2
+    work: my-model/                        where everything goes; left out: the file's name without its suffix
+    text: [corpus/, more.jsonl]            what tokenizer and data are made of
+    tokenizer: {vocab_size: 8000}          options of `ramlet tokenizer train`; or a name (gpt2, byte, char), or a path
+    data: {dedup: doc}                     options of `ramlet prepare`; or datasets that are there
+    model: {params: 10M, seq_len: 256}     these two: options of `ramlet train`
+    training: {batch_size: 32, max_steps: 2000, eval: {general: other-dataset/}}
+    report: true
+
+How text is read (`docs`, `text_field` ...) may stand at the top, for tokenizer and data alike, or in a section. Paths
+are relative to the file. krill's words are understood beside these (krill.py). Without `model` and `training` the
+data is the end.
+
+    pipeline = load("pipeline.yaml")
+    pipeline.learned.settings, pipeline.prepared.settings, pipeline.trained.settings, pipeline.notes
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from ramlet.config_file import OPTIONS, ConfigReader
+from ramlet.config_nodes import NodeReader, compose
+from ramlet.config_values import count, share_of_memory, switch, word
+from ramlet.errors import SettingsError
+from ramlet.pipeline import krill
+from ramlet.pipeline.places import input_at, path_at, tokenizer_at
+from ramlet.pipeline.sections import MODEL, READING_ALSO, RUN_ALSO, RUN_SWITCHES, TOKENIZER_ALSO, SettingsReader
+from ramlet.prepare_settings import PrepareSettings
+from ramlet.read_settings import ReadSettings
+from ramlet.staging import Input
+from ramlet.train_settings import TrainSettings
+from ramlet.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    import yaml
+
+__all__ = ["Pipeline", "Section", "load"]
+
+END = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a section says, and the settings that this makes together with the defaults."""
+
+    given: dict[str, Any]
+    settings: Any
+    text: tuple[Input, ...] = ()
+    """Where it reads something else than the others."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    path: str
+    work: str
+    memory: str | int | None = None
+    threads: int | None = None
+    text: tuple[Input, ...] = ()
+    reading: ReadSettings = field(default_factory=ReadSettings)
+    """How all of the text is read, where a section does not say otherwise."""
+
+    tokenizer: str = "gpt2"
+    """A name or a path, where none is learned."""
+    learned: Section | None = None
+    spill_dir: str | None = None
+
+    datasets: tuple[str, ...] = ()
+    """That are there, where none is prepared."""
+    prepared: Section | None = None
+    shard_bytes: int | None = None
+
+    trained: Section | None = None
+    evals: dict[str, str] = field(default_factory=dict)
+    host_memory: str | int | None = None
+
+    report: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def prepared_length(self) -> int | None:
+        """Of the sequences that the data is packed in."""
+        packed: int | None = self.prepared.settings.pack if self.prepared is not None else None
+        return packed
+
+
+def load(path: str | os.PathLike[str]) -> Pipeline:
+    """Reads and checks the file; a mistake is a SettingsError with its line."""
+    name = os.fspath(path)
+    reader = _Reader(name)
+    root = compose(name)
+    if root is None:
+        raise SettingsError(f"{name} is empty: `ramlet init TEXT` writes one to start from")
+    for key, value in reader.pairs(root):
+        reader.top(key, value)
+    return reader.pipeline()
+
+
+_READING = (*(each.name for each in fields(ReadSettings)), *READING_ALSO)
+_TRAINING_OWN = ("eval", "eval_dataset_dir", "host_memory")
+_TOKENIZER_OWN = ("text", "inputs", "datasets", "spill_dir", "hub_id")
+_DATA = (*(key for key in OPTIONS if key not in ("tokenizer", "output_format")), "text", "inputs", "datasets")
+_TOP = (
+    *("memory", "threads", "work", "text", "tokenizer", "data", "model", "training", "report"),
+    *_READING,
+    *("inputs", "datasets", "preprocess", "train", "vocab_size", "hub_tokenizer_id", "output_dir"),
+    *(*krill.DATA, *krill.TRAINING, *krill.NOTED),
+)
+
+
+class _Reader(NodeReader):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.notes: list[str] = []
+        self.nodes: dict[str, yaml.Node] = {}
+        """The sections, to have their lines."""
+        self.own: dict[str, Any] = {}
+        self.texts: dict[str, tuple[Input, ...]] = {}
+        """By section; that of the top under `text`."""
+        self.hub_tokenizer: str | None = None
+        self.reading = SettingsReader(name, ReadSettings, READING_ALSO)
+        self.learning = SettingsReader(name, TrainSettings, TOKENIZER_ALSO)
+        self.preparing = ConfigReader(name)
+        self.running = SettingsReader(name, RunSettings, RUN_ALSO, RUN_SWITCHES)
+        training = [key for key in self.running.options if self.running.field(key) not in MODEL]
+        self.keys = {
+            "tokenizer": (*self.learning.options, *_TOKENIZER_OWN),
+            "data": _DATA,
+            "model": tuple(key for key in self.running.options if self.running.field(key) in MODEL),
+            "training": (*training, *_TRAINING_OWN, *krill.TRAINING, *krill.NOTED, "output_dir"),
+            "preprocess": krill.PREPROCESS,
+        }
+
+    # -- the top
+
+    def top(self, node: yaml.Node, value: yaml.Node) -> None:
+        key = self._known(node, _TOP, "the top of the file")
+        if key in ("tokenizer", "data", "model", "training", "preprocess", "train"):
+            section = "training" if key == "train" else key
+            self.once(section, key, node)
+            self.nodes[section] = node
+            getattr(self, f"_{section}")(value)
+        elif key in ("text", "inputs", "datasets"):
+            self._take_text("text", key, node, value)
+        elif key in _READING:
+            self.reading.take(key, node, value)
+        elif key == "vocab_size":
+            self._taken_for(key, "tokenizer: vocab_size")
+            self.learning.take(key, node, value)
+        elif key == "hub_tokenizer_id":
+            self._hub_tokenizer(key, node, value)
+        elif key in krill.DATA:
+            self._krill_data(key, node, value)
+        elif key in krill.TRAINING or key in krill.NOTED or key == "output_dir":
+            self._krill_training(key, node, value)
+        else:
+            self._own(key, node, value)
+
+    def _own(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
+        read = {"memory": share_of_memory, "threads": count, "work": word, "report": switch, "host_memory": word}[key]
+        found = self.converted(key, value, read)
+        if key == "threads" and found < 1:
+            raise self.fault(value, f"threads is a whole number of at least 1, not {found}")
+        if found == "":
+            raise self.fault(value, f"{key} is empty: give a value or leave the key out")
+        self.once(key, key, node)
+        self.own[key] = found
+
+    def _known(self, node: yaml.Node, known: tuple[str, ...], where: str) -> str:
+        """The key, or where it belongs, or the nearest one."""
+        key = self.word(node)
+        if key not in known:
+            if key in _TOP[:9]:
+                raise self.fault(node, f"{node.value!r} stands at the top of the file, not under {where}")
+            home = next((section for section, keys in self.keys.items() if key in keys), None)
+            if home is not None:
+                raise self.fault(node, f"{node.value!r} belongs under `{home}`, not {where}")
+        return self.key(node, known)
+
+    def _take_text(self, section: str, key: str, node: yaml.Node, value: yaml.Node) -> None:
+        self.once(f"text of {section}", key, node)
+        inputs = self.preparing.listed(key, value)
+        if any(each.path == "-" for each in inputs):
+            raise self.fault(value, "a pipeline reads its text more than once: write standard input to a file first")
+        self.texts[section] = tuple(input_at(self.name, each) for each in inputs)
+
+    def _taken_for(self, key: str, meant: str) -> None:
+        self.notes.append(f"{key} is taken for {meant}")
+
+    # -- sections
+
+    def _tokenizer(self, value: yaml.Node) -> None:
+        import yaml
+
+        if isinstance(value, yaml.ScalarNode):
+            self.own["tokenizer"] = self.converted("tokenizer", value, word)
+            if not self.own["tokenizer"]:
+                raise self.fault(value, "tokenizer is empty: name one, or give {vocab_size: 8000}")
+            return
+        for node, each in self.pairs(value, "tokenizer"):
+            key = self._known(node, self.keys["tokenizer"], "tokenizer")
+            if key in ("text", "inputs", "datasets"):
+                self._take_text("tokenizer", key, node, each)
+            elif key == "hub_id":
+                self._hub_tokenizer(key, node, each)
+            elif key == "spill_dir":
+                self.once(key, key, node)
+                self.own[key] = self.converted(key, each, word)
+            else:
+                self.learning.take(key, node, each)
+
+    def _hub_tokenizer(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
+        self.once("the tokenizer's name", key, node)
+        self.hub_tokenizer = self.converted(key, value, word)
+
+    def _data(self, value: yaml.Node) -> None:
+        import yaml
+
+        if not isinstance(value, yaml.MappingNode):
+            items = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            self.own["datasets"] = tuple(self.converted("data", each, word) for each in items)
+            if not all(self.own["datasets"]) or not items:
+                raise self.fault(value, "data is empty: name a dataset, or give the options of `ramlet prepare`")
+            return
+        for node, each in self.pairs(value):
+            key = self._known(node, self.keys["data"], "data")
+            if key in ("text", "inputs", "datasets"):
+                self._take_text("data", key, node, each)
+            else:
+                self.preparing.take(key, node, each)
+
+    def _preprocess(self, value: yaml.Node) -> None:
+        for node, each in self.pairs(value, "preprocess"):
+            key = self._known(node, krill.PREPROCESS, "preprocess")
+            if key in krill.DATA:
+                self._krill_data(key, node, each)
+            else:
+                self._krill_training(key, node, each)
+
+    def _model(self, value: yaml.Node) -> None:
+        for node, each in self.pairs(value, "model"):
+            self.running.take(self._known(node, self.keys["model"], "model"), node, each)
+
+    def _training(self, value: yaml.Node) -> None:
+        for node, each in self.pairs(value, "training"):
+            key = self._known(node, self.keys["training"], "training")
+            if key in ("eval", "eval_dataset_dir"):
+                self.once("eval", key, node)
+                self.own["evals"] = self._evals(each)
+            elif key == "host_memory":
+                self._own(key, node, each)
+            elif key in self.running.options and key != "optimizer":
+                self.running.take(key, node, each)
+            else:
+                self._krill_training(key, node, each)
+
+    def _evals(self, value: yaml.Node) -> dict[str, str]:
+        """`{general: DIR}`, or `DIR`, or a list of `NAME=DIR`, as the command has it."""
+        import yaml
+
+        if isinstance(value, yaml.MappingNode):
+            pairs = [(self.word(node), self.converted("eval", each, word)) for node, each in value.value]
+        else:
+            items = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            words = [self.converted("eval", each, word) for each in items]
+            pairs = [
+                (each.split("=", 1)[0], each.split("=", 1)[1]) if "=" in each else ("general", each) for each in words
+            ]
+        named: dict[str, str] = {}
+        for name, path in pairs:
+            if not name or not path or name in named or "=" in name:
+                raise self.fault(value, f"eval: give each set a name of its own, as in {{general: {path or 'DIR'}}}")
+            named[name] = path_at(self.name, path)
+        return named
+
+    # -- krill
+
+    def _krill_data(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
+        self.preparing.take(key, node, value)
+        if krill.DATA[key]:
+            self._taken_for(key, f"data: {krill.DATA[key]}")
+
+    def _krill_training(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
+        if key in krill.NOTED:
+            self.once(key, key, node)
+            self.notes.append(f"{key} decides nothing here: {krill.NOTED[key]}")
+        elif key == "output_dir":
+            self.once("work", key, node)
+            self.own["work"] = self.converted(key, value, word)
+            self._taken_for(key, "work")
+        elif key == "optimizer":
+            said = self.converted(key, value, word)
+            self.running.put(key, key, node, krill.optimizer(said))
+            if said == "muon":
+                self.notes.append("optimizer muon is not here: AdamW is taken")
+            elif krill.optimizer(said) != said:
+                raise self.fault(value, f"optimizer is one of auto, adamw, adamw8bit, not {said!r}")
+        elif key == "model_config_name":
+            params = self.converted(key, value, lambda said: krill.parameters(word(said)))
+            self.running.put("params", key, node, params)
+            self._taken_for(key, f"model: {{params: {params}}}")
+        else:
+            self.running.put(krill.TRAINING[key], key, node, self._number(key, krill.TRAINING[key], value))
+            if key != krill.TRAINING[key]:
+                self._taken_for(key, f"training: {krill.TRAINING[key]}")
+
+    def _number(self, key: str, name: str, value: yaml.Node) -> Any:
+        alone = SettingsReader(self.name, RunSettings, {key: name})
+        alone.take(key, value, value)
+        return alone.found.get(name)
+
+    # -- all together
+
+    def pipeline(self) -> Pipeline:
+        config = self.preparing.config()
+        text = self.texts.get("text", ())
+        columns = {each.text_field for each in text}
+        if len(columns) == 1 and None not in columns and "text_field" not in self.reading.found:
+            # One column for all: then it is the setting, and files can be read as they are.
+            self.reading.found["text_field"] = columns.pop()
+        reading = self.reading.made(None)
+        learned = self._learned()
+        tokenizer = self.own.get("tokenizer") or self.hub_tokenizer or "gpt2"
+        datasets = self.own.get("datasets", ())
+        prepared = None if datasets else self._prepared(config.settings)
+        for section in ("tokenizer", "data"):
+            wanted = learned if section == "tokenizer" else prepared
+            if wanted is not None and not self.texts.get(section) and not text:
+                raise SettingsError(f"{self.name} names no text: add `text: [FILE or FOLDER]`")
+        trained = self._trained()
+        if datasets and trained is None:
+            raise self.fault(self.nodes["data"], "a dataset that is there, and nothing to make of it: add `model`")
+        work = self.own.get("work") or os.path.splitext(os.path.basename(self.name))[0]
+        return Pipeline(
+            path=self.name,
+            work=path_at(self.name, work),
+            memory=self.own.get("memory"),
+            threads=self.own.get("threads"),
+            text=text,
+            reading=reading,
+            tokenizer=tokenizer_at(self.name, tokenizer),
+            learned=learned,
+            spill_dir=path_at(self.name, self.own["spill_dir"]) if "spill_dir" in self.own else None,
+            datasets=tuple(path_at(self.name, each) for each in datasets),
+            prepared=prepared,
+            shard_bytes=config.shard_bytes,
+            trained=trained,
+            evals=self.own.get("evals", {}),
+            host_memory=self.own.get("host_memory"),
+            report=self.own.get("report", True),
+            notes=(*self.notes, *config.notes),
+        )
+
+    def _learned(self) -> Section | None:
+        found = self.learning.found
+        if "tokenizer" in self.own or not (found or ("tokenizer" in self.nodes and self.hub_tokenizer is None)):
+            return None
+        if "tokenizer" not in self.nodes or self.hub_tokenizer is not None:
+            found.setdefault("special_tokens", (END,))
+            self.notes.append(f"the tokenizer is learned here, with {END} behind documents")
+        settings = self.learning.made(self.nodes.get("tokenizer"), **self.reading.found)
+        return Section({**self.reading.found, **found}, settings, self.texts.get("tokenizer", ()))
+
+    def _prepared(self, found: dict[str, Any]) -> Section:
+        if found.get("dedup_cache"):
+            found["dedup_cache"] = path_at(self.name, found["dedup_cache"])
+        given = {**self.reading.found, **found}
+        if given.get("output_format", "shards") != "shards":
+            raise self.fault(self.nodes["data"], "a pipeline keeps its dataset in shards: leave the npy format out")
+        try:
+            settings = PrepareSettings(**given)
+        except SettingsError as error:
+            raise self.preparing.with_line(error, self.nodes.get("data")) from None
+        return Section(given, settings, self.texts.get("data", ()))
+
+    def _trained(self) -> Section | None:
+        section = self.nodes.get("model") or self.nodes.get("training")
+        found = self.running.found
+        if section is None and not found:
+            return None
+        for name in ("config", "init_from"):
+            if found.get(name):
+                found[name] = path_at(self.name, found[name])
+        settings = self.running.made(section)
+        try:
+            settings.require_size()
+        except SettingsError:
+            where = "" if section is None else f", line {section.start_mark.line + 1}"
+            raise SettingsError(
+                f"{self.name}{where}: how large is the model to be? Add `model: {{params: 10M}}`; "
+                "`ramlet plan` proposes one"
+            ) from None
+        return Section(dict(found), settings)

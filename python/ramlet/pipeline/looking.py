@@ -1,0 +1,152 @@
+"""What the text at hand is like, from a few megabytes of it.
+
+    found = look_at_text(["corpus/", "more.jsonl.gz"])
+    found.files, found.text_bytes, found.bytes_per_token(8000), found.text_field
+
+One walk over the files, of which at most 128 are remembered, evenly spread, and at most 4 MB of text read. The size of
+what is compressed or columnar is an estimate, by the factors below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ramlet import _native, sources
+from ramlet.errors import BrokenInput, SourceError
+from ramlet.prepare_settings import WHOLE_FILE_BYTES
+from ramlet.read_settings import ReadSettings
+from ramlet.staging import Input, needs_staging
+
+__all__ = ["TextFound", "look_at_text", "text_in"]
+
+MOST_FILES = 128
+SAMPLE_BYTES = 4_000_000
+BLOCK = 1 << 17
+LONGEST_LINE = 1 << 24
+MOST_ENTRIES = 50
+
+TEXT_IN_A_BYTE = {"text": 1.0, "jsonl": 0.9, "parquet": 2.5}
+COMPRESSED = 3.5
+"""Bytes of text in one on disk, as web text usually has it."""
+
+
+@dataclass(frozen=True)
+class TextFound:
+    inputs: tuple[str, ...]
+    files: int
+    disk_bytes: int
+    text_bytes: int
+    """About so much; 0 where nothing is known, because all of it is elsewhere."""
+    parts: int
+    """At least so many documents, if text files are cut at 64 KiB."""
+    formats: tuple[str, ...]
+    text_field: str = "text"
+    sample: tuple[str, ...] = field(default=(), repr=False)
+
+    def bytes_per_token(self, vocab_size: int) -> float:
+        """Learned from one half of the sample, measured on the other."""
+        from ramlet.tokenizer import Tokenizer
+
+        learned, measured = self.sample[::2], self.sample[1::2] or self.sample
+        size = sum(len(each.encode("utf-8", "replace")) for each in measured)
+        if not size:
+            return 3.5
+        tokenizer = Tokenizer.train(texts=iter(learned), vocab_size=vocab_size, threads=1)
+        ids, _ = tokenizer.encode_batch(list(measured))
+        return size / max(1, len(ids))
+
+
+def text_in(folder: str, without: Sequence[str] = ()) -> list[str]:
+    """What in a folder holds text, entry by entry: for a folder in which the results will lie beside it."""
+    found: dict[str, None] = {}
+    for source in sources.expand(folder, without=[os.path.realpath(each) for each in without]):
+        name = os.path.relpath(source.path, folder).split("/")[0]
+        found[name if folder == "." else os.path.join(folder, name)] = None
+        if len(found) > MOST_ENTRIES:
+            raise SourceError(f"{folder} holds more than {MOST_ENTRIES} things: put the text into a folder of its own")
+    return list(found)
+
+
+def look_at_text(inputs: Sequence[str]) -> TextFound:
+    """Walks the inputs, and reads a little of them."""
+    local = [each for each in inputs if not needs_staging(Input(each))]
+    files = disk = parts = 0
+    text = 0.0
+    formats: dict[str, None] = {}
+    kept: list[sources.Source] = []
+    stride = 1
+    for source in sources.expand(local) if local else ():
+        size = source.size or 0
+        if files % stride == 0:
+            kept.append(source)
+            if len(kept) == MOST_FILES:
+                kept, stride = kept[::2], stride * 2
+        files += 1
+        disk += size
+        text += size * TEXT_IN_A_BYTE[source.format] * (COMPRESSED if source.compression else 1)
+        parts += -(-size // WHOLE_FILE_BYTES)
+        formats[source.format] = None
+    column = _column(kept)
+    sample = tuple(_sample(kept, column))
+    return TextFound(tuple(inputs), files, disk, int(text), parts, tuple(formats), column, sample)
+
+
+def _sample(files: list[sources.Source], column: str) -> Iterator[str]:
+    """Blocks of text, as many of each file."""
+    share = SAMPLE_BYTES // max(1, len(files))
+    reading = {**ReadSettings(text_field=column, on_error="skip").reading()}
+    with TemporaryDirectory() as scratch:
+        for source in files:
+            reader = _native.Reader(
+                iter([source.spec()]),
+                reading,
+                encoder=None,
+                block_bytes=min(BLOCK, max(4096, share)),
+                window_bytes=1 << 23,
+                spill_dir=scratch,
+            )
+            read = 0
+            while read < share and (batch := reader.next_batch()) is not None:
+                for text, _ in batch:
+                    # Pieces of a few kilobytes: the halves of the sample are then of all that there is.
+                    yield from (text[at : at + 4000] for at in range(0, len(text), 4000))
+                    read += len(text)
+
+
+def _column(files: list[sources.Source]) -> str:
+    """The field with the longest text in the first line of a jsonl file, unless it has `text`."""
+    first = next((each for each in files if each.format == "jsonl" and each.compression != "zst"), None)
+    if first is None:
+        return "text"
+    try:
+        with _opened(first) as file:
+            row = json.loads(file.readline(LONGEST_LINE))
+    except (OSError, ValueError, EOFError):
+        return "text"
+    words = {name: len(value) for name, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
+    if "text" in words or not words:
+        return "text"
+    return str(max(words, key=lambda name: words[name]))
+
+
+def _opened(source: sources.Source) -> Any:
+    if source.compression == "gz":
+        import gzip
+
+        return gzip.open(source.path)
+    if source.compression == "xz":
+        import lzma
+
+        return lzma.open(source.path)
+    if source.compression == "bz2":
+        import bz2
+
+        return bz2.open(source.path)
+    if source.compression:
+        raise BrokenInput(f"{source.path} cannot be looked into: name its field with text_field")
+    return open(source.path, "rb")

@@ -1,0 +1,46 @@
+"""Paths in a pipeline's file, which are relative to it, as the commands take them.
+
+>>> path_at("models/pipeline.yaml", "run"), path_at("pipeline.yaml", "run"), path_at("models/p.yaml", "/data")
+('models/run', 'run', '/data')
+
+Names on the hub and addresses stay as they are, where nothing beside the file is called so.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from ramlet.formats.hub import looks_like_a_name
+from ramlet.staging import Input, looks_remote
+
+__all__ = ["input_at", "path_at", "tokenizer_at"]
+
+TOKENIZERS = ("gpt2", "byte", "char")
+
+
+def path_at(file: str, path: str) -> str:
+    """A path beside the file, seen from the current folder."""
+    folder = os.path.dirname(file)
+    if not folder or os.path.isabs(path):
+        return path
+    return os.path.normpath(os.path.join(folder, path))
+
+
+def input_at(file: str, given: Input) -> Input:
+    """The same for text, which may be on the hub or behind an address."""
+    path = path_at(file, given.path)
+    if path == given.path or "://" in given.path or "::" in given.path:
+        return given
+    beside = os.path.join(os.path.dirname(file), given.path.split("/")[0])
+    if not os.path.lexists(beside) and looks_remote(given.path):
+        return given
+    return replace(given, path=path)
+
+
+def tokenizer_at(file: str, name: str) -> str:
+    """The same for a tokenizer, which may be a name."""
+    path = path_at(file, name)
+    if name in TOKENIZERS or (not os.path.exists(path) and looks_like_a_name(name)):
+        return name
+    return path

@@ -1,0 +1,133 @@
+"""WORK/pipeline.json: which stages are made, and from what.
+
+    {"format": "ramlet pipeline", "version": 1, "stages": {"tokenizer": {
+        "state": "done", "fingerprint": "...", "settings": {...}, "reads": {...}, "resumes": false}}}
+
+A stage is noted as `begun` before its command runs and as `done` after: so a folder that is there is known for what it
+was made from, also when it was killed half-way. The file is replaced whole. Folders of stages that are to be made anew
+are moved aside, never removed:
+
+    with Record("my-model") as record:              # held against another `ramlet run`
+        record.set_aside("my-model/run")            # -> my-model/run.old-1
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from typing import IO, Any
+
+from ramlet.atomic_files import replacing, sync_folder
+from ramlet.errors import SettingsError
+from ramlet.pipeline.stages import Stage
+
+__all__ = ["NAME", "Noted", "Record"]
+
+NAME = "pipeline.json"
+FORMAT = "ramlet pipeline"
+VERSION = 1
+LARGEST = 16 << 20
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What is known of a stage."""
+
+    done: bool
+    fingerprint: str
+    settings: dict[str, Any]
+    reads: dict[str, str]
+    resumes: bool = False
+    """It was begun as a longer version of what was there."""
+
+
+class Record:
+    """The record of a folder; with `writes=False` it is only read, and nothing is held."""
+
+    def __init__(self, work: str, *, writes: bool = True) -> None:
+        self._work = work
+        self._writes = writes
+        self._path = os.path.join(work, NAME)
+        self._lock: IO[bytes] | None = None
+        self._stages: dict[str, Noted] = {}
+
+    def __enter__(self) -> Record:
+        if self._writes:
+            self._hold()
+        self._stages = self._read()
+        return self
+
+    def _hold(self) -> None:
+        """Keeps another `ramlet run` out, which might move aside what this one writes."""
+        try:
+            os.makedirs(self._work, exist_ok=True)
+            self._lock = open(os.path.join(self._work, ".pipeline.lock"), "wb")  # noqa: SIM115 - held until the block ends
+        except OSError as error:
+            raise SettingsError(f"cannot write into {self._work}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise SettingsError(
+                f"{self._work} is in use by another `ramlet run`: wait for it, or choose another `work`"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _read(self) -> dict[str, Noted]:
+        try:
+            with open(self._path, "rb") as file:
+                found = json.loads(file.read(LARGEST))
+            if found["format"] != FORMAT or found["version"] != VERSION:
+                raise ValueError(f"version {found['version']}")
+            return {
+                name: Noted(
+                    each["state"] == "done",
+                    str(each["fingerprint"]),
+                    dict(each["settings"]),
+                    dict(each["reads"]),
+                    bool(each["resumes"]),
+                )
+                for name, each in found["stages"].items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SettingsError(
+                f"{self._path} cannot be read ({type(error).__name__}): remove it, and what is there is compared again"
+            ) from None
+
+    def of(self, name: str) -> Noted | None:
+        return self._stages.get(name)
+
+    def note(self, stage: Stage, *, done: bool, resumes: bool = False) -> None:
+        """Writes down that the stage is begun, or done."""
+        self._stages[stage.name] = Noted(done, stage.fingerprint, stage.settings, stage.reads, resumes)
+        noted = {
+            name: {
+                "state": "done" if each.done else "begun",
+                "fingerprint": each.fingerprint,
+                "settings": each.settings,
+                "reads": each.reads,
+                "resumes": each.resumes,
+            }
+            for name, each in self._stages.items()
+        }
+        with replacing(self._path) as file:
+            json.dump({"format": FORMAT, "version": VERSION, "stages": noted}, file, ensure_ascii=False, indent=1)
+            file.write("\n")
+
+    @staticmethod
+    def set_aside(path: str) -> str:
+        """Gives what is there another name, the first that is free."""
+        number = 1
+        while os.path.lexists(f"{path}.old-{number}"):
+            number += 1
+        aside = f"{path}.old-{number}"
+        os.rename(path, aside)
+        sync_folder(os.path.dirname(path) or ".")
+        return aside

@@ -1,0 +1,330 @@
+"""`ramlet init`: a commented pipeline.yaml for the text and the machine at hand.
+
+    proposal = propose_pipeline(["corpus/"], out="pipeline.yaml", seconds=3600)
+    proposal.yaml()      the file, each value with one comment that says why
+    write(proposal)
+
+The vocabulary follows from the amount of text. The model is the largest that learns from about 20 tokens a parameter
+within the time, goes at most four times through the text for that, and fits half of the memory that is free. Speed is
+measured for a second with torch, as `ramlet plan` does it; without torch it is assumed. Times are estimates.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from ramlet.atomic_files import replacing
+from ramlet.budget import format_bytes
+from ramlet.errors import BudgetError, DiskFull, SettingsError
+from ramlet.memory import free_memory
+from ramlet.model.sizing import shape_for
+from ramlet.pipeline.looking import TextFound, look_at_text, text_in
+from ramlet.staging import Input, needs_staging
+from ramlet.training.machine import Machine, look
+from ramlet.training.settings import default_seq_len
+
+__all__ = ["Proposal", "propose_pipeline", "read_duration", "write"]
+
+SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000)
+TOKENS_A_PARAMETER = 20
+"""What a model of a size learns best from, for the work it takes (Hoffmann et al. 2022)."""
+MOST_EPOCHS = 4
+"""Text that is read again up to four times is nearly as good as new (Muennighoff et al. 2023)."""
+LEAST_STEPS = 50
+VOCABULARIES = ((1_000_000, 1000), (10_000_000, 2000), (50_000_000, 4000), (500_000_000, 8000), (10**10, 16_000))
+LARGEST_VOCABULARY = 32_000
+ASSUMED_FLOPS = 30e9
+"""A processor, where torch is not there to measure it."""
+TOKENS_A_THREAD = 40_000
+"""A second, at most: what a step of the smallest models takes on a CPU besides its products."""
+BATCH = 32
+SHORT_TEXT = 40
+"""Fewer documents than this, and a tenth of them for validation is a matter of luck."""
+UNKNOWN_BYTES_A_TOKEN = 3.8
+WORK = "my-model"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    out: str
+    text: TextFound
+    machine: Machine
+    memory: int
+    threads: int
+    vocab_size: int
+    bytes_per_token: float
+    tokens: int
+    """In the training split, about; 0 where no one knows."""
+    params: int
+    seq_len: int
+    steps: int
+    seconds: float
+    """About how long training takes."""
+    document_bytes: int | None
+    disk_free: int
+
+    @property
+    def epochs(self) -> float:
+        return self.steps * BATCH * self.seq_len / self.tokens if self.tokens else 0.0
+
+    def yaml(self) -> str:
+        """The file."""
+        text = self.text
+        inputs = [_beside(self.out, each) for each in text.inputs]
+        known = f"about {format_bytes(text.text_bytes)} of text in {text.files:,} file{'s' * (text.files != 1)}"
+        where = self.machine.gpu or f"{self.machine.threads} core{'s' * (self.machine.threads != 1)}"
+        whole = f"{self.tokens:,} tokens, {self.epochs:.1f} times through" if self.tokens else "text of unknown size"
+        free = format_bytes(2 * self.memory)
+        lines = [
+            f"# ramlet run {self.out}",
+            "#",
+            f"# Made for {where}, with {free} of memory and {format_bytes(self.disk_free)} of disk free.",
+            "# Change what you like and run it again: only what depends on the change is made anew.",
+            "",
+            f"memory: {_size(self.memory)}  # half of what is free now; changes how long it takes, never the result",
+            f"threads: {self.threads}  # one a core",
+            f"work: {WORK}  # everything goes here: tokenizer/, dataset/, run/, report.html",
+            "",
+            f"# {known if text.text_bytes else 'its size is not known before it is fetched'}",
+            "text:",
+            *(f"  - {_quoted(each)}" for each in inputs),
+        ]
+        if text.text_field != "text":
+            lines.append(f"text_field: {_quoted(text.text_field)}  # the longest field of the first line")
+        lines += [
+            "",
+            "tokenizer:",
+            f"  vocab_size: {self.vocab_size}  # by the amount of text; about {self.bytes_per_token:.1f} bytes a token",
+            '  special_tokens: ["<|endoftext|>"]  # ends every document',
+            "",
+            "data:",
+            "  dedup: doc  # leaves out documents that came before; line is stricter, none keeps all",
+            f"  val_fraction: {0.1 if self.tokens < 10_000_000 else 0.01}"
+            "  # kept out of training, to measure on; chosen by a hash of the document",
+        ]
+        if self.document_bytes is not None:
+            why = "little text: cut smaller, so that some is kept to measure on"
+            lines.append(f"  document_bytes: {self.document_bytes}  # {why}")
+        step = BATCH * self.seq_len
+        lines += [
+            "",
+            "model:",
+            f"  params: {_short(self.params)}  # the largest that text, time and memory are enough for",
+            f"  seq_len: {self.seq_len}  # tokens that it looks back",
+            "",
+            "training:",
+            f"  batch_size: {BATCH}  # sequences a step: {step:,} tokens; memory never changes it",
+            f"  max_steps: {self.steps}  # {whole}: about {_duration(self.seconds)} here",
+            "  # eval: {general: other-dataset/}   a further dataset to measure on",
+            '  # sample_prompt: "Once upon a time"',
+            "",
+            "report: true  # one page to look at: my-model/report.html",
+            "",
+        ]
+        return "\n".join(lines)
+
+    def notes(self) -> list[str]:
+        """What the user should know of it."""
+        need = self.tokens * 2 + self.params * 40
+        notes = []
+        if need > self.disk_free:
+            notes.append(f"this takes about {format_bytes(need)} of disk, and {format_bytes(self.disk_free)} are free")
+        if find_spec("torch") is None:
+            notes.append("training needs PyTorch: pip install 'ramlet[train]'; the time is a guess without it")
+        if self.tokens and self.tokens < 100_000:
+            notes.append(f"{self.tokens:,} tokens are little: expect a model that knows them by heart")
+        return notes
+
+
+def propose_pipeline(
+    inputs: Sequence[str], *, out: str, params: int | None = None, seconds: float = 3600.0, threads: int | None = None
+) -> Proposal:
+    """Looks at text and machine; nothing is written."""
+    folder = os.path.dirname(os.path.abspath(out))
+    if not os.path.isdir(folder):
+        raise SettingsError(f"there is no folder {folder}: make it, or give another --out")
+    text = look_at_text(_closely(inputs, out))
+    vocab = next((size for most, size in VOCABULARIES if text.text_bytes < most), LARGEST_VOCABULARY)
+    each = text.bytes_per_token(vocab) if text.text_bytes else UNKNOWN_BYTES_A_TOKEN
+    vocab = vocab if text.text_bytes else 16_000
+    tokens = int(text.text_bytes / each * 0.9)
+    torch = _torch(threads)
+    machine = look(torch=torch)
+    memory = int(min(free_memory(), machine.memory) / 2)
+    chosen = _size_for(tokens, vocab, seconds, machine, memory, params, fits=torch is not None)
+    seq_len = _length(chosen, tokens)
+    steps, taken = _steps(chosen, tokens, vocab, seq_len, seconds, machine)
+    cut = None
+    if text.formats == ("text",) and text.parts < SHORT_TEXT and text.text_bytes:
+        cut = max(1024, min(1 << 16, text.text_bytes // 100))
+    return Proposal(
+        out=out,
+        text=text,
+        machine=machine,
+        memory=memory,
+        threads=threads or machine.threads,
+        vocab_size=vocab,
+        bytes_per_token=each,
+        tokens=tokens,
+        params=chosen,
+        seq_len=seq_len,
+        steps=steps,
+        seconds=taken,
+        document_bytes=cut,
+        disk_free=shutil.disk_usage(folder).free,
+    )
+
+
+def write(proposal: Proposal, *, force: bool = False) -> None:
+    """Writes the file; one that is there only with `force`."""
+    if os.path.lexists(proposal.out) and not force:
+        raise SettingsError(f"{proposal.out} is there already: --force replaces it, or give another --out")
+    try:
+        with replacing(proposal.out) as file:
+            file.write(proposal.yaml())
+    except DiskFull:
+        raise
+    except OSError as error:
+        raise SettingsError(f"cannot write {proposal.out}: {error.strerror}") from None
+
+
+def read_duration(text: str) -> float:
+    """Seconds.
+
+    >>> read_duration("1h"), read_duration("90 min"), read_duration("1.5d")
+    (3600.0, 5400.0, 129600.0)
+    """
+    units = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hours": 3600, "hour": 3600, "d": 86400, "days": 86400}
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)", text.strip().lower())
+    if match is None or match[2] not in units or float(match[1]) == 0:
+        raise SettingsError(f"cannot read --time {text!r}: write it like 20min, 1h or 2d")
+    return float(match[1]) * units[match[2]]
+
+
+def _closely(inputs: Sequence[str], out: str) -> list[str]:
+    """The inputs; a folder that the results will lie in becomes what is in it now."""
+    folder = os.path.dirname(out) or "."
+    work = os.path.join(folder, WORK)
+    found: list[str] = []
+    for each in inputs or [folder]:
+        if each == "-":
+            raise SettingsError("a pipeline reads its text more than once: write standard input to a file first")
+        if not os.path.isdir(each) or needs_staging(Input(each)):
+            found.append(each)
+        elif os.path.realpath(each) == os.path.realpath(folder):
+            found += text_in(each, without=[out, work])
+        elif not os.path.relpath(os.path.realpath(folder), os.path.realpath(each)).startswith(".."):
+            raise SettingsError(f"the results would lie in {each}, among the text: give --out a place outside of it")
+        else:
+            found.append(each)
+    return found
+
+
+def _torch(threads: int | None) -> Any:
+    if find_spec("torch") is None:
+        return None
+    from ramlet.training.base_memory import load_torch
+
+    return load_torch(threads)
+
+
+def _size_for(
+    tokens: int, vocab: int, seconds: float, machine: Machine, memory: int, params: int | None, *, fits: bool
+) -> int:
+    if params is not None:
+        return params
+    possible: list[int] = []
+    for size in SIZES:
+        try:
+            shape = shape_for(size, vocab_size=vocab, context=_length(size, tokens))
+        except SettingsError:
+            continue  # the vocabulary alone is larger
+        wanted = size * TOKENS_A_PARAMETER
+        enough = not tokens or wanted <= tokens * MOST_EPOCHS
+        quick = _seconds(machine, shape.step_flops(wanted)) <= seconds
+        if possible and not (enough and quick and (not fits or _fits(size, vocab, memory))):
+            break
+        possible.append(size)
+    return possible[-1]
+
+
+def _fits(params: int, vocab: int, memory: int) -> bool:
+    from ramlet.training.propose import plan_for
+
+    try:
+        plan_for(params=params, vocab_size=vocab, memory=memory, batch_size=BATCH)
+    except BudgetError:
+        return False
+    return True
+
+
+def _length(params: int, tokens: int) -> int:
+    return 128 if 0 < tokens < 1_000_000 else default_seq_len(params)
+
+
+def _steps(params: int, tokens: int, vocab: int, seq_len: int, seconds: float, machine: Machine) -> tuple[int, float]:
+    """So many that the model has its tokens, the text is not read too often, and the time is kept."""
+    flops = shape_for(params, vocab_size=vocab, context=seq_len).step_flops(BATCH * seq_len)
+    a_step = _seconds(machine, flops)
+    if machine.device == "cpu":
+        a_step = max(a_step, BATCH * seq_len / (TOKENS_A_THREAD * machine.threads))
+    wanted = params * TOKENS_A_PARAMETER
+    if tokens:
+        wanted = min(wanted, tokens * MOST_EPOCHS)
+    steps = max(LEAST_STEPS, min(wanted // (BATCH * seq_len), int(seconds / a_step)))
+    steps = int(float(f"{steps:.1e}"))
+    return steps, steps * a_step
+
+
+def _seconds(machine: Machine, flops: float) -> float:
+    return machine.seconds(flops) or flops / (ASSUMED_FLOPS * machine.threads)
+
+
+def _beside(out: str, path: str) -> str:
+    """As the file names it."""
+    folder = os.path.dirname(out)
+    if not folder or os.path.isabs(path) or needs_staging(Input(path)):
+        return path
+    return os.path.relpath(path, folder)
+
+
+def _quoted(text: str) -> str:
+    """In quotes where YAML could take it for something else."""
+    return text if re.fullmatch(r"[A-Za-z_./][\w./-]*", text) and text.lower() not in _OTHERWISE else json.dumps(text)
+
+
+_OTHERWISE = ("yes", "no", "on", "off", "true", "false", "null", "y", "n", "~")
+
+
+def _size(count: int) -> str:
+    """To two digits, down.
+
+    >>> _size(8_321_000_000), _size(512_345_678)
+    ('8300MB', '510MB')
+    """
+    millions = count // 10**6
+    unit = 10 ** max(0, len(str(millions)) - 2)
+    rounded = millions // unit * unit
+    return f"{rounded // 1000}GB" if rounded % 1000 == 0 else f"{rounded}MB"
+
+
+def _short(number: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size and number % (size // 1000) == 0:
+            return f"{number / size:.4g}{unit}"
+    return str(number)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

@@ -1,0 +1,556 @@
+"""`ramlet run`: from text to a model, only what changed, after any interruption, within one budget.
+
+One pipeline is made for the whole module; what a change would lead to is asked of it without running anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ramlet as package
+from oracles_training import metrics, sentences
+from ramlet.budget import Budget
+from ramlet.cli import main
+from ramlet.errors import Interrupted, PipelineError, SettingsError
+from ramlet.pipeline import run as spine
+from ramlet.pipeline import stages
+from ramlet.pipeline.process import Ended, run_stage
+from ramlet.pipeline.run import run_pipeline
+
+FILE: dict[str, Any] = {
+    "memory": "1GB",
+    "threads": 1,
+    "work": "model",
+    "text": ["corpus"],
+    "docs": "line",
+    "tokenizer": {"vocab_size": 280, "special_tokens": ["<|endoftext|>"]},
+    "data": {"dedup": "none"},
+    "model": {"params": "40k", "seq_len": 32},
+    "training": {
+        "batch_size": 6,
+        "max_steps": 6,
+        "device": "cpu",
+        "precision": "fp32",
+        "eval_tokens": 500,
+        "log_every": 1,
+        "sample_every": 0,
+        "checkpoint_every": 2,
+    },
+}
+ALL = ["tokenizer", "data", "training"]
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """The file with other values; `section__key` for those of a section, None for what is to be gone."""
+    made = json.loads(json.dumps(FILE))
+    for name, value in changes.items():
+        section, _, key = name.partition("__")
+        if key:
+            made[section][key] = value
+        elif value is None:
+            made.pop(name)
+        else:
+            made[name] = value
+    return made
+
+
+def write(folder: Path, name: str = "pipeline.yaml", **changes: Any) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(changed(**changes)))  # JSON is YAML
+    return path
+
+
+def text_in(folder: Path, lines: int = 300) -> None:
+    (folder / "corpus").mkdir(exist_ok=True)
+    (folder / "corpus" / "a.txt").write_text(sentences(lines))
+
+
+def due(path: Path, **given: Any) -> list[str]:
+    """The stages that would run."""
+    return [stage.name for stage in run_pipeline(path, dry_run=True, **given).stages if stage.what == "due"]
+
+
+@pytest.fixture(autouse=True)
+def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests, which others have filled, is no measure of the one that waits for stages."""
+    monkeypatch.setattr(spine, "resident_memory", lambda: 24_000_000)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder in which the pipeline was run, and what became of it."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    text_in(folder)
+    command = [sys.executable, "-m", "ramlet", "run", str(write(folder)), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return folder, json.loads(done.stdout)
+
+
+# -- what is made
+
+
+def test_from_text_to_a_model_within_one_budget(made: tuple[Path, Any]) -> None:
+    folder, result = made
+    assert [(stage["name"], stage["what"]) for stage in result["stages"]] == [(name, "made") for name in ALL]
+    figures = {stage["name"]: stage["figures"] for stage in result["stages"]}
+    assert figures["tokenizer"]["tokenizer"]["vocab_size"] == 280
+    assert figures["data"]["splits"]["train"]["tokens"] > 1000
+    assert figures["training"]["steps"] == 6
+    assert package.Dataset(folder / "model" / "dataset").tokenizer.vocab_size == 280
+    assert result["memory"]["budget"] == 10**9
+    assert max(figures[name]["memory"]["peak"] for name in ALL) < result["memory"]["peak"] < 10**9
+    # A stage has what this process leaves of the budget, a round number so that it is the same next time.
+    own = {10**9 - figures[name]["memory"]["budget"] for name in ALL}
+    assert len(own) == 1
+    assert own.pop() in range(spine.OWN_STEP, 10**9, spine.OWN_STEP)
+
+
+def test_the_commands_are_what_a_user_would_type(made: tuple[Path, Any]) -> None:
+    folder, result = made
+    commands = {stage["name"]: stage["command"] for stage in result["stages"]}
+    work = folder / "model"
+    assert commands["tokenizer"] == (
+        f"ramlet tokenizer train {folder}/corpus --out {work}/tokenizer --docs line --vocab-size 280 "
+        "--special-token '<|endoftext|>' --memory 1GB --threads 1"
+    )
+    assert commands["data"].startswith(f"ramlet prepare {folder}/corpus --tokenizer {work}/tokenizer --out {work}")
+    assert commands["training"].startswith(f"ramlet train --data {work}/dataset --out {work}/run --params 40000")
+
+
+def test_the_second_run_does_nothing(made: tuple[Path, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _ = made
+    before = {path: path.stat().st_mtime_ns for path in (folder / "model").rglob("*") if path.is_file()}
+    assert main(["run", str(folder / "pipeline.yaml")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out] == ALL
+    assert all("nothing changed" in line for line in out)
+    assert before == {
+        path: path.stat().st_mtime_ns
+        for path in (folder / "model").rglob("*")
+        if path.is_file() and path.name != ".pipeline.lock"
+    } | {path: at for path, at in before.items() if path.name == ".pipeline.lock"}
+
+
+# -- what a change leads to
+
+
+@pytest.mark.parametrize(
+    ("changes", "stages_due"),
+    [
+        ({}, []),
+        ({"memory": "2GB"}, []),
+        ({"threads": 2}, []),
+        ({"report": False}, []),
+        ({"data__dedup": "none", "data__val_fraction": 0.1}, []),  # a default, written out
+        ({"training__keep": 5}, []),
+        ({"training__eval_every": 2}, []),
+        ({"tokenizer__vocab_size": 290}, ALL),
+        ({"tokenizer__special_tokens": []}, ALL),
+        ({"docs": "file"}, ALL),
+        ({"tokenizer": "byte"}, ["data", "training"]),
+        ({"data__dedup": "line"}, ["data", "training"]),
+        ({"data__pack": 32}, ["data", "training"]),
+        ({"model__params": "50k"}, ["training"]),
+        ({"training__max_steps": 8}, ["training"]),
+        ({"training__max_steps": 4}, ["training"]),
+        ({"training__lr": 0.1}, ["training"]),
+        ({"training__seed": 7}, ["training"]),
+        ({"model": None, "training": None}, []),
+    ],
+)
+def test_what_a_change_leads_to(made: tuple[Path, Any], changes: dict[str, Any], stages_due: list[str]) -> None:
+    folder, _ = made
+    assert due(write(folder, "changed.yaml", **changes)) == stages_due
+
+
+@pytest.mark.parametrize("change", ["touched", "longer", "another file", "renamed"])
+def test_other_text_is_noticed(made: tuple[Path, Any], change: str) -> None:
+    folder, _ = made
+    path, file = folder / "pipeline.yaml", folder / "corpus" / "a.txt"
+    status, text = file.stat(), file.read_text()
+    other = folder / "corpus" / "b.txt"
+    try:
+        if change == "touched":
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        elif change == "longer":
+            file.write_text(text + "\nmore")
+        elif change == "another file":
+            other.write_text("more")
+        else:
+            file.rename(other)
+        assert due(path) == ALL
+    finally:
+        if change == "renamed":
+            other.rename(file)
+        other.unlink(missing_ok=True)
+        file.write_text(text)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert due(path) == []
+
+
+def test_why_is_said(made: tuple[Path, Any]) -> None:
+    folder, _ = made
+    found = run_pipeline(write(folder, "changed.yaml", tokenizer__vocab_size=290), dry_run=True).stages
+    assert [stage.why for stage in found] == [
+        *("vocab_size 280 -> 290", "the tokenizer changed", "the data changed"),
+    ]
+
+
+def test_force_and_only(made: tuple[Path, Any]) -> None:
+    folder, _ = made
+    path = folder / "pipeline.yaml"
+    assert due(path, force="data") == ["data"]
+    assert due(path, only="training") == []
+    other = write(folder, "changed.yaml", tokenizer__vocab_size=290)
+    assert due(other, only="tokenizer") == ["tokenizer"]
+    with pytest.raises(SettingsError, match=r"tokenizer comes before data and is due \(vocab_size 280 -> 290\)"):
+        due(other, only="data")
+    with pytest.raises(SettingsError, match=r"there is no stage 'trainin': did you mean training\?"):
+        due(path, only="trainin")
+    with pytest.raises(SettingsError, match=r"asks for no text: its stages are tokenizer, data, training"):
+        due(path, force=["text"])
+    with pytest.raises(SettingsError, match=r"--only data leaves out training, which --force asks for"):
+        due(path, only="data", force="training")
+
+
+def test_a_missing_result_is_made_again(made: tuple[Path, Any]) -> None:
+    folder, _ = made
+    model = folder / "model" / "run" / "model.safetensors"
+    aside = model.rename(folder / "aside")
+    try:
+        assert due(folder / "pipeline.yaml") == ["training"]
+    finally:
+        aside.rename(model)
+
+
+# -- made again
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    text_in(tmp_path, 120)
+    return tmp_path
+
+
+def test_a_longer_run_goes_on_and_old_results_are_moved_aside(place: Path) -> None:
+    run_pipeline(write(place))
+    first = (place / "model/run/model.safetensors").read_bytes()
+    longer = run_pipeline(write(place, training__max_steps=8))
+    assert [stage.what for stage in longer.stages] == ["kept", "kept", "made"]
+    assert "--resume" in longer.stages[2].command
+    # The first steps are those of the run that was there, and were not made again.
+    assert [line["step"] for line in metrics(place / "model/run") if "loss" in line] == [*range(1, 9)]
+    assert not list(place.glob("model/*.old-*"))
+
+    shorter = run_pipeline(write(place, training__max_steps=4))
+    assert [stage.what for stage in shorter.stages] == ["kept", "kept", "made"]
+    assert shorter.stages[2].moved == str(place / "model/run.old-1")
+    assert json.loads((place / "model/run.old-1/stats.json").read_text())["steps"] == 8
+    assert json.loads((place / "model/run/stats.json").read_text())["steps"] == 4
+    assert first != (place / "model/run/model.safetensors").read_bytes()
+
+    run_pipeline(write(place, model=None, training=None, tokenizer__vocab_size=290))
+    assert sorted(path.name for path in place.glob("model/*.old-*")) == [
+        "dataset.old-1",
+        "run.old-1",
+        "tokenizer.old-1",
+    ]
+    assert package.Dataset("model/dataset").tokenizer.vocab_size == 290
+    assert package.Dataset("model/dataset.old-1").tokenizer.vocab_size == 280
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(place: Path) -> None:
+    (place / "model" / "tokenizer").mkdir(parents=True)
+    (place / "model" / "tokenizer" / "thesis.txt").write_text("years of work")
+    with pytest.raises(PipelineError, match=r"^tokenizer: .*model/tokenizer is not empty \(thesis.txt is in it\)"):
+        run_pipeline(write(place))
+    assert (place / "model" / "tokenizer" / "thesis.txt").read_text() == "years of work"
+
+
+def test_text_of_columns_of_their_own_and_a_file_of_krill(place: Path) -> None:
+    """Two jsonl files with different fields become one text first; nothing is fetched."""
+    lines = sentences(60).splitlines()
+    (place / "a.jsonl").write_text("".join(json.dumps({"body": line}) + "\n" for line in lines[:30]))
+    (place / "b.jsonl").write_text("".join(json.dumps({"story": line}) + "\n" for line in lines[30:]))
+    path = place / "krill.yaml"
+    path.write_text(
+        "sequence_len: 32\nmin_length: 2\nvocab_size: 280\npreprocess_save_shard_size: 1MB\n"
+        "preprocess_chunk_size: 10\npreprocess_memory_efficient: true\noutput_dir: ./artifacts\n"
+        "datasets:\n  - {path: a.jsonl, split: train, text_column: body}\n  - {path: b.jsonl, text_column: story}\n"
+    )
+    result = run_pipeline(path, memory="500MB", threads=1)
+    assert [(stage.name, stage.what) for stage in result.stages] == [
+        *(("text", "made"), ("tokenizer", "made"), ("data", "made")),
+    ]
+    dataset = package.Dataset("artifacts/dataset")
+    assert json.loads(Path("artifacts/dataset/stats.json").read_text())["ledger"]["documents"]["read"] == 60
+    assert dataset.manifest.packed is not None
+    assert dataset.manifest.packed.sequence_length == 32
+    assert due(path, memory="500MB") == []
+    (place / "a.jsonl").write_text("")
+    # What was fetched is kept until it is asked for again.
+    assert due(path) == []
+    assert due(path, force="text") == ["text"]
+
+
+# -- interruptions
+
+
+def test_interrupted_between_a_stage_and_its_record(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(place, model=None, training=None)
+    real = spine.run_stage
+
+    def killed(words: list[str], *, captured: bool) -> Ended:
+        real(words, captured=captured)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(spine, "run_stage", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_pipeline(path)
+    made_at = (place / "model/tokenizer/tokenizer.json").stat().st_mtime_ns
+    assert due(path) == ["tokenizer", "data"]
+    monkeypatch.setattr(spine, "run_stage", real)
+    again = run_pipeline(path)
+    assert again.stages[0].why == "it was interrupted"
+    assert again.stages[0].figures["already_done"]
+    assert (place / "model/tokenizer/tokenizer.json").stat().st_mtime_ns == made_at
+    assert due(path) == []
+
+
+def test_changed_after_an_interruption(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was begun with other settings is moved aside too."""
+    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(1, "", "error: no\n", False))
+    (place / "model" / "tokenizer").mkdir(parents=True)
+    with pytest.raises(PipelineError, match=r"^tokenizer: no$"):
+        run_pipeline(write(place))
+    found = run_pipeline(write(place, tokenizer__vocab_size=290), dry_run=True)
+    assert found.stages[0].why == "vocab_size 280 -> 290"
+    with pytest.raises(PipelineError):
+        run_pipeline(write(place, tokenizer__vocab_size=290))
+    assert (place / "model" / "tokenizer.old-1").is_dir()
+
+
+@pytest.fixture
+def begun(place: Path) -> Any:
+    """`ramlet run` in a process of its own, once the run has a checkpoint."""
+    path = write(place, training__max_steps=100_000, training__log_every=1000, training__eval_every=0)
+    processes = []
+
+    def begin(beyond: int = 0) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ramlet", "run", str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=place,
+        )
+        processes.append(process)
+        wait_for(lambda: latest(place) > beyond, process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+    for number in running(place):
+        os.kill(number, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
+    end = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def latest(folder: Path) -> int:
+    """The step of the last checkpoint that is whole."""
+    found = folder.glob("model/run/checkpoints/step_*/state.json")
+    return max((int(path.parent.name.removeprefix("step_")) for path in found), default=0)
+
+
+def running(folder: Path) -> list[int]:
+    """The processes that train into this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"ramlet.pipeline.process" in (words := (entry / "cmdline").read_bytes()):
+                found += [int(entry.name)] if os.readlink(entry / "cwd") == str(folder) and b"train" in words else []
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_killed_within_training(place: Path, begun: Any) -> None:
+    """The stage ends with the process that waits for it, and a run goes on from its checkpoint."""
+    process = begun()
+    assert len(running(place)) == 1
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: not running(place))
+    at = latest(place)
+    result = run_pipeline(write(place, training__max_steps=100_000, training__log_every=1000), dry_run=True)
+    assert [stage.what for stage in result.stages] == ["kept", "kept", "due"]
+    assert result.stages[2].why == "it was interrupted"
+    process = begun(at)
+    # Ctrl-C comes to this process alone; the stage saves, and says the one sentence that there is.
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.count("interrupted at step") == 1
+    assert "interrupted; " not in errors
+    assert f"going on from step {at:,}" in errors
+    assert not running(place)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_signal_while_a_stage_is_being_loaded(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """It waits until the stage can answer it, also one that came before there was a stage."""
+    real = subprocess.Popen
+
+    def interrupted(*words: Any, **options: Any) -> Any:
+        if before:
+            os.kill(os.getpid(), signal.SIGINT)
+        process = real(*words, **options)
+        if not before:
+            os.kill(os.getpid(), signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    ended = run_stage(["--help"], captured=True)
+    assert (ended.code, ended.asked_to_stop) == (130, True)
+    assert "Traceback" not in ended.errors
+
+
+def test_two_at_once(place: Path) -> None:
+    with (
+        spine.Record("model"),
+        pytest.raises(SettingsError, match=r"model is in use by another `ramlet run`: wait for it"),
+    ):
+        run_pipeline(write(place))
+
+
+def test_interrupted_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "interrupted at step 5 of 9, and saved: run the same command to go on"
+    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(130, "", f"a note\n{said}\n", True))
+    with pytest.raises(Interrupted, match=said):
+        run_pipeline(write(place))
+    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(-9, "", "", False))
+    with pytest.raises(PipelineError, match=r"tokenizer: it was ended from outside \(signal 9"):
+        run_pipeline(write(place))
+
+
+# -- refused before anything is made
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"text": ["nowhere"]}, "no such file or folder: nowhere"),
+        ({"training__eval": {"general": "gone"}}, "eval general: there is no dataset gone; make one with"),
+        ({"model": {"params": "40k", "init_from": "gone"}}, "init_from gone in pipeline.yaml is not there"),
+        ({"tokenizer__vocab_size": 30000}, "has room for a vocabulary of 30,000"),
+        ({"text": ["."]}, "work, model, lies in ., which is read as text"),
+        ({"memory": "30MB"}, "needs at least"),
+        ({"data": "gone", "text": None, "tokenizer": None}, "data: there is no dataset gone"),
+        ({"work": "corpus/a.txt", "text": ["corpus/a.txt"]}, "cannot write into corpus/a.txt"),
+    ],
+)
+def test_refused_at_once(
+    place: Path, changes: dict[str, Any], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place, **changes)
+    assert main(["run", "pipeline.yaml"]) == 1
+    read = capsys.readouterr()
+    assert sentence in read.err
+    assert read.err.count("error: ") == 1
+    assert "Traceback" not in read.err
+    assert not (place / "model" / "tokenizer").exists()
+
+
+def test_a_damaged_record_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "model").mkdir()
+    for content in ("{", "[]", "{}", '{"format": "ramlet pipeline", "version": 2, "stages": {}}'):
+        (place / "model" / "pipeline.json").write_text(content)
+        write(place)
+        assert main(["run", "pipeline.yaml"]) == 1
+        assert "model/pipeline.json cannot be read" in capsys.readouterr().err
+
+
+def test_a_stage_that_fails_is_told_once(place: Path) -> None:
+    """By the stage itself, with its exit code; as JSON by the one that waits."""
+    write(place, tokenizer__pattern="(")
+    for flags, said in (([], "error: "), (["--json"], "error: tokenizer: ")):
+        done = subprocess.run(
+            [sys.executable, "-m", "ramlet", "run", "pipeline.yaml", *flags], capture_output=True, text=True, cwd=place
+        )
+        assert done.returncode == 1
+        assert done.stderr.count("error: ") == 1
+        assert said in done.stderr
+        assert done.stdout == ""
+
+
+def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Or a budget that a stage asks for would be too small again."""
+    path = write(place, memory="120MB")
+    with pytest.raises(PipelineError, match=r"^training: needs at least .*; and 32.0 MB for the process that waits$"):
+        run_pipeline(path)
+    run_pipeline(
+        write(place, memory="120MB", model=None, training=None), listener=(heard := Heard()), force="tokenizer"
+    )
+    assert heard.notes[1] == "memory: 32.0 MB of 120 MB for the process that waits, 88.0 MB for a stage"
+
+
+class Heard(spine.PipelineListener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def noted(self, line: str) -> None:
+        self.notes.append(line)
+
+
+def test_json_says_what_was_done(made: tuple[Path, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _ = made
+    assert main(["run", str(folder / "pipeline.yaml"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(stage["name"], stage["what"]) for stage in found["stages"]] == [(name, "kept") for name in ALL]
+    assert found["memory"]["budget"] == 10**9
+
+
+# -- parts
+
+
+def test_memory_on_a_gpu_is_left_to_the_stage(made: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of what is free there is not a part of what is free here."""
+    folder, _ = made
+    pipeline = spine.load(folder / "pipeline.yaml")
+    *_, training = stages.stages(pipeline)
+    assert not training.on_gpu
+    run = spine._Run(pipeline, spine.Record("x"), Budget.parse("1GB"), "1GB", None, spine.PipelineListener())
+    there = stages.replace(training, on_gpu=True)
+    assert int(run._memory(training)) == int(run._memory(there)) < 10**9
+    run.written = "50%"
+    assert run._memory(there) == "50%"
+    run.written = None
+    assert run._memory(there) == "auto"
+
+
+def test_the_report_is_the_last_stage(made: tuple[Path, Any]) -> None:
+    folder, _ = made
+    pipeline = spine.load(folder / "pipeline.yaml")
+    *_, training, report = stages.stages(pipeline)
+    assert report.words == ("report", training.out, "--out", str(folder / "model" / "report.html"))
+    assert report.command("1GB", 2)[-2:] == ["--memory", "1GB"]

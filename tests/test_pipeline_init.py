@@ -1,0 +1,224 @@
+"""`ramlet init`: a file for the text and the machine at hand, that `ramlet run` takes as it is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oracles_training import sentences
+from ramlet.cli import main
+from ramlet.errors import SettingsError, SourceError
+from ramlet.pipeline import looking, starter
+from ramlet.pipeline.file import load
+from ramlet.pipeline.looking import look_at_text
+from ramlet.pipeline.run import run_pipeline
+from ramlet.training.machine import Machine
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, and a machine whose speed need not be measured."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(starter, "_torch", lambda threads: None)
+    machine = Machine("cpu", 2, 8 * 10**9, 200e9, "fp32")
+    monkeypatch.setattr(starter, "look", lambda torch: machine)
+    monkeypatch.setattr(starter, "free_memory", lambda: 8 * 10**9)
+    return tmp_path
+
+
+def proposed(*inputs: str, **given: Any) -> starter.Proposal:
+    """And what the file says is what was proposed."""
+    proposal = starter.propose_pipeline(list(inputs), out=given.pop("out", "pipeline.yaml"), **given)
+    starter.write(proposal, force=True)
+    pipeline = load(proposal.out)
+    assert pipeline.learned is not None
+    assert pipeline.trained is not None
+    assert pipeline.learned.settings.vocab_size == proposal.vocab_size
+    settings = pipeline.trained.settings
+    assert (settings.params, settings.max_steps, settings.seq_len) == (
+        proposal.params,
+        proposal.steps,
+        proposal.seq_len,
+    )
+    return proposal
+
+
+def words(count: int, seed: int = 0) -> str:
+    """Text of many different words."""
+    chance = random.Random(seed)
+    known = ["".join(chance.choice("abcdefghijklmnopqrst") for _ in range(chance.randint(2, 9))) for _ in range(3000)]
+    return " ".join(chance.choice(known) for _ in range(count))
+
+
+# -- text of several kinds
+
+
+def test_a_folder_of_text(place: Path) -> None:
+    (place / "corpus" / "sub").mkdir(parents=True)
+    for name in ("a.txt", "b.md", "sub/c.txt"):
+        (place / "corpus" / name).write_text(words(20_000))
+    (place / "corpus" / "picture.png").write_bytes(b"\x89PNG\0\0")
+    found = proposed("corpus")
+    assert (found.text.files, found.text.formats) == (3, ("text",))
+    assert found.text.text_bytes == sum(path.stat().st_size for path in (place / "corpus").rglob("*.[tm]*"))
+    assert 1.5 < found.bytes_per_token < 5
+    assert found.vocab_size == 1000
+    text = Path("pipeline.yaml").read_text()
+    assert "memory: 4GB" in text
+    # Each value says why.
+    for line in text.splitlines():
+        if ": " in line and not line.lstrip().startswith("#"):
+            assert "  # " in line, line
+
+
+def test_one_short_file_is_cut_for_validation(place: Path) -> None:
+    (place / "book.txt").write_text(sentences(2000))
+    assert proposed("book.txt").document_bytes == 1024
+    pipeline = load("pipeline.yaml")
+    assert pipeline.prepared is not None
+    assert pipeline.prepared.settings.document_bytes == 1024
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_jsonl_with_a_field_of_its_own(place: Path, packed: bool) -> None:
+    lines = "".join(json.dumps({"id": "7", "body": line, "n": 3}) + "\n" for line in sentences(500).splitlines())
+    path = place / ("a.jsonl.gz" if packed else "a.jsonl")
+    path.write_bytes(gzip.compress(lines.encode()) if packed else lines.encode())
+    found = proposed(path.name)
+    assert (found.text.text_field, found.document_bytes) == ("body", None)
+    assert load("pipeline.yaml").reading.text_field == "body"
+    assert found.bytes_per_token > 1
+
+
+def test_the_text_of_this_folder(place: Path) -> None:
+    """Results will lie beside it, so it is named entry by entry, without what is not text."""
+    (place / "book.txt").write_text(sentences(50))
+    (place / "notes").mkdir()
+    (place / "notes" / "n.md").write_text("note")
+    (place / "image.png").write_bytes(b"\0")
+    (place / ".hidden").write_text("no")
+    (place / "pipeline.yaml").write_text("old")
+    (place / "my-model").mkdir()
+    (place / "my-model" / "stats.json").write_text("{}")
+    assert proposed().text.inputs == ("book.txt", "notes")
+    assert proposed(".").text.inputs == ("book.txt", "notes")
+    assert run_pipeline("pipeline.yaml", dry_run=True).stages[0].what == "due"
+
+
+def test_a_file_elsewhere_names_text_from_there(place: Path) -> None:
+    (place / "sub").mkdir()
+    (place / "b k.txt").write_text(sentences(50))
+    proposed("b k.txt", out="sub/p.yaml")
+    assert [each.path for each in load("sub/p.yaml").text] == ["b k.txt"]
+    assert '"../b k.txt"' in Path("sub/p.yaml").read_text()
+
+
+def test_text_that_is_elsewhere(place: Path) -> None:
+    found = proposed("org/name:train")
+    assert (found.tokens, found.vocab_size) == (0, 16_000)
+    assert "not known before it is fetched" in Path("pipeline.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "sentence"),
+    [
+        (["nowhere"], SourceError, "no such file or folder: nowhere"),
+        (["-"], SettingsError, "reads its text more than once"),
+        ([], SourceError, "no text in the folder"),
+        ([".."], SettingsError, "would lie in .., among the text"),
+    ],
+)
+def test_refused(place: Path, inputs: list[str], error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        starter.propose_pipeline(inputs, out="pipeline.yaml")
+    with pytest.raises(SettingsError, match="there is no folder"):
+        starter.propose_pipeline(inputs, out="gone/pipeline.yaml")
+
+
+def test_many_files_are_looked_at_in_part(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "MOST_FILES", 8)
+    monkeypatch.setattr(looking, "SAMPLE_BYTES", 8000)
+    (place / "many").mkdir()
+    for number in range(60):
+        (place / "many" / f"{number:03}.txt").write_text(f"{number} " * 500)
+    found = look_at_text(["many"])
+    assert found.files == 60
+    assert sum(map(len, found.sample)) < 30_000
+    firsts = {each.split()[0] for each in found.sample}
+    assert len(firsts) >= 4
+    assert {"0", "32"} <= firsts
+
+
+# -- sizes
+
+
+def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "a.txt").write_text("x")
+
+    def sized(text_bytes: int, seconds: float = 1e9) -> starter.Proposal:
+        found = looking.TextFound(("a.txt",), 1, text_bytes, text_bytes, 1000, ("text",))
+        monkeypatch.setattr(starter, "look_at_text", lambda inputs: found)
+        return proposed("a.txt", seconds=seconds)
+
+    by_text = [sized(size) for size in (100_000, 5_000_000, 10**8, 10**9, 10**10)]
+    assert [each.vocab_size for each in by_text] == [1000, 2000, 8000, 16_000, 32_000]
+    assert sorted(each.params for each in by_text) == [each.params for each in by_text]
+    assert by_text[0].params == 100_000
+    assert by_text[-1].params == 350_000_000
+    for each in by_text[1:]:
+        assert each.epochs <= starter.MOST_EPOCHS * 1.05
+    quick, slow = sized(10**10, 600), sized(10**10, 36_000)
+    assert quick.params < slow.params
+    assert quick.seconds < 600 * 1.05
+    assert slow.seconds < 36_000 * 1.05
+    monkeypatch.setattr(starter, "_torch", lambda threads: object())
+    monkeypatch.setattr(starter, "_fits", lambda params, vocab, memory: params <= 3_000_000)
+    assert sized(10**10).params == 3_000_000
+
+
+def test_a_size_that_was_asked_for(place: Path) -> None:
+    (place / "a.txt").write_text(sentences(500))
+    assert proposed("a.txt", params=1_000_000).params == 1_000_000
+    with pytest.raises(SettingsError, match="has room for a vocabulary of 1,000"):
+        starter.propose_pipeline(["a.txt"], out="p.yaml", params=1000)
+
+
+# -- the command
+
+
+def test_never_written_over(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "a.txt").write_text(sentences(50))
+    (place / "pipeline.yaml").write_text("mine")
+    assert main(["init", "a.txt"]) == 1
+    assert (
+        capsys.readouterr().err == "error: pipeline.yaml is there already: --force replaces it, or give another --out\n"
+    )
+    assert (place / "pipeline.yaml").read_text() == "mine"
+    assert main(["init", "a.txt", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["params"] == 100_000
+    assert main(["init", "a.txt", "--out", "other.yaml", "--time", "soon"]) == 1
+    assert "cannot read --time 'soon'" in capsys.readouterr().err
+    assert not (place / "other.yaml").exists()
+
+
+def test_init_and_run(tmp_path: Path, ramlet: Any) -> None:
+    """On the machine as it is: the two commands of a newcomer."""
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text(sentences(300))
+    told = ramlet("init", "corpus", "--threads", "1", "--time", "1min")
+    assert told.returncode == 0, told.stderr
+    assert "then  ramlet run pipeline.yaml" in told.stdout
+    written = tmp_path / "pipeline.yaml"
+    written.write_text(re.sub(r"max_steps: \d+", "max_steps: 5", written.read_text()))
+    done = ramlet("run", "pipeline.yaml")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "my-model" / "run" / "model.safetensors").is_file()
+    assert "val: loss" in done.stdout
+    again = ramlet("run", "pipeline.yaml")
+    assert again.stdout.count("nothing changed") == len(again.stdout.splitlines())
