@@ -1,13 +1,15 @@
 """The `ramlet` command: one file a command, and this one that runs them.
 
 Only this package prints. Results go to standard output; progress, notes and errors to standard error.
-What goes wrong is caught in `main`, and nowhere else:
+What goes wrong is caught in `main`, and nowhere else, and told in one line:
 
-    RamletError         error: one sentence                                   exit 1
-    wrong usage         error: one sentence, and where the help is            exit 2
+    all is well                                                               exit 0
+    RamletError         error: the cause and the way out                      exit 1
+    a check that finds  the findings, on standard output (data verify, doctor, compare)   exit 1
+    wrong usage         error: the nearest option or command, or an example   exit 2
     Ctrl-C              interrupted; run the same command to go on            exit 130
     closed pipe         nothing (`ramlet ... | head`)                         exit 141
-    anything else       error: one sentence, and how to get the traceback     exit 1
+    anything else       error: what, and how to get the traceback             exit 1
 
 A command's file is loaded when the command is named, so that `ramlet tokenizer train` does not pay in
 RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for what commands share.
@@ -15,15 +17,18 @@ RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for w
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
-from ramlet.cli.options import DEBUG, new_app
+from ramlet.cli.help_page import examples
+from ramlet.cli.options import DEBUG, coloured, new_app
 from ramlet.errors import Interrupted, RamletError
 
 __all__ = ["main", "run"]
@@ -37,8 +42,18 @@ COMMANDS = {
     "eval": "ramlet.cli.eval",
     "generate": "ramlet.cli.generate",
     "export": "ramlet.cli.export",
+    # doctor
+    "completion": "ramlet.cli.completion",
 }
 """By name; the order is that of the help."""
+
+ABOUT = """Train a language model from raw text, in the RAM you have.
+
+      ramlet tokenizer train corpus/ --vocab-size 8k --out my-tokenizer
+      ramlet prepare corpus/ --tokenizer my-tokenizer --memory 2GB --out my-dataset
+      ramlet train --data my-dataset --params 10M --memory 2GB --out my-run
+      ramlet generate my-run --prompt "Once upon a time"
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = False
     try:
-        command = typer.main.get_command(_root(words))
+        command = _root(words)
+        if os.environ.get("_RAMLET_COMPLETE"):
+            return _complete(command, words)
         with command.make_context("ramlet", words) as context:
             try:
                 command.invoke(context)
@@ -83,7 +100,6 @@ def run() -> NoReturn:
     code = main()
     if "torch" in sys.modules:
         import atexit
-        import os
 
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
@@ -93,14 +109,25 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _root(words: Sequence[str]) -> typer.Typer:
+def _root(words: Sequence[str]) -> Any:
     """The command tree: the one command that is named, or all where the help or a typo needs them."""
-    root = new_app("Train a language model from raw text, in the RAM you have.", version=True)
+    root = new_app(ABOUT, version=True)
     named = next((word for word in words if not word.startswith("-")), "")
     for name, module in COMMANDS.items():
         if named == name or named not in COMMANDS:
             import_module(module).add_to(root)
-    return root
+    made: Any = typer.main.get_command(root)
+    # Typer puts commands before groups.
+    made.commands = {name: made.commands[name] for name in COMMANDS if name in made.commands}
+    return made
+
+
+def _complete(command: Any, words: Sequence[str]) -> int:
+    from ramlet.cli.completion import candidates
+
+    for word, help_line in candidates(command, words):
+        print(f"{word}\t{help_line}")
+    return 0
 
 
 def _sentence(error: BaseException) -> str:
@@ -115,18 +142,71 @@ def _sentence(error: BaseException) -> str:
 
 
 def _usage_sentence(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
+    """What is wrong with a command line, with what was probably meant."""
+    context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "ramlet"
-    near = getattr(error, "possibilities", None)
-    if near:
-        sentence = f"no such option: {getattr(error, 'option_name', '')}; did you mean {near[0]}?"
-    else:
-        sentence = error.format_message()
-        sentence = sentence[:1].lower() + sentence[1:].rstrip(".").replace(". Did you", "; did you")
-    return f"{sentence}\n  {path} --help tells what there is"
+    wrong = getattr(error, "option_name", None)
+    parameter: Any = getattr(error, "param", None)
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        near = _nearest(str(wrong), _option_names(context))
+        return f"no option {wrong}: " + (f"did you mean {near}?" if near else f"{path} --help tells what there is")
+    if kind == "MissingParameter" and parameter is not None:
+        name = _name(parameter)
+        shown = examples(context.command)
+        with_it = [line for line in shown if parameter.param_type_name == "argument" or name in line.split()]
+        example = next(iter(with_it or shown), f"{path} --help")
+        return f"{name} is missing; an example: {example}"
+    sentence = error.format_message().rstrip(".").replace("\n", " ")
+    if kind == "BadParameter" and parameter is not None:
+        wrong_value = str(getattr(error, "message", sentence)).rstrip(".")
+        for word, plain in (("int range", "whole number"), ("int", "whole number"), ("float", "number")):
+            wrong_value = wrong_value.removesuffix(f"valid {word}") + plain * wrong_value.endswith(f"valid {word}")
+        return f"{_name(parameter)}: {wrong_value} ({path} --help tells what it takes)"
+    if kind == "BadOptionUsage":
+        return f"{wrong} needs a value after it, and there is none"
+    sentence = re.sub(r"^Got unexpected extra argument\(s\) \((.*)\)$", r"nothing is known to do with \1", sentence)
+    sentence = sentence[:1].lower() + sentence[1:]
+    if ". Did you mean " in sentence:
+        return sentence.replace(". Did you mean ", ": did you mean ")
+    return f"{sentence}: {path} --help tells what there is"
+
+
+def _name(parameter: Any) -> str:
+    """The name of an argument, or an option's long one."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.human_readable_name)
+    return next((name for name in parameter.opts if name.startswith("--")), str(parameter.opts[0]))
+
+
+def _option_names(context: Any) -> list[str]:
+    if context is None:
+        return []
+    every = [*context.command.params, context.command.get_help_option(context)]
+    shown = [option for option in every if option.param_type_name == "option" and not option.hidden]
+    return [name for option in shown for name in (*option.opts, *option.secondary_opts) if name.startswith("--")]
+
+
+def _nearest(word: str, names: Sequence[str]) -> str | None:
+    """The name that was probably meant: one or two letters off, or longer or shorter by a whole word.
+
+    >>> _nearest("--vocab-sise", ["--out", "--vocab-size"]), _nearest("--steps", ["--max-steps", "--out"])
+    ('--vocab-size', '--max-steps')
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, names, n=1, cutoff=0.8)
+    if close:
+        return close[0]
+    plain = word.lstrip("-").replace("_", "-").split("-")
+    akin = [name for name in names if set(plain) <= set(name[2:].split("-")) or name[2:] in plain]
+    rough = get_close_matches(word, names, n=1)
+    return min(akin, key=len, default=rough[0] if rough else None)
 
 
 def _tell(line: str) -> None:
+    if line.startswith("error: ") and coloured(sys.stderr):
+        line = f"\x1b[1;31merror:\x1b[0m {line[7:]}"
     try:
         print(line, file=sys.stderr, flush=True)
     except BrokenPipeError:
@@ -135,8 +215,6 @@ def _tell(line: str) -> None:
 
 def _drop_output() -> None:
     """No one reads any more: keeps the interpreter from saying so when it flushes at exit."""
-    import os
-
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -2,68 +2,129 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from ramlet.budget import format_bytes
-from ramlet.cli.options import Debug, Json
-from ramlet.cli.tokenizer.options import Threads, print_json
+from ramlet.cli.options import MEMORY, Debug, Json, Quiet
+from ramlet.cli.tokenizer.options import Threads, note, print_json
+
+MODEL, DATA = "Model", "Data"
 
 
 def plan(
     params: Annotated[
         str | None,
         typer.Option(
-            "--params", "-p", "--target-params", metavar="N", show_default=False, help="How large: 10M, 124M."
+            "--params",
+            "-p",
+            "--target-params",
+            metavar="N",
+            show_default=False,
+            rich_help_panel=MODEL,
+            help="How large: 10M, 124M.",
         ),
     ] = None,
     config: Annotated[
         str | None,
         typer.Option(
-            "--config", "--config-file", metavar="FILE", show_default=False, help="The model's shape instead."
+            "--config",
+            "--config-file",
+            metavar="FILE",
+            show_default=False,
+            rich_help_panel=MODEL,
+            help="The model's shape instead.",
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", "-d", "--dataset-dir", metavar="DIR", show_default=False, help="The dataset, or a .npy file."
+            "--data",
+            "-d",
+            "--dataset-dir",
+            metavar="DIR",
+            show_default=False,
+            rich_help_panel=DATA,
+            help="The dataset, or a .npy file.",
         ),
     ] = None,
     memory: Annotated[
         str,
         typer.Option(
-            "--memory", "-m", metavar="SIZE", help="The budget, of the device on a GPU: 512MB, 2GB, 50%, auto."
+            "--memory",
+            "-m",
+            metavar="SIZE",
+            rich_help_panel=MEMORY,
+            help="The budget, of the device on a GPU: 512MB, 2GB, 50%, auto.",
         ),
     ] = "auto",
     device: Annotated[
-        str | None, typer.Option("--device", metavar="cpu|cuda", show_default="cuda where there is one", help="Where.")
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="cpu|cuda",
+            show_default="cuda where there is one",
+            rich_help_panel=MEMORY,
+            help="Where.",
+        ),
     ] = None,
     seq_len: Annotated[
         str | None,
-        typer.Option("--seq-len", metavar="T", show_default="256; 1024 from 50M on", help="Tokens in a sequence."),
+        typer.Option(
+            "--seq-len",
+            metavar="T",
+            show_default="256; 1024 from 50M on",
+            rich_help_panel=MODEL,
+            help="Tokens in a sequence.",
+        ),
     ] = None,
-    batch_size: Annotated[str, typer.Option("--batch-size", metavar="B", help="Sequences in a step.")] = "32",
-    precision: Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, bf16, fp16 or fp32.")] = "auto",
-    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="auto, adamw or adamw8bit.")] = "auto",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="B", rich_help_panel=MEMORY, help="Sequences in a step.")
+    ] = "32",
+    precision: Annotated[
+        str,
+        typer.Option("--precision", metavar="auto|bf16|fp16|fp32", rich_help_panel=MEMORY, help="Of matrix products."),
+    ] = "auto",
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            "--optimizer", metavar="auto|adamw|adamw8bit", rich_help_panel=MEMORY, help="What keeps its states."
+        ),
+    ] = "auto",
     document_mask: Annotated[
-        bool, typer.Option("--document-mask", help="Tokens look no further back than their own document.")
+        bool,
+        typer.Option(
+            "--document-mask", rich_help_panel=DATA, help="Tokens look no further back than their own document."
+        ),
     ] = False,
     num_sequences: Annotated[
         int | None,
         typer.Option(
-            "--num-sequences", metavar="N", show_default=False, help="Also say what so many would take whole."
+            "--num-sequences",
+            metavar="N",
+            show_default=False,
+            rich_help_panel=DATA,
+            help="Also say what so many would take whole.",
         ),
     ] = None,
     vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", metavar="N", show_default="the data's, or 8192", help="Vocabulary.")
+        int | None,
+        typer.Option(
+            "--vocab-size", metavar="N", show_default="the data's, or 8192", rich_help_panel=MODEL, help="Vocabulary."
+        ),
     ] = None,
     threads: Threads = None,
     json: Json = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Show what training takes, part by part, before it is begun; without a model, what can be trained here."""
+    """Show what training takes, part by part, before it is begun; without a model, what can be trained here.
+
+    ramlet plan
+    ramlet plan --params 124M --memory 4GB
+    ramlet plan --data my-dataset --memory 2GB --device cpu
+    """
     if params is None and config is None and vocab_size is None and num_sequences is None:
         _propose(data, memory, device, threads, json)
         return
@@ -87,10 +148,10 @@ def plan(
     if json:
         print_json(made.to_dict())
         return
-    _show_plan(made)
+    _show_plan(made, quiet)
 
 
-def _show_plan(made: Any) -> None:
+def _show_plan(made: Any, quiet: bool) -> None:
     shape = made.shape
     print(
         f"{shape.parameters:,} parameters: {shape.layers} layers, width {shape.width}, {shape.heads} heads, "
@@ -102,8 +163,8 @@ def _show_plan(made: Any) -> None:
         f"\na step of {made.batch_size} sequences of {made.seq_len} tokens, {made.choice.micro_batch} at a time: "
         f"{made.accumulation} micro-batch{'es' * (made.accumulation > 1)}"
     )
-    for note in made.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for line in made.notes:
+        note(f"note: {line}", quiet=quiet)
 
 
 def _propose(data: str | None, memory: str, device: str | None, threads: int | None, json: bool) -> None:
