@@ -42,7 +42,7 @@ COMMANDS = {
     "eval": "ramlet.cli.eval",
     "generate": "ramlet.cli.generate",
     "export": "ramlet.cli.export",
-    # doctor
+    "doctor": "ramlet.cli.doctor",
     "completion": "ramlet.cli.completion",
 }
 """By name; the order is that of the help."""

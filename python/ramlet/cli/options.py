@@ -16,7 +16,7 @@
 
 A docstring is the help: its first line says what the command does, its indented lines are examples (`help_page.py`). An
 option belongs to the group that its `rich_help_panel` names. A metavar like `file|line` tells the choices, which shells
-then complete (`completion.py`). Typer is used without its rich mode: with it, rich would cost every command 6 MB of RSS.
+then complete (`completion.py`). Typer is used without its rich mode: rich would cost every command 6 MB of RSS.
 """
 
 from __future__ import annotations

@@ -209,15 +209,15 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
     for row in told.rows:
         peak = format_bytes(row.plan.peak) if row.plan else "too large"
         mark = "  <" if told.best is not None and row is told.best else ""
-        print(f"{row.params:>12,} {peak:>9}  {row.tokens:>15,}  {_duration(row.seconds)}{mark}")
+        print(f"{row.params:>12,} {peak:>9}  {row.tokens:>15,}  {duration_words(row.seconds)}{mark}")
     print("\ntimes are estimates, from the speed of matrix products here")
     if told.best is not None:
         print(f"\n  {told.command}")
 
 
-def _duration(seconds: float | None) -> str:
+def duration_words(seconds: float | None) -> str:
     """
-    >>> _duration(40), _duration(600), _duration(9000), _duration(400_000)
+    >>> duration_words(40), duration_words(600), duration_words(9000), duration_words(400_000)
     ('40 s', '10 min', '2.5 h', '4.6 days')
     """
     if seconds is None:
@@ -228,7 +228,9 @@ def _duration(seconds: float | None) -> str:
         return f"{seconds / 60:.0f} min"
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:,.1f} days"
+    if seconds < 730 * 86400:
+        return f"{seconds / 86400:,.1f} days"
+    return f"{seconds / 86400 / 365.25:,.0f} years"
 
 
 def add_to(root: typer.Typer) -> None:

@@ -123,7 +123,7 @@ def train(
     Interrupted, the same command goes on where it was.
 
       ramlet tokenizer train corpus/ --vocab-size 32k --memory 2GB --out my-tokenizer
-      ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|endoftext|>" --pattern cl100k -o my-tokenizer
+      ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|eot|>" -o my-tokenizer
       ramlet tokenizer train book.txt --type char --out my-tokenizer
     """
     from ramlet.train_folder import train_to_folder
