@@ -30,7 +30,7 @@ from ramlet.budget import Budget, Meter
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.encode_files import TOKEN_BYTES
 from ramlet.engines import Engine, NativeEngine
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, SourceError
 from ramlet.prepare_folder import OutFolder
 from ramlet.prepare_manifest import build_manifest, check_same, run_ledger
 from ramlet.prepare_plan import make_plan
@@ -235,6 +235,8 @@ class _Run:
         local = stage_apart(names, self.folder.work / "staged", reading=settings, progress=self.progress)
         planned = make_plan(self.folder, settings, tokenizer, local, before=before, task_bytes=task_bytes)
         self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
+        if not self.inputs["bytes"]:
+            raise SourceError("there is no text to prepare: every input is empty")
         least = _native.least_room(json.dumps(self.plan)) + FRONT_BYTES
         engine = LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
         if tokenizer is not None and tokenizer.kind == "hf":

@@ -99,9 +99,9 @@ def _would_do(report: dict[str, Any]) -> list[tuple[str, str]]:
     largest = plan["largest"]
     if largest is None:
         return [*rows, ("largest", "no model fits")]
-    rows.append(("largest", f"{_model_words(largest)} fits{' (larger was not tried)' * report['torch']['all_fit']}"))
+    rows.append(("largest", _model_words(largest) + "; larger was not tried" * report["torch"]["all_fit"]))
     if plan["in_a_day"] is not None:
-        rows.append(("in a day", f"about {_model_words(plan['in_a_day'])} (ramlet plan tells more)"))
+        rows.append(("in a day", f"{_model_words(plan['in_a_day'])}; ramlet plan tells more"))
     return rows
 
 

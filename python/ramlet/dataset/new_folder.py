@@ -31,7 +31,7 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(building)
         building.mkdir()
     except OSError as error:
-        raise SettingsError(f"cannot write {out}: {error.strerror}") from None
+        raise SettingsError(f"cannot write {out}: {error.strerror}; choose another folder") from None
     try:
         yield building
         for folder, _, _ in os.walk(building):
