@@ -166,14 +166,20 @@ class TestUsage:
         ("arguments", "sentence"),
         [
             (["toy", "run"], "INPUT... is missing; an example: ramlet toy run corpus/ --tokens-per-shard 3"),
-            (["toy", "run", "x", "--tokens-per-shrd", "3"], "no option --tokens-per-shrd: did you mean --tokens-per-shard?"),
-            (["toy", "run", "x", "--tokens_per_shrd=3"], "no option --tokens-per-shrd: did you mean --tokens-per-shard?"),
+            (
+                ["toy", "run", "x", "--tokens-per-shrd=3"],
+                "no option --tokens-per-shrd: did you mean --tokens-per-shard?",
+            ),
+            (
+                ["toy", "run", "x", "--tokens_per_shrd=3"],
+                "no option --tokens-per-shrd: did you mean --tokens-per-shard?",
+            ),
             (["toy", "run", "x", "--shard", "3"], "no option --shard: did you mean --tokens-per-shard?"),
             (["toy", "run", "x", "--zzz"], "no option --zzz: ramlet toy run --help tells what there is"),
             (["toy", "run", "x", "-z"], "no option -z: ramlet toy run --help tells what there is"),
             (
                 ["toy", "run", "x", "--tokens-per-shard", "many"],
-                "--tokens-per-shard: 'many' is not a valid whole number (ramlet toy run --help tells what it takes)",
+                "--tokens-per-shard: 'many' is not a whole number (ramlet toy run --help tells what it takes)",
             ),
             (["toy", "run", "x", "--tokens-per-shard"], "--tokens-per-shard needs a value after it, and there is none"),
             (["toy", "other", "x"], "nothing is known to do with x: ramlet toy other --help tells what there is"),
@@ -182,7 +188,7 @@ class TestUsage:
             (["xyzzy"], "no such command 'xyzzy': ramlet --help tells what there is"),
             (["--versoin"], "no option --versoin: did you mean --version?"),
         ],
-    )  # fmt: skip
+    )
     def test_wrong_usage_is_told_with_the_nearest(self, toy: list[str], arguments: list[str], sentence: str) -> None:
         done = run(toy, *arguments)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {sentence}\n")

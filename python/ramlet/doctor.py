@@ -26,6 +26,7 @@ from typing import Any
 
 from ramlet import __version__
 from ramlet.budget import AUTO_PERCENT, format_bytes
+from ramlet.errors import SettingsError
 from ramlet.memory import cgroup_limit, free_memory, total_memory
 from ramlet.threads import available_threads, cpu_quota
 
@@ -45,6 +46,8 @@ Report = dict[str, Any]
 
 def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", torch: bool = True) -> Report:
     """Looks at the machine and at a folder to work in. `root` holds `proc` and `sys`; tests give another."""
+    if not Path(folder).is_dir():
+        raise SettingsError(f"{folder} is no folder to work in: name one that is there")
     free = free_memory(root)
     budget = free * AUTO_PERCENT // 100
     report: Report = {

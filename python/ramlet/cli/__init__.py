@@ -18,7 +18,6 @@ RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for w
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,8 +26,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from ramlet.cli.help_page import examples
 from ramlet.cli.options import DEBUG, coloured, new_app
+from ramlet.cli.usage import usage_sentence
 from ramlet.errors import Interrupted, RamletError
 
 __all__ = ["main", "run"]
@@ -81,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return 141
     except typer.TyperException as error:
-        _tell(f"error: {_usage_sentence(error)}")
+        _tell(f"error: {usage_sentence(error)}")
         return error.exit_code
     except BaseException as error:
         # BaseException, for a panic of the native core is one. SystemExit is someone's own decision.
@@ -139,69 +138,6 @@ def _sentence(error: BaseException) -> str:
         return "the machine is out of memory: give a smaller --memory, or free some"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
-
-
-def _usage_sentence(error: typer.TyperException) -> str:
-    """What is wrong with a command line, with what was probably meant."""
-    context: Any = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "ramlet"
-    wrong = getattr(error, "option_name", None)
-    parameter: Any = getattr(error, "param", None)
-    kind = type(error).__name__
-    if kind == "NoSuchOption":
-        near = _nearest(str(wrong), _option_names(context))
-        return f"no option {wrong}: " + (f"did you mean {near}?" if near else f"{path} --help tells what there is")
-    if kind == "MissingParameter" and parameter is not None:
-        name = _name(parameter)
-        shown = examples(context.command)
-        with_it = [line for line in shown if parameter.param_type_name == "argument" or name in line.split()]
-        example = next(iter(with_it or shown), f"{path} --help")
-        return f"{name} is missing; an example: {example}"
-    sentence = error.format_message().rstrip(".").replace("\n", " ")
-    if kind == "BadParameter" and parameter is not None:
-        wrong_value = str(getattr(error, "message", sentence)).rstrip(".")
-        for word, plain in (("int range", "whole number"), ("int", "whole number"), ("float", "number")):
-            wrong_value = wrong_value.removesuffix(f"valid {word}") + plain * wrong_value.endswith(f"valid {word}")
-        return f"{_name(parameter)}: {wrong_value} ({path} --help tells what it takes)"
-    if kind == "BadOptionUsage":
-        return f"{wrong} needs a value after it, and there is none"
-    sentence = re.sub(r"^Got unexpected extra argument\(s\) \((.*)\)$", r"nothing is known to do with \1", sentence)
-    sentence = sentence[:1].lower() + sentence[1:]
-    if ". Did you mean " in sentence:
-        return sentence.replace(". Did you mean ", ": did you mean ")
-    return f"{sentence}: {path} --help tells what there is"
-
-
-def _name(parameter: Any) -> str:
-    """The name of an argument, or an option's long one."""
-    if parameter.param_type_name == "argument":
-        return str(parameter.human_readable_name)
-    return next((name for name in parameter.opts if name.startswith("--")), str(parameter.opts[0]))
-
-
-def _option_names(context: Any) -> list[str]:
-    if context is None:
-        return []
-    every = [*context.command.params, context.command.get_help_option(context)]
-    shown = [option for option in every if option.param_type_name == "option" and not option.hidden]
-    return [name for option in shown for name in (*option.opts, *option.secondary_opts) if name.startswith("--")]
-
-
-def _nearest(word: str, names: Sequence[str]) -> str | None:
-    """The name that was probably meant: one or two letters off, or longer or shorter by a whole word.
-
-    >>> _nearest("--vocab-sise", ["--out", "--vocab-size"]), _nearest("--steps", ["--max-steps", "--out"])
-    ('--vocab-size', '--max-steps')
-    """
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, names, n=1, cutoff=0.8)
-    if close:
-        return close[0]
-    plain = word.lstrip("-").replace("_", "-").split("-")
-    akin = [name for name in names if set(plain) <= set(name[2:].split("-")) or name[2:] in plain]
-    rough = get_close_matches(word, names, n=1)
-    return min(akin, key=len, default=rough[0] if rough else None)
 
 
 def _tell(line: str) -> None:

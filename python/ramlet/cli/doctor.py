@@ -107,10 +107,9 @@ def _would_do(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _model_words(row: dict[str, Any]) -> str:
     size = f"{row['params'] / 1e6:,.3g}M parameters in {format_bytes(row['peak'])}"
-    time = (
-        "" if row["seconds"] is None else f", {duration_words(row['seconds'])} for {row['tokens'] / 1e6:,.0f}M tokens"
-    )
-    return f"{size}{time}"
+    if row["seconds"] is None:
+        return size
+    return f"{size}, about {duration_words(row['seconds'])} for {row['tokens'] / 1e6:,.0f}M tokens"
 
 
 def add_to(root: typer.Typer) -> None:

@@ -9,6 +9,7 @@ that is missing. BUDGET is that of RAM, in bytes; on a GPU the device's own defa
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -24,7 +25,8 @@ def check(budget: int) -> dict[str, Any]:
     from ramlet.training.propose import propose
 
     chosen = choose_device("auto")
-    told = propose(memory=budget if chosen.kind == "cpu" else None, device=chosen.kind, folder="/nonexistent")
+    # No folder to find datasets in: the sizes are to follow from the machine alone.
+    told = propose(memory=budget if chosen.kind == "cpu" else None, device=chosen.kind, folder=os.devnull)
     fitting = [row for row in told.rows if row.plan is not None]
     quick = [row for row in fitting if row.seconds is not None and row.seconds <= 86400]
     return {
