@@ -67,6 +67,8 @@ def run(
         raise type("PanicException", (BaseException,), {})("index out of bounds")
     if what == "disk":
         open("/nowhere/at/all", "w")
+    if what == "full":
+        raise OSError(28, "No space left on device", "x.bin")
     if what == "memory":
         raise MemoryError
     if what == "flood":
@@ -111,6 +113,7 @@ class TestErrors:
             ("interrupted", 130, "interrupted; run the same command to go on"),
             ("saved", 130, "interrupted at step 5, and saved"),
             ("disk", 1, "error: /nowhere/at/all: No such file or directory"),
+            ("full", 1, "error: x.bin: No space left on device; make room and run the same again"),
             ("memory", 1, "error: the machine is out of memory: give a smaller --memory, or free some"),
             (
                 "bug",

@@ -17,6 +17,7 @@ RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for w
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -133,7 +134,10 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, RamletError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        # From a write that no one was there to catch.
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return f"{what}; make room and run the same again" if full else what
     if isinstance(error, MemoryError):
         return "the machine is out of memory: give a smaller --memory, or free some"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
