@@ -56,7 +56,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What became of `prepare`."""
+    """What became of `prepare`.
+
+    prepared: ramlet.Prepared = ramlet.prepare("corpus/", "my-dataset", tokenizer="gpt2")
+    prepared.path, prepared.manifest["splits"]["train"]["tokens"], prepared.already_done
+    """
 
     path: Path
     """The dataset's folder, or the `.npy` file."""
@@ -79,6 +83,8 @@ def prepare(
     **settings: Any,
 ) -> Prepared:
     """Prepares a dataset from files, folders, globs, hub names or URLs, never holding more than `memory`.
+
+        ramlet.prepare(["corpus/", "more.jsonl.zst"], "my-dataset", tokenizer="gpt2", memory="2GB", dedup="line")
 
     The settings are those of `ramlet.prepare_settings.PrepareSettings`. With `append` the documents are added to
     the dataset at `out`, with its own tokenizer.
