@@ -3,9 +3,9 @@
 Only this package prints. Results go to standard output; progress, notes and errors to standard error.
 What goes wrong is caught in `main`, and nowhere else, and told in one line:
 
-    all is well                                                               exit 0
+    nothing                                                                   exit 0
     RamletError         error: the cause and the way out                      exit 1
-    a check that finds  the findings, on standard output (data verify, doctor, compare)   exit 1
+    a check that fails  its findings on standard output: verify, doctor ...   exit 1
     wrong usage         error: the nearest option or command, or an example   exit 2
     Ctrl-C              interrupted; run the same command to go on            exit 130
     closed pipe         nothing (`ramlet ... | head`)                         exit 141
@@ -126,7 +126,7 @@ def _complete(command: Any, words: Sequence[str]) -> int:
     from ramlet.cli.completion import candidates
 
     for word, help_line in candidates(command, words):
-        print(f"{word}\t{help_line}")
+        print(f"{word}\t{help_line}" if help_line else word)
     return 0
 
 

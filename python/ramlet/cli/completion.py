@@ -3,7 +3,7 @@
     eval "$(ramlet completion bash)"          in ~/.bashrc; zsh and fish likewise
 
 The script that it prints asks ramlet itself for every TAB: it runs `ramlet` with the words of the line and with
-_RAMLET_COMPLETE set, and gets the candidates, one a line with a TAB and its help behind it. No candidate means that a
+_RAMLET_COMPLETE set, and gets the candidates, one a line, its help behind a TAB. No candidate means that a
 file is wanted, which the shell completes. Click's own protocol is not used: it takes the line as one string to be cut
 into words again, and asks rich for the help, which takes longer than all the rest.
 
