@@ -6,6 +6,7 @@
 #   make bench    the benchmarks of benchmarks/, results dated in benchmarks/results/
 #   make lock     requirements/ from pyproject.toml; LOCK_FLAGS=--upgrade for newer versions
 #   make wheel    a wheel for this platform in dist/
+#   make check-wheel   the wheel in an empty environment, used as a stranger would
 #
 # Stamps in .venv keep a second run quick: the environment is made anew only when the lock changes,
 # the native module is built anew only when a Rust file changes.
@@ -15,6 +16,7 @@ CARGO_FLAGS ?=
 PYTEST_FLAGS ?=
 DEMO_FLAGS ?=
 LOCK_FLAGS ?=
+WHEEL_FLAGS ?= --strip --out dist
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +24,7 @@ BIN := $(VENV)/bin
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
-.PHONY: all env build test test-rust test-python lint format bench demo lock wheel clean
+.PHONY: all env build test test-rust test-python lint format bench demo lock wheel check-wheel clean
 all: build
 
 env: $(VENV)/.installed
@@ -90,7 +92,13 @@ lock: env
 		--output-file requirements/dev.txt
 
 wheel: env
-	$(BIN)/maturin build --release --strip --out dist $(CARGO_FLAGS)
+	$(BIN)/maturin build --release $(WHEEL_FLAGS) $(CARGO_FLAGS)
+
+# With its line tables, as the tests have it: stripping would link it once more, for minutes.
+check-wheel: build
+	rm -rf target/wheels
+	$(MAKE) wheel WHEEL_FLAGS="--out target/wheels"
+	.ci/wheel target/wheels/*.whl
 
 clean:
 	rm -rf $(VENV) dist target python/ramlet/*.so

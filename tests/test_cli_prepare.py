@@ -154,8 +154,8 @@ def test_standard_input(ramlet: RunRamlet, corpus: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["in.txt"], 1, "name it with --out"),
-        ([], 2, "missing argument"),
-        (["in.txt", "--out", "out", "--no-such"], 2, "no such option"),
+        ([], 2, "is missing; an example: ramlet prepare corpus/"),
+        (["in.txt", "--out", "out", "--no-such"], 2, "no option --no-such: "),
         (["missing.txt", "--out", "out"], 1, "no such file or folder: missing.txt"),
         (["in.txt", "--out", "out", "--memory", "2 bananas"], 1, "cannot read '2 bananas'"),
         (["in.txt", "--out", "out", "--no-dedup", "--dedup", "line"], 1, "say the opposite"),

@@ -154,7 +154,7 @@ def test_amounts_and_names(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--stream", "none.txt"], "a stream is tokenised while it is trained on: name the tokenizer"),
         (["--input", "none.txt"], "how large is the model to be?"),
         (["--input", "none.txt", "--params", "1M"], "no such file or folder: none.txt"),
-        (["--data", "d", "--no-such-flag"], "no such option: --no-such-flag"),
+        (["--data", "d", "--no-such-flag"], "no option --no-such-flag: ramlet train --help"),
     ],
 )
 def test_one_sentence_for_each_mistake(ran: Any, tmp_path: Path, arguments: list[str], sentence: str) -> None:

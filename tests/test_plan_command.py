@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import RunRamlet
-from ramlet.cli.plan import _duration
+from ramlet.cli.plan import duration_words
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.training import propose as proposing
 from ramlet.training.machine import Found, find_datasets, look
@@ -108,4 +108,6 @@ def test_a_machine_without_torch_is_looked_at_without_measuring() -> None:
 
 
 def test_times_are_said_as_people_say_them() -> None:
-    assert [_duration(seconds) for seconds in (40, 600, 9000, 400_000)] == ["40 s", "10 min", "2.5 h", "4.6 days"]
+    assert [duration_words(seconds) for seconds in (40, 600, 9000, 400_000, 1e9)] == [
+        *("40 s", "10 min", "2.5 h", "4.6 days", "32 years")
+    ]

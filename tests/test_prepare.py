@@ -98,7 +98,10 @@ def test_any_documents_and_settings(documents: list[str], chosen: dict[str, Any]
         check(made, documents, chosen.get("document_bytes", 1 << 20), **chosen)
 
 
-@given(text=st.lists(texts, max_size=4).map("\r\n".join), separator=st.sampled_from(["\n", "same", "\n\n", " l"]))
+@given(
+    text=st.lists(texts, max_size=4).map("\r\n".join).filter(bool),
+    separator=st.sampled_from(["\n", "same", "\n\n", " l"]),
+)
 @settings(max_examples=60)
 def test_what_is_a_document(text: str, separator: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -288,6 +288,40 @@ class TestErrors:
             expand(inputs)
         assert str(caught.value) == sentence
 
+    @pytest.mark.parametrize(
+        ("content", "refused"),
+        [
+            (b"\x7fELF\0\0", True),
+            (b"a" * 1023 + b"\0", True),
+            (b"a" * 1024 + b"\0", False),
+            (b"", False),
+            ("marked".encode("utf-16"), False),
+            ("marked".encode("utf-32"), False),
+            ("no mark".encode("utf-16-le"), True),
+        ],
+    )
+    def test_a_program_in_the_place_of_text(self, here: Path, content: bytes, refused: bool) -> None:
+        """What has a mark of its encoding is named by the reader, which knows it."""
+        (here / "it.txt").write_bytes(content)
+        if refused:
+            with pytest.raises(SourceError, match=r"^it.txt is no text, it has NUL bytes: name another"):
+                expand("it.txt")
+        else:
+            assert [source.path for source in expand("it.txt")] == ["it.txt"]
+        assert [source.path for source in expand("it.txt", format="text")] == ["it.txt"]
+        (here / "it.txt").rename("it.parquet")
+        assert [source.format for source in expand("it.parquet")] == ["parquet"]
+
+    def test_what_ramlet_wrote_itself(self, here: Path) -> None:
+        make(
+            here, "d/dataset_metadata.json", "d/train/x.bin", "r/metrics.jsonl", "r/settings.yaml", "log/metrics.jsonl"
+        )
+        with pytest.raises(SourceError, match=r"^d is a dataset, not text: train on it with --data"):
+            expand("d")
+        with pytest.raises(SourceError, match=r"^r is a run, not text: "):
+            expand(["log", "r"])
+        assert [source.path for source in expand("log")] == ["log/metrics.jsonl"]
+
     def test_unknown_format(self) -> None:
         with pytest.raises(SettingsError, match=r"no format 'csv': it is one of text, jsonl, parquet"):
             expand("-", format="csv")

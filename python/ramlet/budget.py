@@ -67,7 +67,11 @@ def format_bytes(count: float) -> str:
 
 @dataclass(frozen=True)
 class Budget:
-    """So many bytes of RSS for the process tree, or for one part of the work."""
+    """So many bytes of RSS for the process tree, or for one part of the work.
+
+    budget = ramlet.Budget.parse("2GB")
+    budget.total, budget.available(), str(budget)
+    """
 
     total: int
     """The promise, in bytes."""
@@ -169,6 +173,10 @@ class StageUsage:
 
 class Meter:
     """Samples the RSS of the process tree in a thread, by stage.
+
+        with ramlet.Meter(ramlet.Budget.parse("2GB")) as meter:
+            meter.stage("reading")
+        print(meter.closing_line(), meter.peak, meter.timeline)
 
     20 samples a second, about 0.1 ms each. The timeline stays under 512 points however long the run:
     when it is full, neighbours are folded into one (the larger is kept) and each later point covers

@@ -38,7 +38,13 @@ __all__ = [
 
 
 class RamletError(Exception):
-    """The parent of every error that ramlet raises on purpose."""
+    """The parent of every error that ramlet raises on purpose.
+
+    try:
+        ramlet.prepare("corpus/", "my-dataset", memory="1MB")
+    except ramlet.RamletError as error:
+        print(error)
+    """
 
 
 class BudgetError(RamletError, ValueError):

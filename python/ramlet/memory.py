@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PeakCounter", "free_memory", "resident_memory"]
+__all__ = ["PeakCounter", "cgroup_folders", "cgroup_limit", "free_memory", "resident_memory", "total_memory"]
 
 _LINUX = sys.platform.startswith("linux")
 _PAGE = resource.getpagesize()
@@ -35,24 +35,46 @@ def free_memory(root: str | Path = "/") -> int:
 
         return int(psutil.virtual_memory().available)
     root = Path(root)
-    free = [_meminfo(root)]
-    free.extend(_cgroup_free(folder) for folder in _cgroup_folders(root))
+    fields = _meminfo(root)
+    # Before Linux 3.14 there is no MemAvailable.
+    free = [fields.get("MemAvailable", fields["MemFree"] + fields.get("Cached", 0))]
+    free.extend(_cgroup_free(folder) for folder in cgroup_folders(root))
     return max(0, min(free))
 
 
-def _meminfo(root: Path) -> int:
+def _meminfo(root: Path) -> dict[str, int]:
     fields = {}
     for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) * 1024
-    # Before Linux 3.14 there is no MemAvailable.
-    return fields.get("MemAvailable", fields["MemFree"] + fields.get("Cached", 0))
+    return fields
 
 
-def _cgroup_folders(root: Path) -> Iterator[Path]:
+def cgroup_limit(root: str | Path = "/") -> int | None:
+    """The tightest bound that a cgroup puts on the memory of this process, in bytes; None where none does."""
+    if not _LINUX:
+        return None
+    limits = [
+        min(_number(folder / "memory.max"), _number(folder / "memory.limit_in_bytes"))
+        for folder in cgroup_folders(Path(root))
+    ]
+    tightest = min(limits, default=_UNLIMITED)
+    return None if tightest >= _UNLIMITED else tightest
+
+
+def total_memory(root: str | Path = "/") -> int:
+    """Bytes that the machine has, whoever uses them."""
+    if not _LINUX:
+        import psutil
+
+        return int(psutil.virtual_memory().total)
+    return _meminfo(Path(root))["MemTotal"]
+
+
+def cgroup_folders(root: Path, controller: str = "memory") -> Iterator[Path]:
     """The cgroup folders that bound this process, from its own up to the top of the mount.
 
-    A v1 memory hierarchy and a v2 one may both be mounted; in a container the mount shows only a part
+    A v1 hierarchy of the controller and a v2 one may both be mounted; in a container the mount shows only a part
     of the hierarchy, which its mount root names.
     """
     ours: dict[str, str] = {}
@@ -60,13 +82,13 @@ def _cgroup_folders(root: Path) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if not controllers:
             ours["cgroup2"] = path
-        elif "memory" in controllers.split(","):
+        elif controller in controllers.split(","):
             ours["cgroup"] = path
     for line in _read(root / "proc/self/mountinfo").splitlines():
         # 36 35 98:0 /mount/root /mount/point rw,noatime shared:1 - cgroup cgroup rw,memory
         mount, _, system = line.partition(" - ")
         kind, _, options = system.split(" ", 2)
-        if kind not in ours or (kind == "cgroup" and "memory" not in options.split(",")):
+        if kind not in ours or (kind == "cgroup" and controller not in options.split(",")):
             continue
         mount_root, mount_point = mount.split()[3:5]
         top = root / mount_point.lstrip("/")

@@ -30,7 +30,7 @@ from ramlet.budget import Budget, Meter
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.encode_files import TOKEN_BYTES
 from ramlet.engines import Engine, NativeEngine
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, SourceError
 from ramlet.prepare_folder import OutFolder
 from ramlet.prepare_manifest import build_manifest, check_same, run_ledger
 from ramlet.prepare_plan import make_plan
@@ -56,7 +56,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What became of `prepare`."""
+    """What became of `prepare`.
+
+    prepared: ramlet.Prepared = ramlet.prepare("corpus/", "my-dataset", tokenizer="gpt2")
+    prepared.path, prepared.manifest["splits"]["train"]["tokens"], prepared.already_done
+    """
 
     path: Path
     """The dataset's folder, or the `.npy` file."""
@@ -79,6 +83,8 @@ def prepare(
     **settings: Any,
 ) -> Prepared:
     """Prepares a dataset from files, folders, globs, hub names or URLs, never holding more than `memory`.
+
+        ramlet.prepare(["corpus/", "more.jsonl.zst"], "my-dataset", tokenizer="gpt2", memory="2GB", dedup="line")
 
     The settings are those of `ramlet.prepare_settings.PrepareSettings`. With `append` the documents are added to
     the dataset at `out`, with its own tokenizer.
@@ -235,6 +241,8 @@ class _Run:
         local = stage_apart(names, self.folder.work / "staged", reading=settings, progress=self.progress)
         planned = make_plan(self.folder, settings, tokenizer, local, before=before, task_bytes=task_bytes)
         self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
+        if not self.inputs["bytes"]:
+            raise SourceError("there is no text to prepare: every input is empty")
         least = _native.least_room(json.dumps(self.plan)) + FRONT_BYTES
         engine = LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
         if tokenizer is not None and tokenizer.kind == "hf":

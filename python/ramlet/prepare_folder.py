@@ -109,7 +109,7 @@ class OutFolder:
             self.work.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.work / "lock", "wb")  # held until the block ends
         except OSError as error:
-            raise SettingsError(f"cannot write into {self.out}: {error.strerror}") from None
+            raise SettingsError(f"cannot write into {self.out}: {error.strerror}; choose another --out") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

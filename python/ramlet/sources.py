@@ -5,14 +5,16 @@
 
 An input is a file, a folder, a glob or `-` for standard input.
 
-**A file** named outright is always taken. Its suffixes say how to read it: `.parquet`, `.jsonl` and
+**A file** named outright is taken. Its suffixes say how to read it: `.parquet`, `.jsonl` and
 `.ndjson`, anything else is text; `.gz`, `.zst`, `.xz` or `.bz2` after that, it is compressed. A
-`.json` file is one text, not lines; `format="jsonl"` says otherwise for all inputs.
+`.json` file is one text, not lines; `format="jsonl"` says otherwise for all inputs. Text with a NUL
+byte in its first kilobyte is a picture or a program named by mistake: it is refused unless a format is given.
 
 **A folder** is walked all the way down, in the order of the paths. Every regular file is taken, source
 code and files without a suffix included, except: hidden ones (and hidden folders), those whose suffix
 tells a picture, archive, program or the like, and, where the suffix says nothing, those with a NUL
-byte in their first kilobyte. Linked folders are not followed, linked files are read.
+byte in their first kilobyte. Linked folders are not followed, linked files are read. A dataset or a run
+of ours is no folder of text, and refused.
 
 **A glob** takes what it matches, by the rule of a folder; `*` never matches a hidden name. When it
 ends in a suffix (`*.log`), that suffix is taken for text. Without `**`, a folder it matches is walked.
@@ -33,7 +35,7 @@ from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError
 
-__all__ = ["Source", "Survey", "expand", "fingerprint", "survey"]
+__all__ = ["Source", "Survey", "expand", "fingerprint", "nearest_path", "survey"]
 
 FORMATS = ("text", "jsonl", "parquet")
 
@@ -166,7 +168,7 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
         status = os.stat(name)
     except (FileNotFoundError, NotADirectoryError):
         if not _WILD.search(name):
-            raise SourceError(f"no such file or folder: {name}{_nearest(name)}") from None
+            raise SourceError(f"no such file or folder: {name}{nearest_path(name)}") from None
         try:
             glob = _Glob(name, form, without)
         except re.error:
@@ -179,6 +181,7 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
     if stat.S_ISDIR(status.st_mode):
         if os.path.realpath(name) in without.paths:
             raise SourceError(f"{name} is where the result goes: it cannot be an input too")
+        _refuse_own(name)
         folder = _Folder(name, form, without)
         if next(folder.files({}), None) is None:
             raise SourceError(f"no text in the folder {name}: it is empty, or all in it is hidden or binary")
@@ -188,12 +191,36 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
         raise SourceError(f"{name} is an archive: unpack it and give the folder")
     if not os.access(name, os.R_OK):
         raise SourceError(f"cannot read {name}: no permission")
-    form = form or _FORMAT_OF.get(inner, "text")
     if stat.S_ISREG(status.st_mode):
+        if form is None and not compression and inner not in _FORMAT_OF and _begins_binary(name):
+            raise SourceError(
+                f"{name} is no text, it has NUL bytes: name another, or give the format text to read it so"
+            )
+        form = form or _FORMAT_OF.get(inner, "text")
         source = Source(name, form, compression, status.st_size, status.st_mtime_ns)
     else:
-        source = Source(name, form, compression, None)
+        source = Source(name, form or _FORMAT_OF.get(inner, "text"), compression, None)
     return _File(source, os.path.realpath(name))
+
+
+def _refuse_own(folder: str) -> None:
+    """What we wrote ourselves has JSON in it, which would be read as text without a word."""
+    for names, what, use in (
+        (("dataset_metadata.json",), "a dataset", "train on it with --data"),
+        (("metrics.jsonl", "settings.yaml"), "a run", "let ramlet generate write with it"),
+    ):
+        if all(os.path.exists(os.path.join(folder, name)) for name in names):
+            raise SourceError(f"{folder} is {what}, not text: {use}, or name the text it was made from")
+
+
+def _begins_binary(path: str) -> bool:
+    """NUL bytes near the beginning, but not UTF-16 or UTF-32 by their mark: those the reader names."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            begin = file.read(1024)
+    except OSError:
+        return False  # the reader will say what is wrong with it
+    return b"\0" in begin and not begin.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
 
 
 def _walk_all(plan: list[_File | _Folder | _Glob], skipped: dict[str, int]) -> Iterator[Source]:
@@ -422,7 +449,7 @@ def _suffix_chain(name: str) -> tuple[str, str]:
     return suffix.lower(), compression
 
 
-def _nearest(name: str) -> str:
+def nearest_path(name: str) -> str:
     """`; did you mean X?`, when something near is there."""
     import difflib
 

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 from ramlet.budget import Budget
 from ramlet.errors import SettingsError
-from ramlet.memory import resident_memory
+from ramlet.memory import cgroup_folders, resident_memory
 
-__all__ = ["available_threads", "fitting_threads"]
+__all__ = ["available_threads", "cpu_quota", "fitting_threads"]
 
 
-def available_threads() -> int:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def available_threads(root: str | Path = "/") -> int:
+    """The processors that this process may use: those it is bound to, or what a container grants of their time."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota(root)
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+@cache
+def cpu_quota(root: str | Path = "/") -> float | None:
+    """How many processors' time the cgroups above us grant, as `docker run --cpus 1.5` sets it; None: all there is.
+
+    More threads than that would be stopped for a part of every tenth of a second, all of them. `root` holds `proc` and
+    `sys`; tests give another.
+    """
+    quotas = []
+    for folder in cgroup_folders(Path(root), "cpu"):
+        try:
+            if (folder / "cpu.max").exists():
+                granted, period = (folder / "cpu.max").read_text().split()
+            else:
+                granted, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            # "max" in v2 and -1 in v1 are no quota.
+            if granted != "max" and int(granted) > 0:
+                quotas.append(int(granted) / int(period))
+        except (OSError, ValueError, ZeroDivisionError):
+            continue
+    return min(quotas, default=None)
 
 
 def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], int], what: str) -> int:

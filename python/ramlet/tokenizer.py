@@ -43,7 +43,12 @@ _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", 
 
 
 class Tokenizer:
-    """Text -> ids and back. Make one by `train`, `load` or `from_merges`."""
+    """Text -> ids and back. Make one by `train`, `load` or `from_merges`.
+
+    tokenizer = ramlet.Tokenizer.load("gpt2")
+    tokenizer.encode("Hello, world")        # [15496, 11, 995]
+    tokenizer.decode([15496, 11, 995])
+    """
 
     def __init__(self, model: TokenizerModel | HfEngine, *, memory: Budget | str | int | None = None) -> None:
         """For a model read or learned by this package; users call `train`, `load` or `from_merges`."""

@@ -65,7 +65,7 @@ def train_to_folder(
         # Made even when the counts go elsewhere: it marks the folder as ours while it is not finished.
         work_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"cannot write into {out}: {error.strerror}") from None
+        raise SettingsError(f"cannot write into {out}: {error.strerror}; choose another --out") from None
     meter.stage("counting")
     model, statistics = learn(
         corpus, settings, meter=meter, work_dir=_spill(out, spill_dir), threads=threads, progress=progress

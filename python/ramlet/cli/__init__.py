@@ -1,13 +1,15 @@
 """The `ramlet` command: one file a command, and this one that runs them.
 
 Only this package prints. Results go to standard output; progress, notes and errors to standard error.
-What goes wrong is caught in `main`, and nowhere else:
+What goes wrong is caught in `main`, and nowhere else, and told in one line:
 
-    RamletError         error: one sentence                                   exit 1
-    wrong usage         error: one sentence, and where the help is            exit 2
+    nothing                                                                   exit 0
+    RamletError         error: the cause and the way out                      exit 1
+    a check that fails  its findings on standard output: verify, doctor ...   exit 1
+    wrong usage         error: the nearest option or command, or an example   exit 2
     Ctrl-C              interrupted; run the same command to go on            exit 130
     closed pipe         nothing (`ramlet ... | head`)                         exit 141
-    anything else       error: one sentence, and how to get the traceback     exit 1
+    anything else       error: what, and how to get the traceback             exit 1
 
 A command's file is loaded when the command is named, so that `ramlet tokenizer train` does not pay in
 RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for what commands share.
@@ -15,15 +17,18 @@ RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for w
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
-from ramlet.cli.options import DEBUG, new_app
+from ramlet.cli.options import DEBUG, coloured, new_app
+from ramlet.cli.usage import usage_sentence
 from ramlet.errors import Interrupted, RamletError
 
 __all__ = ["main", "run"]
@@ -41,8 +46,18 @@ COMMANDS = {
     "generate": "ramlet.cli.generate",
     "export": "ramlet.cli.export",
     "report": "ramlet.cli.report",
+    "doctor": "ramlet.cli.doctor",
+    "completion": "ramlet.cli.completion",
 }
 """By name; the order is that of the help."""
+
+ABOUT = """Train a language model from raw text, in the RAM you have.
+
+      ramlet tokenizer train corpus/ --vocab-size 8k --out my-tokenizer
+      ramlet prepare corpus/ --tokenizer my-tokenizer --memory 2GB --out my-dataset
+      ramlet train --data my-dataset --params 10M --memory 2GB --out my-run
+      ramlet generate my-run --prompt "Once upon a time"
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = False
     try:
-        command = typer.main.get_command(_root(words))
+        command = _root(words)
+        if os.environ.get("_RAMLET_COMPLETE"):
+            return _complete(command, words)
         with command.make_context("ramlet", words) as context:
             try:
                 command.invoke(context)
@@ -68,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return 141
     except typer.TyperException as error:
-        _tell(f"error: {_usage_sentence(error)}")
+        _tell(f"error: {usage_sentence(error)}")
         return error.exit_code
     except BaseException as error:
         # BaseException, for a panic of the native core is one. SystemExit is someone's own decision.
@@ -87,7 +104,6 @@ def run() -> NoReturn:
     code = main()
     if "torch" in sys.modules:
         import atexit
-        import os
 
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
@@ -97,40 +113,44 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _root(words: Sequence[str]) -> typer.Typer:
+def _root(words: Sequence[str]) -> Any:
     """The command tree: the one command that is named, or all where the help or a typo needs them."""
-    root = new_app("Train a language model from raw text, in the RAM you have.", version=True)
+    root = new_app(ABOUT, version=True)
     named = next((word for word in words if not word.startswith("-")), "")
     for name, module in COMMANDS.items():
         if named == name or named not in COMMANDS:
             import_module(module).add_to(root)
-    return root
+    made: Any = typer.main.get_command(root)
+    # Typer puts commands before groups.
+    made.commands = {name: made.commands[name] for name in COMMANDS if name in made.commands}
+    return made
+
+
+def _complete(command: Any, words: Sequence[str]) -> int:
+    from ramlet.cli.completion import candidates
+
+    for word, help_line in candidates(command, words):
+        print(f"{word}\t{help_line}" if help_line else word)
+    return 0
 
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, RamletError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        # From a write that no one was there to catch.
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return f"{what}; make room and run the same again" if full else what
     if isinstance(error, MemoryError):
         return "the machine is out of memory: give a smaller --memory, or free some"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
 
 
-def _usage_sentence(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "ramlet"
-    near = getattr(error, "possibilities", None)
-    if near:
-        sentence = f"no such option: {getattr(error, 'option_name', '')}; did you mean {near[0]}?"
-    else:
-        sentence = error.format_message()
-        sentence = sentence[:1].lower() + sentence[1:].rstrip(".").replace(". Did you", "; did you")
-    return f"{sentence}\n  {path} --help tells what there is"
-
-
 def _tell(line: str) -> None:
+    if line.startswith("error: ") and coloured(sys.stderr):
+        line = f"\x1b[1;31merror:\x1b[0m {line[7:]}"
     try:
         print(line, file=sys.stderr, flush=True)
     except BrokenPipeError:
@@ -139,8 +159,6 @@ def _tell(line: str) -> None:
 
 def _drop_output() -> None:
     """No one reads any more: keeps the interpreter from saying so when it flushes at exit."""
-    import os
-
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

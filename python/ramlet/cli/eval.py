@@ -9,11 +9,13 @@ import typer
 
 from ramlet import config_values
 from ramlet.budget import Budget, Meter
-from ramlet.cli.options import Debug, Json, Memory, Quiet
+from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import SettingsError
 from ramlet.training.settings import RunSettings
+
+DATA = "Data"
 
 
 def evaluate(
@@ -28,6 +30,7 @@ def evaluate(
             "--dataset-dir",
             metavar="[NAME=]DIR",
             show_default=False,
+            rich_help_panel=DATA,
             help="A dataset of `ramlet prepare`, or a .npy file; may be given again.",
         ),
     ],
@@ -37,22 +40,41 @@ def evaluate(
             "--split",
             metavar="val|train",
             show_default="val, or all of a set that has none",
+            rich_help_panel=DATA,
             help="The part to look at.",
         ),
     ] = None,
     tokens: Annotated[
-        str, typer.Option("--tokens", "--eval-tokens", metavar="N|all", help="How many tokens of each set to look at.")
+        str,
+        typer.Option(
+            "--tokens",
+            "--eval-tokens",
+            metavar="N|all",
+            rich_help_panel=DATA,
+            help="How many tokens of each set to look at.",
+        ),
     ] = str(RunSettings().eval_tokens),
     seq_len: Annotated[
         int | None,
-        typer.Option("--seq-len", metavar="T", show_default="as in training", help="Tokens in a sequence."),
+        typer.Option(
+            "--seq-len", metavar="T", show_default="as in training", rich_help_panel=DATA, help="Tokens in a sequence."
+        ),
     ] = None,
     memory: Memory = "auto",
     device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="cpu or cuda; auto: cuda if there is one.")
+        str,
+        typer.Option(
+            "--device", metavar="auto|cpu|cuda", rich_help_panel=MEMORY, help="cpu or cuda; auto: cuda if there is one."
+        ),
     ] = "auto",
     precision: Annotated[
-        str, typer.Option("--precision", metavar="NAME", help="bf16, fp16 or fp32; auto: fp32 on a CPU.")
+        str,
+        typer.Option(
+            "--precision",
+            metavar="auto|bf16|fp16|fp32",
+            rich_help_panel=MEMORY,
+            help="bf16, fp16 or fp32; auto: fp32 on a CPU.",
+        ),
     ] = "auto",
     threads: Threads = None,
     json: Json = False,
@@ -61,7 +83,8 @@ def evaluate(
 ) -> None:
     """Measure a model: loss, perplexity and bits per byte on any dataset of its tokenizer.
 
-    ramlet eval run --data general=data --data law --tokens all
+    ramlet eval my-run --data my-dataset
+    ramlet eval my-run --data general=data --data law --tokens all
     """
     named = _named(data)
     from ramlet.training.evaluate_run import evaluate as measure

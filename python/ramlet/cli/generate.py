@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramlet.budget import Budget, Meter, format_bytes
-from ramlet.cli.options import Debug, Json, Memory, Quiet
+from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, plural, print_json
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SampleSettings
@@ -18,6 +18,7 @@ from ramlet.generation.settings import SampleSettings
 if TYPE_CHECKING:
     from ramlet.generation.writer import Writer, Writing
 
+TEXT, SAMPLING = "Text", "Sampling"
 PROMPT_BYTES = 16 << 20
 """More than this on standard input is no prompt."""
 
@@ -34,6 +35,7 @@ def _option(name: str, *flags: str, metavar: str) -> Any:
         *(flags or (f"--{name.replace('_', '-')}",)),
         metavar=metavar,
         show_default=DEFAULTS[name] not in (None, ()),
+        rich_help_panel=SAMPLING,
         help=SampleSettings.help_text(name),
     )
 
@@ -55,6 +57,7 @@ def generate(
             "-p",
             metavar="TEXT",
             show_default=False,
+            rich_help_panel=TEXT,
             help="What to go on from; empty: a new text. Left out: standard input, or a dialogue on a terminal.",
         ),
     ] = None,
@@ -66,14 +69,22 @@ def generate(
     seed: Annotated[int | None, _option("seed", metavar="N")] = None,
     num_samples: Annotated[int, _option("num_samples", metavar="N")] = 1,
     stop: Annotated[list[str] | None, _option("stop", metavar="TEXT")] = None,
-    truncate: Annotated[bool, typer.Option("--truncate", help=SampleSettings.help_text("truncate"))] = False,
-    echo: Annotated[bool, typer.Option("--echo/--no-echo", help="Print the prompt before what comes after it.")] = True,
-    device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to work.")] = "auto",
+    truncate: Annotated[
+        bool, typer.Option("--truncate", rich_help_panel=TEXT, help=SampleSettings.help_text("truncate"))
+    ] = False,
+    echo: Annotated[
+        bool,
+        typer.Option("--echo/--no-echo", rich_help_panel=TEXT, help="Print the prompt before what comes after it."),
+    ] = True,
+    device: Annotated[
+        str, typer.Option("--device", metavar="auto|cpu|cuda", rich_help_panel=MEMORY, help="Where to work.")
+    ] = "auto",
     precision: Annotated[
         str,
         typer.Option(
             "--precision",
             metavar="auto|fp32|bf16|fp16",
+            rich_help_panel=MEMORY,
             help="How weights are held: bf16 and fp16 take half of the memory.",
         ),
     ] = "auto",

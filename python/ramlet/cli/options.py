@@ -14,14 +14,23 @@
     def add_to(root: typer.Typer) -> None:
         root.add_typer(app, name="tokenizer")
 
-Typer is used without its rich mode: with it, rich would cost every command 6 MB of RSS.
+A docstring is the help: its first line says what the command does, its indented lines are examples (`help_page.py`). An
+option belongs to the group that its `rich_help_panel` names. A metavar like `file|line` tells the choices, which shells
+then complete (`completion.py`). Typer is used without its rich mode: rich would cost every command 6 MB of RSS.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import Annotated, TextIO
 
 import typer
+
+from ramlet.cli.help_page import GENERAL, App, Group
+
+MEMORY = "Memory and speed"
+READING = "Reading"
+"""Groups of options that several commands have."""
 
 DEBUG = "ramlet.debug"
 """Where the context remembers --debug for `main`."""
@@ -32,10 +41,16 @@ def _underscores_are_hyphens(word: str) -> str:
     return word.replace("_", "-")
 
 
+def coloured(stream: TextIO) -> bool:
+    """Whether to write in colours: only where a person looks, and never where NO_COLOR is set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def new_app(description: str, *, version: bool = False) -> typer.Typer:
     """A command with sub-commands; named alone, it shows its help."""
-    app = typer.Typer(
+    app = App(
         help=description,
+        cls=Group,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -53,7 +68,15 @@ def new_app(description: str, *, version: bool = False) -> typer.Typer:
     def alone_or_version(
         context: typer.Context,
         version: Annotated[
-            bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Show the version.")
+            bool,
+            typer.Option(
+                "--version",
+                "-V",
+                callback=_show_version,
+                is_eager=True,
+                rich_help_panel=GENERAL,
+                help="Show the version.",
+            ),
         ] = False,
     ) -> None:
         alone(context)
@@ -91,11 +114,17 @@ Memory = Annotated[
         "--memory",
         "-m",
         metavar="SIZE",
+        rich_help_panel=MEMORY,
         help="Never hold more than this: 512MB, 2GB, 2GiB, 50% or auto (60% of what is free).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes, only the result.")]
+Json = Annotated[bool, typer.Option("--json", rich_help_panel=GENERAL, help="Print the result as JSON, for machines.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", rich_help_panel=GENERAL, help="No progress and no notes, only the result.")
+]
 Debug = Annotated[
-    bool, typer.Option("--debug", callback=_remember_debug, help="On an error, show the whole traceback.")
+    bool,
+    typer.Option(
+        "--debug", callback=_remember_debug, rich_help_panel=GENERAL, help="On an error, show the whole traceback."
+    ),
 ]

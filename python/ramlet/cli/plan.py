@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, TextIO
@@ -10,62 +9,124 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from ramlet.budget import format_bytes
-from ramlet.cli.options import Debug, Json
-from ramlet.cli.tokenizer.options import Threads, print_json
+from ramlet.cli.options import MEMORY, Debug, Json, Quiet
+from ramlet.cli.tokenizer.options import Threads, note, print_json
+
+MODEL, DATA = "Model", "Data"
 
 
 def plan(
     params: Annotated[
         str | None,
         typer.Option(
-            "--params", "-p", "--target-params", metavar="N", show_default=False, help="How large: 10M, 124M."
+            "--params",
+            "-p",
+            "--target-params",
+            metavar="N",
+            show_default=False,
+            rich_help_panel=MODEL,
+            help="How large: 10M, 124M.",
         ),
     ] = None,
     config: Annotated[
         str | None,
         typer.Option(
-            "--config", "--config-file", metavar="FILE", show_default=False, help="The model's shape instead."
+            "--config",
+            "--config-file",
+            metavar="FILE",
+            show_default=False,
+            rich_help_panel=MODEL,
+            help="The model's shape instead.",
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", "-d", "--dataset-dir", metavar="DIR", show_default=False, help="The dataset, or a .npy file."
+            "--data",
+            "-d",
+            "--dataset-dir",
+            metavar="DIR",
+            show_default=False,
+            rich_help_panel=DATA,
+            help="The dataset, or a .npy file.",
         ),
     ] = None,
     memory: Annotated[
         str,
         typer.Option(
-            "--memory", "-m", metavar="SIZE", help="The budget, of the device on a GPU: 512MB, 2GB, 50%, auto."
+            "--memory",
+            "-m",
+            metavar="SIZE",
+            rich_help_panel=MEMORY,
+            help="The budget, of the device on a GPU: 512MB, 2GB, 50%, auto.",
         ),
     ] = "auto",
     device: Annotated[
-        str | None, typer.Option("--device", metavar="cpu|cuda", show_default="cuda where there is one", help="Where.")
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="cpu|cuda",
+            show_default="cuda where there is one",
+            rich_help_panel=MEMORY,
+            help="Where.",
+        ),
     ] = None,
     seq_len: Annotated[
         str | None,
-        typer.Option("--seq-len", metavar="T", show_default="256; 1024 from 50M on", help="Tokens in a sequence."),
+        typer.Option(
+            "--seq-len",
+            metavar="T",
+            show_default="256; 1024 from 50M on",
+            rich_help_panel=MODEL,
+            help="Tokens in a sequence.",
+        ),
     ] = None,
-    batch_size: Annotated[str, typer.Option("--batch-size", metavar="B", help="Sequences in a step.")] = "32",
-    precision: Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, bf16, fp16 or fp32.")] = "auto",
-    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="auto, adamw or adamw8bit.")] = "auto",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="B", rich_help_panel=MEMORY, help="Sequences in a step.")
+    ] = "32",
+    precision: Annotated[
+        str,
+        typer.Option("--precision", metavar="auto|bf16|fp16|fp32", rich_help_panel=MEMORY, help="Of matrix products."),
+    ] = "auto",
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            "--optimizer", metavar="auto|adamw|adamw8bit", rich_help_panel=MEMORY, help="What keeps its states."
+        ),
+    ] = "auto",
     document_mask: Annotated[
-        bool, typer.Option("--document-mask", help="Tokens look no further back than their own document.")
+        bool,
+        typer.Option(
+            "--document-mask", rich_help_panel=DATA, help="Tokens look no further back than their own document."
+        ),
     ] = False,
     num_sequences: Annotated[
         int | None,
         typer.Option(
-            "--num-sequences", metavar="N", show_default=False, help="Also say what so many would take whole."
+            "--num-sequences",
+            metavar="N",
+            show_default=False,
+            rich_help_panel=DATA,
+            help="Also say what so many would take whole.",
         ),
     ] = None,
     vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", metavar="N", show_default="the data's, or 8192", help="Vocabulary.")
+        int | None,
+        typer.Option(
+            "--vocab-size", metavar="N", show_default="the data's, or 8192", rich_help_panel=MODEL, help="Vocabulary."
+        ),
     ] = None,
     threads: Threads = None,
     json: Json = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Show what training takes, part by part, before it is begun; without a model, what can be trained here."""
+    """Show what training takes, part by part, before it is begun; without a model, what can be trained here.
+
+    ramlet plan
+    ramlet plan --params 124M --memory 4GB
+    ramlet plan --data my-dataset --memory 2GB --device cpu
+    """
     if params is None and config is None and vocab_size is None and num_sequences is None:
         _propose(data, memory, device, threads, json)
         return
@@ -96,10 +157,10 @@ def plan(
     if json:
         print_json(told)
         return
-    show_plan(told)
+    show_plan(told, quiet=quiet)
 
 
-def show_plan(told: Mapping[str, Any], file: TextIO | None = None) -> None:
+def show_plan(told: Mapping[str, Any], file: TextIO | None = None, *, quiet: bool = False) -> None:
     """The plan, as `--json` tells it, for people."""
     from ramlet.training.plan import Plan
 
@@ -118,8 +179,8 @@ def show_plan(told: Mapping[str, Any], file: TextIO | None = None) -> None:
     )
     if told["tokens_per_second"]:
         say(f"about {told['tokens_per_second']:,.0f} tokens a second, by the speed of matrix products here")
-    for note in made.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for line in made.notes:
+        note(f"note: {line}", quiet=quiet)
 
 
 def _propose(data: str | None, memory: str, device: str | None, threads: int | None, json: bool) -> None:
@@ -164,15 +225,15 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
     for row in told.rows:
         peak = format_bytes(row.plan.peak) if row.plan else "too large"
         mark = "  <" if told.best is not None and row is told.best else ""
-        print(f"{row.params:>12,} {peak:>9}  {row.tokens:>15,}  {_duration(row.seconds)}{mark}")
+        print(f"{row.params:>12,} {peak:>9}  {row.tokens:>15,}  {duration_words(row.seconds)}{mark}")
     print("\ntimes are estimates, from the speed of matrix products here")
     if told.best is not None:
         print(f"\n  {told.command}")
 
 
-def _duration(seconds: float | None) -> str:
+def duration_words(seconds: float | None) -> str:
     """
-    >>> _duration(40), _duration(600), _duration(9000), _duration(400_000)
+    >>> duration_words(40), duration_words(600), duration_words(9000), duration_words(400_000)
     ('40 s', '10 min', '2.5 h', '4.6 days')
     """
     if seconds is None:
@@ -183,7 +244,9 @@ def _duration(seconds: float | None) -> str:
         return f"{seconds / 60:.0f} min"
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:,.1f} days"
+    if seconds < 730 * 86400:
+        return f"{seconds / 86400:,.1f} days"
+    return f"{seconds / 86400 / 365.25:,.0f} years"
 
 
 def add_to(root: typer.Typer) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from ramlet import config_values
 from ramlet.budget import Budget, Meter, format_bytes
-from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import Threads, note, plural, print_json, reading_notes
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
@@ -56,12 +56,14 @@ def prepare(
             "-m",
             metavar="SIZE",
             show_default="auto",
+            rich_help_panel=MEMORY,
             help="Never hold more than this: 512MB, 2GB, 2GiB, 50% or auto (60% of what is free).",
         ),
     ] = None,
     threads: Threads = None,
     append: Annotated[
-        bool | None, typer.Option("--append", help="Add to the dataset in --out, with its tokenizer.")
+        bool | None,
+        typer.Option("--append", rich_help_panel=OUTPUT, help="Add to the dataset in --out, with its tokenizer."),
     ] = None,
     tokenizer: Annotated[
         str | None, _option("tokenizer", OUTPUT, "--tokenizer", "-T", "--tokenization", metavar="X")

@@ -83,7 +83,10 @@ def train(
         ),
     ] = None,
     text_field: Annotated[
-        str, typer.Option("--text-field", rich_help_panel=DATA, help="Of --stream: the field that holds the text.")
+        str,
+        typer.Option(
+            "--text-field", metavar="NAME", rich_help_panel=DATA, help="Of --stream: the field that holds the text."
+        ),
     ] = "text",
     docs: Annotated[
         str, typer.Option("--docs", metavar="file|line", rich_help_panel=DATA, help="Of --stream: what a document is.")
@@ -112,7 +115,7 @@ def train(
     lr: Annotated[float | None, _option("lr", RATE, "--lr", "--learning-rate", metavar="F")] = None,
     min_lr: Annotated[float | None, _option("min_lr", RATE, metavar="F")] = None,
     warmup: Annotated[str | None, _option("warmup", RATE, metavar="STEPS")] = None,
-    schedule: Annotated[str, _option("schedule", RATE, metavar="NAME")] = DEFAULTS.schedule,
+    schedule: Annotated[str, _option("schedule", RATE, metavar="cosine|linear|constant")] = DEFAULTS.schedule,
     weight_decay: Annotated[float, _option("weight_decay", RATE, metavar="F")] = DEFAULTS.weight_decay,
     beta1: Annotated[float, _option("beta1", RATE, metavar="F")] = DEFAULTS.beta1,
     beta2: Annotated[float, _option("beta2", RATE, metavar="F")] = DEFAULTS.beta2,
@@ -139,16 +142,16 @@ def train(
             help="On a GPU: the same for RAM.",
         ),
     ] = None,
-    device: Annotated[str, _option("device", MEMORY, metavar="NAME")] = DEFAULTS.device,
-    precision: Annotated[str, _option("precision", MEMORY, metavar="NAME")] = DEFAULTS.precision,
+    device: Annotated[str, _option("device", MEMORY, metavar="auto|cpu|cuda")] = DEFAULTS.device,
+    precision: Annotated[str, _option("precision", MEMORY, metavar="auto|bf16|fp16|fp32")] = DEFAULTS.precision,
     mixed: Annotated[
         bool, typer.Option("--use-mixed-precision", rich_help_panel=MEMORY, help="The same as --precision bf16.")
     ] = False,
-    optimizer: Annotated[str, _option("optimizer", MEMORY, metavar="NAME")] = DEFAULTS.optimizer,
+    optimizer: Annotated[str, _option("optimizer", MEMORY, metavar="auto|adamw|adamw8bit")] = DEFAULTS.optimizer,
     eight_bit: Annotated[
         bool, typer.Option("--use-8bit-optimizer", rich_help_panel=MEMORY, help="The same as --optimizer adamw8bit.")
     ] = False,
-    weights: Annotated[str, _option("weights", MEMORY, metavar="NAME")] = DEFAULTS.weights,
+    weights: Annotated[str, _option("weights", MEMORY, metavar="auto|fp32|bf16")] = DEFAULTS.weights,
     micro_batch: Annotated[str | None, _option("micro_batch", MEMORY, metavar="N")] = None,
     recompute: Annotated[bool | None, _option("recompute", MEMORY, "--recompute/--no-recompute")] = None,
     threads: Threads = None,

@@ -103,7 +103,7 @@ def _refuse_different(first: Path, ours: Manifest, other: Path, theirs: Manifest
         if mine != its:
             raise DatasetError(
                 f"{first} and {other} cannot be merged: their {name} differs, "
-                f"{'none' if mine is None else mine} and {'none' if its is None else its}"
+                f"{'none' if mine is None else mine} and {'none' if its is None else its}; prepare both alike"
             )
 
 

@@ -31,7 +31,7 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(building)
         building.mkdir()
     except OSError as error:
-        raise SettingsError(f"cannot write {out}: {error.strerror}") from None
+        raise SettingsError(f"cannot write {out}: {error.strerror}; choose another folder") from None
     try:
         yield building
         for folder, _, _ in os.walk(building):
@@ -40,7 +40,7 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
         sync_folder(out.parent)
     except BaseException as error:
         shutil.rmtree(building, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
             raise DiskFull(f"no space left to write {out}: free some and run the same again") from None
         raise
 

@@ -42,7 +42,11 @@ END_BYTES = 8
 
 
 class Dataset:
-    """A dataset on disk, opened to be read."""
+    """A dataset on disk, opened to be read.
+
+    dataset = ramlet.Dataset("my-dataset")
+    dataset.splits["train"].tokens, dataset.tokenizer.decode(dataset.document("train", 0))
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -60,6 +64,7 @@ class Dataset:
 
     @property
     def vocab_size(self) -> int:
+        """Of the tokenizer; every id is below it."""
         return self.manifest.vocab_size
 
     @property
@@ -80,6 +85,7 @@ class Dataset:
         return Tokenizer.load(self.path / self.manifest.tokenizer.file)
 
     def shards(self, split: str) -> tuple[Shard, ...]:
+        """The files of a split, in order."""
         if split not in self.splits:
             raise SettingsError(f"a dataset has the splits train and val, not {split!r}")
         return self.splits[split].shards

@@ -49,6 +49,8 @@ def generate(
 ) -> list[str]:
     """Texts that go on from the prompt, one a sample.
 
+        print(ramlet.generate("my-run", "Once upon a time", max_tokens=100, seed=1)[0])
+
     `run` is a run, one of its checkpoints, or a Llama for transformers. `device` is cpu or cuda, `precision` fp32, bf16
     or fp16; left out, what there is and what it is fast at. The rest is described in `SampleSettings`.
     """

@@ -49,6 +49,13 @@ LAST_SEED = (1 << 64) - 1
 
 
 class Loader:
+    """Shuffled batches from ids on disk, that go on exactly where they were.
+
+    with ramlet.Loader("my-dataset", seq_len=1024, batch_size=32, as_torch=True) as loader:
+        for batch in loader:
+            loss = model(batch.input_ids, batch.labels)
+    """
+
     def __init__(
         self,
         data: Data,
@@ -137,6 +144,7 @@ class Loader:
 
     @property
     def tokenizer_fingerprint(self) -> str | None:
+        """Of the tokenizer that made the ids; None where it is not known."""
         return self.datasets[0].tokenizer_fingerprint
 
     @property

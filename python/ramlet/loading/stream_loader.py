@@ -68,6 +68,12 @@ class _Place:
 
 
 class StreamLoader:
+    """Batches straight from text, tokenised on the way; nothing is stored.
+
+    with ramlet.StreamLoader("corpus/", tokenizer="gpt2", seq_len=1024, batch_size=32) as loader:
+        batch = next(iter(loader))
+    """
+
     def __init__(
         self,
         source: Inputs,
@@ -160,6 +166,7 @@ class StreamLoader:
 
     @property
     def tokenizer_fingerprint(self) -> str:
+        """Of the tokenizer that makes the ids."""
         return self.tokenizer.fingerprint
 
     def describe(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from ramlet.dataset.manifest import FORMAT, SPLITS, Manifest
 from ramlet.errors import DatasetError, SettingsError
 from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
+from ramlet.sources import nearest_path
 from ramlet.tokenizer_model import digest
 
 __all__ = ["Tokens", "open_tokens"]
@@ -108,7 +109,7 @@ def open_tokens(data: str | os.PathLike[str], split: str, val_fraction: float) -
     if beside.is_file():
         return _of_array(beside, split, val_fraction)
     if not path.exists():
-        raise DatasetError(f"no such file or folder: {path}")
+        raise DatasetError(f"no such file or folder: {path}{nearest_path(os.fspath(path))}")
     raise DatasetError(
         f"{path} is text, and there is no {beside} with its ids: make it with `ramlet prepare {path} --format npy`"
     )

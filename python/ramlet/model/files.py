@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ramlet.atomic_files import replacing
-from ramlet.errors import ModelError
+from ramlet.errors import DiskFull, ModelError
 from ramlet.model.folder import INDEX, WEIGHTS, ModelFolder, find_model, read_json
 from ramlet.model.gpt import GPT
 from ramlet.model.hf_config import generation_config, hf_config
@@ -137,6 +137,8 @@ def save_tokenizer(
             "add_eos_token": False,
         }
         end = next((token["content"] for token in _added_tokens(target) if token["id"] == end_id), None)
+    except DiskFull:
+        raise
     except OSError as error:
         raise ModelError(f"cannot read {tokenizer_file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):

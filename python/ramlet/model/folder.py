@@ -76,7 +76,9 @@ def find_model(path: str | os.PathLike[str]) -> ModelFolder:
             raise ModelError(
                 f"{folder} has its weights in {pickled}, which runs code when it is read: save them as safetensors"
             )
-        raise ModelError(f"{folder} holds no model: there is no {WEIGHTS} in it, nor a checkpoint")
+        raise ModelError(
+            f"{folder} holds no model: there is no {WEIGHTS} in it, nor a checkpoint; ramlet train writes one"
+        )
     # Beside the weights, in the run, or in the run of a checkpoint.
     for described in (weights, folder, *list(weights.absolute().parents)[:2]):
         if (described / "config.json").exists():

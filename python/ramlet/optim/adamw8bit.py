@@ -44,7 +44,12 @@ def state_bytes(elements: int) -> int:
 
 
 class AdamW8bit(torch.optim.Optimizer):
-    """AdamW with its moments in 8 bits. Betas are those of language models; torch's are (0.9, 0.999)."""
+    """AdamW with its moments in 8 bits: two bytes a parameter instead of eight.
+
+        optimizer = ramlet.AdamW8bit(model.parameters(), lr=3e-4, weight_decay=0.1)
+
+    Betas are those of language models; torch's are (0.9, 0.999).
+    """
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class AdamW8bit(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, for parameters in float32 or bfloat16."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for name in ("lr", "eps", "weight_decay"):

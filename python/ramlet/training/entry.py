@@ -45,6 +45,8 @@ def train(
 ) -> TrainResult:
     """Trains a model into the folder `out`, or goes on with the run that is there.
 
+        result = ramlet.train("my-dataset", "my-run", params="10M", max_steps=2000, memory="2GB")
+
     `data` is a dataset, a .npy file, or pairs of them with weights; `stream` is any text instead, tokenised with
     `tokenizer` while it is trained on, and read as `reading` says (`ramlet.read_settings`). `evals` are further
     datasets to evaluate on, by name. `memory` is that of the process on a CPU and of the device on a GPU, where

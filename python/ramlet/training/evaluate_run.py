@@ -68,6 +68,9 @@ def evaluate(
 ) -> dict[str, Score]:
     """The scores of a model, by the name of the set; data without a name goes by that of its folder.
 
+        scores = ramlet.evaluate("my-run", {"general": "my-dataset", "law": "law-dataset"}, tokens="all")
+        scores["law"].loss, scores["law"].perplexity
+
     `run` is a run, one of its checkpoints or a Llama for transformers. `split` is val or train; left out: val, or
     all of a set that has none. `tokens` is how many are looked at, or "all"; `seq_len` is that of the training where
     nothing is said. `progress` is told the set, and how many of how many are done.

@@ -308,7 +308,7 @@ def _check(shape: Shape, seq_len: int, batch_size: int, world: int) -> None:
 def plan(**wanted: Any) -> Plan:
     """What training a model would take, and how a memory budget would be spent on it.
 
-    >>> plan(params="10M", data="my-dataset", memory="2GB").peak       # doctest: +SKIP
+    >>> ramlet.plan(params="10M", data="my-dataset", memory="2GB").peak       # doctest: +SKIP
     694000000
 
     The arguments are those of `ramlet plan`: params or config, data, memory, device, seq_len, batch_size, precision,

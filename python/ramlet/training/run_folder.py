@@ -50,7 +50,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / ".lock", "wb")  # held until the block ends
         except OSError as error:
-            raise SettingsError(f"cannot write into {self.path}: {error.strerror}") from None
+            raise SettingsError(f"cannot write into {self.path}: {error.strerror}; choose another --out") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -48,7 +48,11 @@ EVALUATED_TOKENS = 2048
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What became of a run."""
+    """What became of a run.
+
+    result: ramlet.TrainResult = ramlet.train("my-dataset", "my-run", params="10M", memory="2GB")
+    result.loss, result.scores["val"]["perplexity"], result.peak, result.predicted
+    """
 
     path: Path
     steps: int

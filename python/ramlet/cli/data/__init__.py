@@ -9,7 +9,13 @@ from ramlet.cli.options import new_app
 
 __all__ = ["add_to"]
 
-app = new_app("Look into datasets, check them, put them together, hand them on.")
+app = new_app(
+    """Look into datasets, check them, put them together, hand them on.
+
+    ramlet data inspect my-dataset
+    ramlet data verify my-dataset
+    """
+)
 for command in (inspect.inspect, verify.verify, merge.merge, export.export):
     app.command()(command)
 

@@ -37,6 +37,8 @@ def export(
 
     nanogpt: train.bin and val.bin. llm.c: files with a header, the end id before each document. megatron: .bin
     and .idx. npy: NumPy arrays. hf: a folder for datasets.load_from_disk.
+
+      ramlet data export my-dataset --to nanogpt --out for-nanogpt
     """
     from ramlet.dataset.export import export as write
 

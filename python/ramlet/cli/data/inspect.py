@@ -12,19 +12,35 @@ from ramlet.cli.options import Debug, Json
 from ramlet.cli.tokenizer.options import plural, print_json
 from ramlet.cli.tokenizer.show import BAR, shown, write_tokens
 
+SAMPLES = "Samples"
+
 
 def inspect(
     dataset: DatasetPath,
-    samples: Annotated[int, typer.Option("--samples", "-n", metavar="N", min=0, help="Documents to show.")] = 3,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which ones: the same seed, the same ones.")] = 0,
-    split: Annotated[str, typer.Option("--split", metavar="train|val", help="Where they come from.")] = "train",
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", metavar="N", min=0, rich_help_panel=SAMPLES, help="Documents to show.")
+    ] = 3,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", metavar="N", rich_help_panel=SAMPLES, help="Which ones: the same seed, the same ones."),
+    ] = 0,
+    split: Annotated[
+        str, typer.Option("--split", metavar="train|val", rich_help_panel=SAMPLES, help="Where they come from.")
+    ] = "train",
     sample_tokens: Annotated[
-        int, typer.Option("--sample-tokens", metavar="N", min=1, help="Show so many tokens of each.")
+        int,
+        typer.Option(
+            "--sample-tokens", metavar="N", min=1, rich_help_panel=SAMPLES, help="Show so many tokens of each."
+        ),
     ] = 200,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what is in a dataset: figures, lengths, what was dropped and why, and documents picked at random."""
+    """Show what is in a dataset: its figures, what was dropped and why, and documents picked at random.
+
+    ramlet data inspect my-dataset
+    ramlet data inspect my-dataset --samples 10 --seed 7 --split val
+    """
     from ramlet.dataset.inspect import figures
     from ramlet.dataset.inspect import samples as pick
     from ramlet.dataset.reader import Dataset

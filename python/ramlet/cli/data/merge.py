@@ -29,6 +29,8 @@ def merge(
 
     Shards are copied and renumbered, ledgers and runs added up. Documents that are in two of them are not
     looked for.
+
+      ramlet data merge monday tuesday --out week
     """
     from ramlet.dataset.merge import merge as put_together
 

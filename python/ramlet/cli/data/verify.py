@@ -27,6 +27,9 @@ def verify(
 
     Lists all that is wrong and exits with 1. --adopt gives shards without a place in the manifest the next
     numbers; one without an .idx is cut into documents at the end id.
+
+      ramlet data verify my-dataset
+      ramlet data verify my-dataset --adopt
     """
     from ramlet.dataset.adopt import Adopted
     from ramlet.dataset.adopt import adopt as take_in

@@ -9,7 +9,13 @@ from ramlet.cli.tokenizer import compare, decode, encode, show, train
 
 __all__ = ["add_to"]
 
-app = new_app("Train tokenizers within a memory budget, and use them.")
+app = new_app(
+    """Train tokenizers within a memory budget, and use them.
+
+    ramlet tokenizer train corpus/ --vocab-size 32k --memory 2GB --out tok
+    ramlet tokenizer show my-tokenizer --text "Hello, world"
+    """
+)
 for command in (train.train, encode.encode, decode.decode, show.show, compare.compare):
     app.command()(command)
 

@@ -27,18 +27,37 @@ from ramlet.cli.tokenizer.options import (
     parse_count,
     print_json,
 )
+from ramlet.cli.tokenizer.train import MERGES, VOCABULARY
 from ramlet.errors import RamletError, SettingsError
 
 
 def compare(
     inputs: Inputs,
     vocab_size: Annotated[
-        str, typer.Option("--vocab-size", "-v", metavar="N", show_default=False, help="Tokens in all: 32000 or 32k.")
+        str,
+        typer.Option(
+            "--vocab-size",
+            "-v",
+            metavar="N",
+            show_default=False,
+            rich_help_panel=VOCABULARY,
+            help="Tokens in all: 32000 or 32k.",
+        ),
     ],
     memory: Memory = "auto",
     threads: Threads = None,
-    pattern: Annotated[str, typer.Option("--pattern", help="gpt2, cl100k, o200k, llama3, qwen2 or a regex.")] = "gpt2",
-    min_frequency: Annotated[int, typer.Option("--min-frequency", metavar="N", help="Merge no rarer pair.")] = 0,
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "--pattern",
+            metavar="gpt2|cl100k|o200k|llama3|qwen2|REGEX",
+            rich_help_panel=MERGES,
+            help="How text is cut into pieces.",
+        ),
+    ] = "gpt2",
+    min_frequency: Annotated[
+        int, typer.Option("--min-frequency", metavar="N", rich_help_panel=MERGES, help="Merge no rarer pair.")
+    ] = 0,
     docs: Docs = "file",
     doc_separator: DocSeparator = None,
     text_field: TextField = "text",
@@ -48,7 +67,12 @@ def compare(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Train the same tokenizer with ramlet and with HF tokenizers, in memory; compare time, memory and merges."""
+    """Train the same tokenizer with ramlet and with HF's library; compare time, memory and merges.
+
+    Each runs in a process of its own, HF's with all text in memory. Exits with 1 where the merges differ.
+
+      ramlet tokenizer compare corpus/ --vocab-size 8k --memory 512MB
+    """
     from importlib.util import find_spec
     from tempfile import TemporaryDirectory
 

@@ -37,6 +37,9 @@ def decode(
 
     Ids are numbers on the command line or on standard input, with spaces or commas between them, or a file
     as `encode --out` writes it. The text comes out byte by byte as it went in.
+
+      ramlet tokenizer decode --tokenizer gpt2 15496 11 995
+      ramlet tokenizer decode --tokenizer my-tokenizer ids.bin
     """
     from ramlet.tokenizer import Tokenizer
 

@@ -47,7 +47,9 @@ def encode(
         list[str] | None,
         typer.Argument(metavar="[INPUT...]", show_default=False, help="Files, folders, globs, or - (standard input)."),
     ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="Encode this text instead of files.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="TEXT", help="Encode this text instead of files.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="Write ids here, little-endian uint16 or uint32, no header."),
@@ -68,6 +70,9 @@ def encode(
     """Turn text into token ids.
 
     Prints the ids, one document a line; with --out writes all of them into one file, in bounded memory.
+
+      ramlet tokenizer encode --tokenizer my-tokenizer --text "Hello, world"
+      ramlet tokenizer encode --tokenizer gpt2 corpus/ --memory 1GB --out ids.bin
     """
     from tempfile import TemporaryDirectory
 

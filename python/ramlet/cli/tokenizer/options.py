@@ -9,25 +9,62 @@ from typing import Annotated, Any
 
 import typer
 
+from ramlet.cli.options import MEMORY, READING
 from ramlet.errors import SettingsError
 
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", "-t", metavar="N", min=1, show_default="one a processor", help="Threads to work on."),
+    typer.Option(
+        "--threads",
+        "-t",
+        metavar="N",
+        min=1,
+        rich_help_panel=MEMORY,
+        show_default="one a processor",
+        help="Threads to work on.",
+    ),
 ]
 Docs = Annotated[
-    str, typer.Option("--docs", metavar="file|line", help="In text files a document is the file or a line.")
+    str,
+    typer.Option(
+        "--docs",
+        metavar="file|line",
+        rich_help_panel=READING,
+        help="In text files a document is the file or a line.",
+    ),
 ]
 DocSeparator = Annotated[
-    str | None, typer.Option("--doc-separator", metavar="TEXT", help="Documents end at this string instead.")
+    str | None,
+    typer.Option(
+        "--doc-separator", metavar="TEXT", rich_help_panel=READING, help="Documents end at this string instead."
+    ),
 ]
-TextField = Annotated[str, typer.Option("--text-field", help="The field of .jsonl and .parquet that holds the text.")]
+TextField = Annotated[
+    str,
+    typer.Option(
+        "--text-field",
+        metavar="NAME",
+        rich_help_panel=READING,
+        help="The field of .jsonl and .parquet that holds the text.",
+    ),
+]
 Format = Annotated[
     str | None,
-    typer.Option("--format", metavar="text|jsonl|parquet", help="Read every input so, whatever its suffix."),
+    typer.Option(
+        "--format",
+        metavar="text|jsonl|parquet",
+        rich_help_panel=READING,
+        help="Read every input so, whatever its suffix.",
+    ),
 ]
 OnError = Annotated[
-    str, typer.Option("--on-error", metavar="stop|skip", help="At a broken line: stop, or skip and count it.")
+    str,
+    typer.Option(
+        "--on-error",
+        metavar="stop|skip",
+        rich_help_panel=READING,
+        help="At a broken line: stop, or skip and count it.",
+    ),
 ]
 TokenizerName = Annotated[
     str,
@@ -40,7 +77,10 @@ TokenizerName = Annotated[
     ),
 ]
 Pattern = Annotated[
-    str | None, typer.Option("--pattern", help="For files that hold none (.tiktoken): gpt2, cl100k, ... or a regex.")
+    str | None,
+    typer.Option(
+        "--pattern", metavar="NAME", help="For files that hold none (.tiktoken): gpt2, cl100k, ... or a regex."
+    ),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramlet.cli.options import Debug, Json
+from ramlet.cli.options import Debug, Json, coloured
 from ramlet.cli.tokenizer.encode import AllowSpecial
 from ramlet.cli.tokenizer.options import Pattern, plural, print_json
 
@@ -38,13 +37,19 @@ def show(
             help="A tokenizer.json, its folder, vocab.json + merges.txt, a .tiktoken, gpt2, byte, or a hub name.",
         ),
     ],
-    text: Annotated[str | None, typer.Option("--text", help="Show this text cut into its tokens.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="TEXT", help="Show this text cut into its tokens.")
+    ] = None,
     allow_special: AllowSpecial = None,
     pattern: Pattern = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show a tokenizer's figures, or a text cut into tokens."""
+    """Show a tokenizer's figures, or a text cut into tokens.
+
+    ramlet tokenizer show my-tokenizer
+    ramlet tokenizer show gpt2 --text "Hello, world"
+    """
     from ramlet.tokenizer import Tokenizer
 
     loaded = Tokenizer.load(tokenizer, pattern=pattern)
@@ -121,11 +126,11 @@ def shown(token: bytes) -> str:
 
 def write_tokens(tokens: Iterable[bytes]) -> None:
     """The tokens side by side, told apart by colours, or by brackets where there are none."""
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    in_colours = coloured(sys.stdout)
     for at, token in enumerate(tokens):
         # The line ends where the text's does, as well as being shown.
         end = "\n" if token.endswith(b"\n") else ""
-        if coloured:
+        if in_colours:
             sys.stdout.write(f"\x1b[30;48;5;{COLOURS[at % len(COLOURS)]}m{shown(token)}\x1b[0m{end}")
         else:
             sys.stdout.write(f"[{shown(token)}]{end}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.budget import Budget, Meter, format_bytes
-from ramlet.cli.options import Debug, Inputs, Json, Memory, Quiet
+from ramlet.cli.options import MEMORY, Debug, Inputs, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import (
     Docs,
@@ -24,6 +24,7 @@ from ramlet.cli.tokenizer.options import (
     reading_notes,
 )
 
+VOCABULARY, MERGES = "Vocabulary", "Merges"
 UNITS = {"counting": "bytes", "sorting": "parts", "merging": "tokens"}
 
 
@@ -32,30 +33,60 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", show_default=False, help="Folder for the result.")],
     vocab_size: Annotated[
         str | None,
-        typer.Option("--vocab-size", "-v", metavar="N", help="Tokens in all, special ones included: 32000 or 32k."),
+        typer.Option(
+            "--vocab-size",
+            "-v",
+            metavar="N",
+            rich_help_panel=VOCABULARY,
+            help="Tokens in all, special ones included: 32000 or 32k.",
+        ),
     ] = None,
     kind: Annotated[
         str,
         typer.Option(
-            "--type", "--tokenizer-type", metavar="bpe|char|byte", help="Merges, one token a character, or a byte."
+            "--type",
+            "--tokenizer-type",
+            metavar="bpe|char|byte",
+            rich_help_panel=VOCABULARY,
+            help="Merges, one token a character, or a byte.",
         ),
     ] = "bpe",
     memory: Memory = "auto",
     threads: Threads = None,
     special_token: Annotated[
         list[str] | None,
-        typer.Option("--special-token", "-s", metavar="TEXT", help="Cut out before counting; any number of times."),
+        typer.Option(
+            "--special-token",
+            "-s",
+            metavar="TEXT",
+            rich_help_panel=VOCABULARY,
+            help="Cut out before counting; any number of times.",
+        ),
     ] = None,
-    pattern: Annotated[str, typer.Option("--pattern", help="gpt2, cl100k, o200k, llama3, qwen2 or a regex.")] = "gpt2",
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "--pattern",
+            metavar="gpt2|cl100k|o200k|llama3|qwen2|REGEX",
+            rich_help_panel=MERGES,
+            help="How text is cut into pieces.",
+        ),
+    ] = "gpt2",
     tie_break: Annotated[
         str,
         typer.Option(
-            "--tie-break", metavar="hf|bytes", help="Of equal pairs the smallest ids (as HF), or greatest bytes."
+            "--tie-break",
+            metavar="hf|bytes",
+            rich_help_panel=MERGES,
+            help="Of equal pairs the smallest ids (as HF), or greatest bytes.",
         ),
     ] = "hf",
-    min_frequency: Annotated[int, typer.Option("--min-frequency", metavar="N", help="Merge no rarer pair.")] = 0,
+    min_frequency: Annotated[
+        int, typer.Option("--min-frequency", metavar="N", rich_help_panel=MERGES, help="Merge no rarer pair.")
+    ] = 0,
     max_token_bytes: Annotated[
-        int | None, typer.Option("--max-token-bytes", metavar="N", help="Learn no longer token.")
+        int | None,
+        typer.Option("--max-token-bytes", metavar="N", rich_help_panel=MERGES, help="Learn no longer token."),
     ] = None,
     docs: Docs = "file",
     doc_separator: DocSeparator = None,
@@ -63,11 +94,23 @@ def train(
     form: Format = None,
     on_error: OnError = "stop",
     unknown: Annotated[
-        str, typer.Option("--unknown", metavar="error|unk", help="Of --type char: what an unknown character becomes.")
+        str,
+        typer.Option(
+            "--unknown",
+            metavar="error|unk",
+            rich_help_panel=VOCABULARY,
+            help="Of --type char: what an unknown character becomes.",
+        ),
     ] = "error",
     spill_dir: Annotated[
         Path | None,
-        typer.Option("--spill-dir", metavar="DIR", show_default="in --out", help="Folder for counts on disk."),
+        typer.Option(
+            "--spill-dir",
+            metavar="DIR",
+            show_default="in --out",
+            rich_help_panel=MEMORY,
+            help="Folder for counts on disk.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into --out whatever is there.")] = False,
     json: Json = False,
@@ -78,6 +121,10 @@ def train(
 
     Writes tokenizer.json and stats.json into --out. The budget changes how long it takes, never the result.
     Interrupted, the same command goes on where it was.
+
+      ramlet tokenizer train corpus/ --vocab-size 32k --memory 2GB --out tok
+      ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|eot|>" -o my-tokenizer
+      ramlet tokenizer train book.txt --type char --out my-tokenizer
     """
     from ramlet.train_folder import train_to_folder
     from ramlet.train_settings import TrainSettings

@@ -1,0 +1,116 @@
+"""`ramlet doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ramlet.budget import format_bytes
+from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.plan import duration_words
+from ramlet.cli.tokenizer.options import print_json
+
+MISSING = "not installed"
+
+
+def doctor(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", show_default=False, help="The folder to work in; left out: this one.")
+    ] = Path("."),
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Show what this machine has, what ramlet would do with it, and what is in the way.
+
+    Takes a few seconds: the disk is measured with a file of 64 MB, and PyTorch is asked where it is installed. Exits
+    with 1 where something is broken, with 0 where there are warnings only.
+
+      ramlet doctor
+      ramlet doctor --json
+    """
+    from ramlet.doctor import examine
+
+    report = examine(folder)
+    if json:
+        print_json(report)
+    else:
+        if not quiet:
+            for title, rows in (("This machine", _has(report)), ("What ramlet would do", _would_do(report))):
+                print(title)
+                for name, words in rows:
+                    print(f"  {name:<12} {words}")
+                print()
+        for one in report["advice"]:
+            print(f"{one['level']}: {one['text']}")
+        if not report["advice"]:
+            print("nothing is in the way")
+    if any(one["level"] == "problem" for one in report["advice"]):
+        raise typer.Exit(1)
+
+
+def _has(report: dict[str, Any]) -> list[tuple[str, str]]:
+    memory, processor, disk = report["memory"], report["processor"], report["disk"]
+    limit = memory["cgroup_limit"]
+    within = "" if limit is None else f", {format_bytes(limit)} for this container"
+    cores = f"{processor['allowed']} of {processor['cores']} cores"
+    if processor["quota"] is not None:
+        cores += f", the time of {processor['quota']:g}"
+    speed = "not measured"
+    if disk["write_speed"] is not None:
+        read = "" if disk["read_speed"] is None else f", reads {format_bytes(disk['read_speed'])}/s"
+        speed = f"writes {format_bytes(disk['write_speed'])}/s{read}"
+    files = report["limits"]["open_files"]
+    rows = [
+        ("memory", f"{format_bytes(memory['free'])} free of {format_bytes(memory['total'])}{within}"),
+        ("processor", f"{processor['name']}, {cores}, vectors: {processor['vectors']}"),
+        *(("GPU", _gpu_words(gpu)) for gpu in report["torch"].get("gpus", [])),
+        ("disk", f"{format_bytes(disk['free'])} free in {disk['path']} ({disk['kind'] or 'unknown'}), {speed}"),
+        ("temporary", f"{format_bytes(report['temporary']['free'])} free in {report['temporary']['path']}"),
+        ("open files", "any number" if files is None else f"{files:,} at once"),
+    ]
+    versions = {name: told or MISSING for name, told in report["versions"].items()}
+    rows.append(("software", f"ramlet {versions['ramlet']}, Python {versions['python']}, {versions['system']}"))
+    others = [name for name in versions if name not in ("ramlet", "python", "system")]
+    rows.append(("", ", ".join(f"{name} {versions[name]}" for name in others if versions[name] != MISSING)))
+    absent = [name for name in others if versions[name] == MISSING]
+    return [*rows, ("", f"{MISSING}: {', '.join(absent)}")] if absent else rows
+
+
+def _gpu_words(gpu: dict[str, Any]) -> str:
+    bf16 = "bf16" if gpu["bf16"] else "no bf16"
+    return f"{gpu['name']}, {format_bytes(gpu['free'])} free of {format_bytes(gpu['memory'])}, {bf16}"
+
+
+def _would_do(report: dict[str, Any]) -> list[tuple[str, str]]:
+    plan = report["plan"]
+    rows = [
+        ("budget", f"{format_bytes(plan['budget'])} (--memory auto: 60% of what is free)"),
+        ("threads", str(plan["threads"])),
+    ]
+    if plan["device"] is None:
+        return [*rows, ("training", "not without PyTorch; tokenizers and datasets work")]
+    place = plan["device"]
+    if place == "cuda":
+        place += f", {format_bytes(plan['device_budget'])} of its memory"
+    rows.append(("training", f"on {place}, in {plan['precision']}"))
+    largest = plan["largest"]
+    if largest is None:
+        return [*rows, ("largest", "no model fits")]
+    rows.append(("largest", _model_words(largest) + "; larger was not tried" * report["torch"]["all_fit"]))
+    if plan["in_a_day"] is not None:
+        rows.append(("in a day", f"{_model_words(plan['in_a_day'])}; ramlet plan tells more"))
+    return rows
+
+
+def _model_words(row: dict[str, Any]) -> str:
+    size = f"{row['params'] / 1e6:,.3g}M parameters in {format_bytes(row['peak'])}"
+    if row["seconds"] is None:
+        return size
+    return f"{size}, about {duration_words(row['seconds'])} for {row['tokens'] / 1e6:,.0f}M tokens"
+
+
+def add_to(root: typer.Typer) -> None:
+    root.command()(doctor)

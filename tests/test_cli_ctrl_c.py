@@ -1,0 +1,113 @@
+"""Ctrl-C in the middle of the commands that other tests do not interrupt: 130, one line, nothing half-written.
+
+`tokenizer train`, `prepare`, `train` and the dialogue of `generate` are interrupted in their own tests. Here the signal
+comes at a known place in the middle of the work: the first, or a later, sign of progress.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oracles_training import make_data, run
+from ramlet import cli, doctor
+from ramlet.cli import generate
+from ramlet.cli.progress import Progress
+
+GO_ON = "interrupted; run the same command to go on\n"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    data = make_data(folder)
+    make_data(folder, "more", seed=1)
+    run(data, folder / "run", max_steps=2)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Any:
+    """A test run in the background has the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupting(times: int, then: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A function in whose last call of so many the user presses Ctrl-C."""
+    left = times
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return then(*arguments, **named) if then else None
+
+    return called
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "data verify data",
+        "data merge data more --out new",
+        "data export data --to nanogpt --out new",
+        "data export data --to npy --out new",
+        "tokenizer encode --tokenizer byte data.txt --threads 1 --out new.bin",
+    ],
+)
+def test_in_the_middle(
+    bench: Path, command: str, times: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(bench)
+    before = sorted(bench.rglob("*"))
+    if command.startswith("tokenizer"):
+        times = 1  # a small file is told of once
+    monkeypatch.setattr(Progress, "update", interrupting(times))
+    assert cli.main(command.split()) == 130
+    assert capsys.readouterr() == ("", GO_ON)
+    assert sorted(bench.rglob("*")) == before
+
+
+def test_evaluating(bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(bench)
+    monkeypatch.setattr(Progress, "update", interrupting(1))
+    assert cli.main(["eval", "run", "--data", "data", "--data", "more", "--device", "cpu", "--threads", "1"]) == 130
+    assert capsys.readouterr() == ("", GO_ON)
+
+
+def test_writing_a_text(bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was written stands, its line is ended."""
+    monkeypatch.chdir(bench)
+    monkeypatch.setattr(generate, "_shown", interrupting(4, lambda text: "x"))
+    assert cli.main(["generate", "run", "--prompt", "red", "--device", "cpu", "--threads", "1", "--seed", "1"]) == 130
+    assert capsys.readouterr() == ("redxxx\n", GO_ON)
+
+
+def test_exporting_a_model(bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from ramlet.model import export
+
+    monkeypatch.chdir(bench)
+    before = sorted(bench.rglob("*"))
+    monkeypatch.setattr(export, "copy_tensors", interrupting(1))
+    assert cli.main(["export", "run", "new"]) == 130
+    assert capsys.readouterr() == ("", GO_ON)
+    assert sorted(bench.rglob("*")) == before
+
+
+def test_looking_at_the_machine(
+    bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(bench)
+    before = sorted(bench.rglob("*"))
+    monkeypatch.setattr(doctor.os, "fsync", interrupting(1))
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr() == ("", GO_ON)
+    assert sorted(bench.rglob("*")) == before
