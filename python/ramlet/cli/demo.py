@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.budget import Budget, Meter
-from ramlet.cli.options import Debug, Json
+from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import Threads, print_json
@@ -39,6 +39,7 @@ def demo(
     ] = "1GB",
     threads: Threads = None,
     json: Json = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Go from raw text to a model that writes, in under five minutes.
@@ -58,7 +59,7 @@ def demo(
     size = QUICK if quick else FULL
     script = Script(out, size, f"{(budget.total - OWN_MEMORY) // 10**6}MB", threads)
     began = time.monotonic()
-    told = _Told(silent=json)
+    told = _Told(silent=json or quiet)
     with Meter(budget) as meter:
         out.mkdir(parents=True, exist_ok=True)
         told.heading("1  Text: the sources of Python's standard library")
@@ -70,7 +71,7 @@ def demo(
         told.run(script.prepare)
         told.heading("4  What training will take, before it is begun")
         planned = told.asked(script.plan)
-        show_plan(planned, sys.stderr if json else sys.stdout)
+        told.plan(planned)
         # The speed is measured, so it differs from time to time: a demo that goes on keeps the steps it began with.
         steps = begun_steps(script.run) or steps_in(size, planned["tokens_per_second"])
         told.heading("5  Training; the model writes at the start, in the middle and at the end")
@@ -93,8 +94,9 @@ def demo(
             }
         )
         return
-    told.heading(f"Done in {format_duration(seconds)}: open {script.page} in a browser")
-    told.line(meter.closing_line() + ", all stages together")
+    told.heading(f"Done in {format_duration(seconds)}")
+    print(f"open {script.page} in a browser")
+    print(f"{meter.closing_line()}, all stages together")
     told.line("\nthe same with a text of yours:\n")
     for words in _yours():
         told.line(f"  {words}")
@@ -113,6 +115,10 @@ class _Told:
 
     def heading(self, text: str) -> None:
         self.line(f"\n{self._bold[0]}{text}{self._bold[1]}")
+
+    def plan(self, planned: dict[str, Any]) -> None:
+        if not self._silent:
+            show_plan(planned)
 
     def run(self, words: list[str]) -> None:
         self.line(f"$ ramlet {shlex.join(words)}")

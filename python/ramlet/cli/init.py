@@ -33,15 +33,14 @@ def init(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write a commented pipeline.yaml for this text and this machine.
+    """Write a commented file for `ramlet run`, for this text and this machine.
 
     Looks at a little of the text, and measures for a second how fast this machine is.
 
       ramlet init corpus/
-
       ramlet init book.txt --time 20min --out book.yaml
 
-      ramlet run pipeline.yaml
+    Then `ramlet run` with the file makes tokenizer, dataset, model and report.
     """
     from ramlet.model.sizing import parse_count
     from ramlet.pipeline.starter import propose_pipeline, read_duration, write

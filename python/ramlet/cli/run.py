@@ -50,12 +50,9 @@ def run(
     """Go from text to a trained model as one file says, doing only what changed.
 
     Tokenizer, data, model and training, each by its own command, all within one budget. Interrupted, the same
-    command goes on where it was.
-
-      ramlet init corpus/
+    command goes on where it was. `ramlet init` writes a file to begin with.
 
       ramlet run pipeline.yaml
-
       ramlet run pipeline.yaml --dry-run
     """
     with Progress(silent=quiet or json) as bar:

@@ -91,6 +91,9 @@ def run_pipeline(
     `memory` and `threads` win over the file's. `only` is the one stage to run, of text, tokenizer, data, training and
     report; those of `force` are made anew, the old moved aside. With `dry_run` nothing is done: the result says what
     would be. A stage that fails is a PipelineError with its sentence.
+
+        result = ramlet.run_pipeline("pipeline.yaml", memory="2GB")
+        [(stage.name, stage.what) for stage in result.stages]  # [("tokenizer", "kept"), ("data", "made"), ...]
     """
     pipeline = load(path)
     forced = [force] if isinstance(force, str) else list(force)

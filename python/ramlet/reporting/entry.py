@@ -27,7 +27,11 @@ NAME = "report.html"
 def report(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Writes the page about runs, datasets or tokenizers: into `out`, or as report.html into the first of them."""
+    """Writes the page about runs, datasets or tokenizers: into `out`, or as report.html into the first of them.
+
+    ramlet.report("my-run")  # my-run/report.html
+    ramlet.report(["run-a", "run-b"], out="compared.html")
+    """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     return write_report(given, out)[0]
 
