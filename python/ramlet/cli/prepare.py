@@ -12,7 +12,7 @@ from ramlet import config_values
 from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.progress import Progress, format_duration
-from ramlet.cli.tokenizer.options import Threads, note, plural, print_json, reading_notes
+from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
 from ramlet.errors import SettingsError
 from ramlet.prepare_settings import PrepareSettings, help_text
@@ -97,6 +97,7 @@ def prepare(
     tokens_per_shard: Annotated[str | None, _option("tokens_per_shard", OUTPUT, metavar="N")] = None,
     pack: Annotated[str | None, _option("pack", OUTPUT, metavar="LENGTH")] = None,
     output_format: Annotated[str | None, _option("output_format", OUTPUT, "--format", metavar="shards|npy")] = None,
+    input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,

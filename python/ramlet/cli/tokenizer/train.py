@@ -14,9 +14,10 @@ from ramlet.cli.tokenizer.options import (
     Docs,
     DocSeparator,
     Format,
+    InputFlag,
     OnError,
+    Processes,
     TextField,
-    Threads,
     note,
     parse_count,
     plural,
@@ -29,7 +30,12 @@ UNITS = {"counting": "bytes", "sorting": "parts", "merging": "tokens"}
 
 def train(
     inputs: Inputs,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", show_default=False, help="Folder for the result.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", "--output-prefix", metavar="DIR", show_default=False, help="Folder for the result."
+        ),
+    ],
     vocab_size: Annotated[
         str | None,
         typer.Option("--vocab-size", "-v", metavar="N", help="Tokens in all, special ones included: 32000 or 32k."),
@@ -41,7 +47,7 @@ def train(
         ),
     ] = "bpe",
     memory: Memory = "auto",
-    threads: Threads = None,
+    threads: Processes = None,
     special_token: Annotated[
         list[str] | None,
         typer.Option("--special-token", "-s", metavar="TEXT", help="Cut out before counting; any number of times."),
@@ -70,6 +76,7 @@ def train(
         typer.Option("--spill-dir", metavar="DIR", show_default="in --out", help="Folder for counts on disk."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into --out whatever is there.")] = False,
+    input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
