@@ -106,6 +106,11 @@ class RunFolder:
     ) -> None:
         """Stops where the folder's run is of other settings, other data or a model of another shape."""
         if _without_paths(noted["data"]) != _without_paths(now["data"]):
+            if _shown(noted["data"]) == _shown(now["data"]):
+                raise SettingsError(
+                    f"{_shown(now['data'])} is not what it was when {self.path} was trained on it: "
+                    f"go on with it in another --out, with --init-from {self.path}"
+                )
             raise SettingsError(
                 f"{self.path} was trained on other data ({_shown(noted['data'])}): "
                 "choose another --out, or give the same"
