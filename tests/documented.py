@@ -50,9 +50,8 @@ def blocks(page: Path, language: str = r"\w*") -> list[str]:
 
 def commands(page: Path) -> list[list[str]]:
     """All lines of its blocks that are commands of ramlet, as words, in their order."""
-    lines = [
-        line.removeprefix("$ ").removeprefix(".venv/bin/") for block in blocks(page) for line in block.splitlines()
-    ]
+    shown = blocks(page, r"(?!text)\w*")  # blocks of text are what is printed
+    lines = [line.removeprefix("$ ").removeprefix(".venv/bin/") for block in shown for line in block.splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("ramlet ")]
 
 
