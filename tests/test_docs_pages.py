@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,11 @@ from documented import ROOT, blocks, commands, make_checkout, run_all
 from ramlet.cli import main
 
 DOCS = ROOT / "docs"
+COMMANDS = (
+    *("train", "plan", "eval", "generate", "export", "prepare"),
+    *(f"tokenizer {name}" for name in ("train", "encode", "decode", "show", "compare")),
+    *(f"data {name}" for name in ("inspect", "verify", "merge", "export")),
+)
 NEW = [DOCS / name for name in ("tokenizers.md", "moving-from-other-tools.md", "troubleshooting.md", "api.md")]
 
 
@@ -21,17 +29,15 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_python(page: Path) -> None:
-    """Its blocks one after another, with the names of those before."""
-    names: dict[str, object] = {}
-    for block in blocks(page, "python"):
-        exec(compile(block.replace('"1GB"', '"8GB"').replace("1_000", "300"), page.name, "exec"), names)
+def run_python(block: str) -> None:
+    exec(compile(block.replace('"1GB"', '"8GB"').replace("1_000", "300"), "a page's block", "exec"), {})
 
 
 def test_tokenizers(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = DOCS / "tokenizers.md"
     run_all(commands(page), capsys)
-    run_python(page)
+    for block in blocks(page, "python"):
+        run_python(block)
 
 
 def test_what_tokenizers_shows_is_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,3 +49,55 @@ def test_what_tokenizers_shows_is_what_is_said(capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().out.strip() == said
     main(["tokenizer", "encode", "--tokenizer", "gpt2", "--text", "a<|endoftext|>b"])
     assert len(capsys.readouterr().out.split()) == 9
+
+
+def test_moving(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page from top to bottom, with files as the other tools write them."""
+    import datasets
+    import numpy as np
+
+    page = DOCS / "moving-from-other-tools.md"
+    text = (checkout / "docs" / "text.txt").read_text()
+    rows = [{"text": line} for line in text.splitlines()]
+    (checkout / "input.txt").write_text(text * 4)
+    (checkout / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (checkout / "shape.json").write_text('{"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32}')
+    (checkout / "config.yaml").write_text(
+        "sequence_len: 64\nhub_tokenizer_id: tokenizer\ndataset_prepared_path: krilled\npreprocess_chunk_size: 100\n"
+        "datasets:\n  - {path: corpus.jsonl, split: train, text_column: text}\n"
+    )
+    datasets.Dataset.from_list(rows).save_to_disk("saved")
+    (checkout / "tokens").mkdir()
+    np.array([464, 1468, 50256, 1097, 50256], "<u2").tofile("tokens/000_00000.ds")
+    np.array([3, 5], "<u8").tofile("tokens/000_00000.ds.index")
+    capsys.readouterr()
+
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S):
+        if language == "python":
+            run_python(block)
+            continue
+        for line in block.splitlines():
+            words = shlex.split(line)
+            if words[0] == "cp":
+                shutil.copy(words[1], words[2])
+            else:
+                assert words[0] == "ramlet", line
+                run_all([words[1:]], capsys)
+    assert main(["data", "verify", "dataset"]) == 0
+    shards = json.loads((checkout / "dataset/dataset_metadata.json").read_text())["splits"]["train"]["shards"]
+    written = {(shard["tokens"], shard["documents"]) for shard in shards}
+    assert len(shards) == 5, "one of its own, of nanoGPT, datatrove, Megatron and llm.c"
+    assert (5, 2) in written, "datatrove's documents are where its index says"
+
+
+@pytest.mark.parametrize("page", [page for page in NEW if page.exists()], ids=lambda page: page.name)
+def test_flags_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a page calls an option of ramlet is one. Those of other tools are in the left columns of tables."""
+    known = {"--nproc-per-node", "--nproc_per_node", "--standalone"}
+    for command in COMMANDS:
+        main([*command.split(), "--help"])
+        known |= set(re.findall(r"--[a-z0-9][a-z0-9-]+", capsys.readouterr().out))
+    lines = page.read_text().splitlines()
+    ours = "\n".join(line.split(" | ", 1)[-1] if line.startswith("| ") else line for line in lines)
+    named = set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9_-]+", ours))
+    assert named - known <= {"--train-data-path", "--valid-data-path", "--outfile"}
