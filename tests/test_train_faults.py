@@ -373,7 +373,9 @@ def test_gradients_that_are_no_numbers(data: Path, tmp_path: Path) -> None:
     said = refused(TrainingStopped, "at step", "there is no checkpoint before it", data=data, out=tmp_path / "out",
                    lr=1e38, warmup=0, clip=0, checkpoint_every=0, eval_every=0)  # fmt: skip
     assert "no number" in said
+    assert said.endswith("run it again with a lower --lr"), "there is nothing to go on from, and --spike is no remedy"
     assert steps_kept(tmp_path / "out") == []
+    assert run(data, tmp_path / "out", max_steps=2).steps == 2
 
 
 def test_a_spike(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +389,7 @@ def test_a_spike(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return figures
 
     monkeypatch.setattr(loop, "_one_step", jumping)
-    refused(TrainingStopped, "the loss jumped to", "at step 10", "step_000009", data=data, out=tmp_path / "out")
+    refused(TrainingStopped, "the loss jumped to", "at step 10", "step_000009", "--spike 0", data=data, out=tmp_path / "out")
     assert run(data, tmp_path / "calm", spike=0.0).steps == 12
     assert run(data, tmp_path / "wide", spike=4.5).steps == 12
 
