@@ -101,3 +101,40 @@ def test_flags_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours = "\n".join(line.split(" | ", 1)[-1] if line.startswith("| ") else line for line in lines)
     named = set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9_-]+", ours))
     assert named - known <= {"--train-data-path", "--valid-data-path", "--outfile"}
+
+
+def test_troubleshooting_quotes_what_is_said() -> None:
+    """Of each message on the page, what does not depend on the case stands in the code."""
+    sources = [*(ROOT / "python").rglob("*.py"), *(ROOT / "rust").rglob("*.rs")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    code = re.sub(r'"\s*\n\s*f?"', "", code).replace('\\"', '"')  # strings that go over several lines
+    text = (DOCS / "troubleshooting.md").read_text()
+    for phrase in (
+        "give more, or take a smaller model, a shorter --seq-len",
+        "the machine is out of memory: give a smaller --memory, or free some",
+        "give more --memory, or a smaller --micro-batch; the last checkpoint is whole",
+        "layers made again on the way back",
+        "so the run was stopped; ",
+        "there is no checkpoint before it: run it again with a lower --lr",
+        "go on from it with a lower --lr (ramlet train --init-from)",
+        ": free some and run the same again",
+        ": choose another --out, or give the same",
+        "or --resume to go on with it",
+        " is not what it was when ",
+        "holds a dataset from other inputs or settings: --append adds to it, or choose another folder",
+        "is in use by another run: wait for it, or choose another --out",
+        "are gone, so it cannot go on: choose another --out, with --init-from ",
+        "there is no GPU that PyTorch can use here: give --device cpu",
+        " processes want a GPU each, and there are ",
+        "nothing went to validation",
+        "the tokenizer has no token that ends a document",
+        "is not in this tokenizer's vocabulary",
+        "was trained with another tokenizer (",
+        "no such file or folder: ",
+        "is no file or folder here, and cannot be read from the hub",
+        "is text, and there is no ",
+        "is no dataset: it has no ",
+        "is not finished: run the same ",
+    ):
+        assert phrase in text, phrase
+        assert phrase in code, phrase

@@ -389,7 +389,9 @@ def test_a_spike(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return figures
 
     monkeypatch.setattr(loop, "_one_step", jumping)
-    refused(TrainingStopped, "the loss jumped to", "at step 10", "step_000009", "--spike 0", data=data, out=tmp_path / "out")
+    refused(
+        TrainingStopped, "the loss jumped to", "at step 10", "step_000009", "--spike 0", data=data, out=tmp_path / "out"
+    )
     assert run(data, tmp_path / "calm", spike=0.0).steps == 12
     assert run(data, tmp_path / "wide", spike=4.5).steps == 12
 
