@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import ramlet
 from oracles_training import SMALL, assert_same_run, losses, make_data, metrics, run, steps_kept
 from ramlet.errors import (
     BudgetError,
@@ -207,6 +208,12 @@ def test_a_run_of_other_settings_or_data(data: Path, shared: Path, whole: Path) 
     more = make_data(shared, "more", seed=9)
     refused(SettingsError, "was trained on other data", str(data), data=more, out=whole)
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+    shutil.copytree(data, shared / "grows")
+    run(shared / "grows", shared / "out", max_steps=3)
+    ramlet.prepare(
+        [data.with_suffix(".txt")], shared / "grows", append=True, documents="line", dedup="none", memory="8GB"
+    )
+    refused(SettingsError, "grows is not what it was when", "--init-from", data=shared / "grows", out=shared / "out")
     # What decides nothing may be another.
     assert run(data, whole, log_every=7, keep=9, micro_batch=1, memory="7GB").already_done
 
