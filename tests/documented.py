@@ -43,15 +43,18 @@ ALWAYS = {
 """What is added to a command: one thread, little output, nothing that looks at the whole machine."""
 
 
-def blocks(page: Path, language: str = r"\w*") -> list[str]:
-    """What stands between fences."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+def blocks(page: Path, language: str | None = None) -> list[str]:
+    """What stands between fences: all of it, or that of one language."""
+    # All are found before some are chosen, or the end of one that is passed over would be the start of another.
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    return [block for named, block in found if language is None or named == language]
 
 
 def commands(page: Path) -> list[list[str]]:
-    """All lines of its blocks that are commands of ramlet, as words, in their order."""
-    shown = blocks(page, r"(?!text)\w*")  # blocks of text are what is printed
-    lines = [line.removeprefix("$ ").removeprefix(".venv/bin/") for block in shown for line in block.splitlines()]
+    """All lines of its blocks that are commands of ramlet, as words, in their order; blocks of text are output."""
+    lines = [
+        line.removeprefix("$ ").removeprefix(".venv/bin/") for block in blocks(page, "") for line in block.splitlines()
+    ]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("ramlet ")]
 
 

@@ -38,7 +38,9 @@ def run_python(block: str) -> None:
 
 def test_tokenizers(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = DOCS / "tokenizers.md"
-    run_all(commands(page), capsys)
+    found = commands(page)
+    assert len(found) == 10
+    run_all(found, capsys)
     for block in blocks(page, "python"):
         run_python(block)
 
