@@ -1,7 +1,7 @@
 """The documentation of training says what is true: its commands run, its flags exist, its links lead somewhere.
 
 The commands of docs/training.md's main path and of docs/domain-adaptation.md are read from the pages and run in this
-process, on little text and for few steps: what is made smaller stands in `SMALLER`.
+process, on little text and for few steps: documented.py says what is made smaller.
 """
 
 from __future__ import annotations
@@ -13,77 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from oracles_training import sentences
+from documented import ROOT, blocks, commands, make_checkout, run_all
 from ramlet.cli import main
 from ramlet.training.journal import NAME as JOURNAL
 from ramlet.training.settings import RunSettings
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRAINING = ROOT / "docs" / "training.md"
 ADAPTING = ROOT / "docs" / "domain-adaptation.md"
-
-SMALLER = {
-    "--vocab-size": "300",
-    "--params": "40k",
-    "--seq-len": "32",
-    "--batch-size": "4",
-    "--max-steps": "4",
-    "--memory": "8GB",
-    "--val-fraction": "0.2",
-}
-ALWAYS = {
-    "tokenizer": ["--threads", "1", "--quiet"],
-    "prepare": ["--threads", "1", "--docs", "line", "--quiet"],
-    "plan": ["--threads", "1", "--device", "cpu"],
-    "train": ["--threads", "1", "--device", "cpu", "--precision", "fp32", "--eval-tokens", "400", "--quiet"],
-    "eval": ["--threads", "1", "--device", "cpu", "--quiet"],
-    "generate": ["--threads", "1", "--device", "cpu", "--max-tokens", "8", "--seed", "1", "--quiet"],
-}
-
-
-def blocks(page: Path) -> list[str]:
-    """What stands between fences."""
-    return re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
-
-
-def commands(page: Path) -> list[list[str]]:
-    """All lines of its blocks that are commands of ramlet, as words, in their order."""
-    lines = [line.removeprefix("$ ") for block in blocks(page) for line in block.splitlines()]
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("ramlet ")]
-
-
-def smaller(words: list[str]) -> list[str]:
-    """The same command for a test: smaller amounts, one thread, nothing that looks at the whole machine."""
-    made, words = [], list(words)
-    while words:
-        word = words.pop(0)
-        made.append(word)
-        if word in SMALLER:
-            words.pop(0)
-            made.append(SMALLER[word])
-    if made[0] == "train" and "--seq-len" not in made and "--init-from" not in made:
-        made += ["--seq-len", SMALLER["--seq-len"]]
-    return made + ALWAYS[made[0]]
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that looks like the one that the pages speak of, with little in it."""
-    for number, name in enumerate(("rust", "python", "docs")):
-        (tmp_path / name).mkdir()
-        text = sentences(300, seed=number) + '\nthe line below\ndef house(): return "a tree"\n'
-        (tmp_path / name / "text.txt").write_text(text, encoding="utf-8")
+    make_checkout(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run_all(found: list[list[str]], capsys: pytest.CaptureFixture[str]) -> str:
-    for words in found:
-        code = main(smaller(words))
-        said = capsys.readouterr()
-        assert code == 0, (words, said.err)
-    return said.out
 
 
 def test_the_main_path(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import ramlet
 from oracles_training import SMALL, assert_same_run, losses, make_data, metrics, run, steps_kept
 from ramlet.errors import (
     BudgetError,
@@ -207,6 +208,12 @@ def test_a_run_of_other_settings_or_data(data: Path, shared: Path, whole: Path) 
     more = make_data(shared, "more", seed=9)
     refused(SettingsError, "was trained on other data", str(data), data=more, out=whole)
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+    shutil.copytree(data, shared / "grows")
+    run(shared / "grows", shared / "out", max_steps=3)
+    ramlet.prepare(
+        [data.with_suffix(".txt")], shared / "grows", append=True, documents="line", dedup="none", memory="8GB"
+    )
+    refused(SettingsError, "grows is not what it was when", "--init-from", data=shared / "grows", out=shared / "out")
     # What decides nothing may be another.
     assert run(data, whole, log_every=7, keep=9, micro_batch=1, memory="7GB").already_done
 
@@ -373,7 +380,9 @@ def test_gradients_that_are_no_numbers(data: Path, tmp_path: Path) -> None:
     said = refused(TrainingStopped, "at step", "there is no checkpoint before it", data=data, out=tmp_path / "out",
                    lr=1e38, warmup=0, clip=0, checkpoint_every=0, eval_every=0)  # fmt: skip
     assert "no number" in said
+    assert said.endswith("run it again with a lower --lr"), "there is nothing to go on from, and --spike is no remedy"
     assert steps_kept(tmp_path / "out") == []
+    assert run(data, tmp_path / "out", max_steps=2).steps == 2
 
 
 def test_a_spike(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +396,9 @@ def test_a_spike(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return figures
 
     monkeypatch.setattr(loop, "_one_step", jumping)
-    refused(TrainingStopped, "the loss jumped to", "at step 10", "step_000009", data=data, out=tmp_path / "out")
+    refused(
+        TrainingStopped, "the loss jumped to", "at step 10", "step_000009", "--spike 0", data=data, out=tmp_path / "out"
+    )
     assert run(data, tmp_path / "calm", spike=0.0).steps == 12
     assert run(data, tmp_path / "wide", spike=4.5).steps == 12
 

@@ -213,11 +213,13 @@ def canonical_merges(tokens: list[bytes | None]) -> tuple[list[Merge], bool]:
 def check_names(names: Sequence[str], tokens: list[bytes | None]) -> None:
     """Special tokens must be told apart from each other and, as files spell them, from ordinary ones."""
     ordinary = set(tokens)
-    for at, name in enumerate(names):
+    seen: set[str] = set()
+    for name in names:
         if not name:
             raise TokenizerError("a special token is empty: leave it out")
-        if name in names[:at]:
+        if name in seen:
             raise TokenizerError(f"the special token {name!r} is given twice: leave one out")
+        seen.add(name)
         try:
             name.encode()
         except UnicodeEncodeError:

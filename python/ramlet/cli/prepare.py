@@ -12,7 +12,7 @@ from ramlet import config_values
 from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.progress import Progress, format_duration
-from ramlet.cli.tokenizer.options import Threads, note, plural, print_json, reading_notes
+from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
 from ramlet.errors import SettingsError
 from ramlet.prepare_settings import PrepareSettings, help_text
@@ -99,6 +99,7 @@ def prepare(
     tokens_per_shard: Annotated[str | None, _option("tokens_per_shard", OUTPUT, metavar="N")] = None,
     pack: Annotated[str | None, _option("pack", OUTPUT, metavar="LENGTH")] = None,
     output_format: Annotated[str | None, _option("output_format", OUTPUT, "--format", metavar="shards|npy")] = None,
+    input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -269,6 +270,12 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
     if not tokens["val"] and manifest["val_fraction"] > 0 and manifest["splits"]["val"]["tokens"] == 0:
         note(
             "nothing went to validation: there are too few documents; --docs line makes more of text files", quiet=quiet
+        )
+    if not manifest["splits"]["train"]["tokens"] and tokens["val"]:
+        note(
+            "nothing went to training: there are too few documents; --docs line or a smaller --document-bytes makes "
+            "more of text files",
+            quiet=quiet,
         )
     made = plural(tokens["train"] + tokens["val"], "token")
     if latest:

@@ -76,6 +76,7 @@ def train(
             help="Text instead, tokenised while it is trained on and never stored; with --tokenizer.",
         ),
     ] = None,
+    use_streaming: Annotated[bool, typer.Option("--use-streaming", hidden=True)] = False,
     tokenizer: Annotated[
         str | None,
         typer.Option(

@@ -120,8 +120,12 @@ def _of_folder(path: Path, split: str) -> Tokens:
     shards = manifest.splits[split].shards
     tokens = sum(shard.tokens for shard in shards)
     if not tokens:
-        other = f": prepare it anew with a larger --val-fraction, or use {SPLITS[0]}" if split == "val" else ""
-        raise DatasetError(f"{path} holds nothing in {split}{other}")
+        way = (
+            f"prepare it anew with a larger --val-fraction, or use {SPLITS[0]}"
+            if split == "val"
+            else f"`ramlet data inspect {path}` shows what it has; prepare it anew with more text"
+        )
+        raise DatasetError(f"{path} holds nothing in {split}: {way}")
     parts = [b"ramlet tokens 1", manifest.dtype.encode()]
     parts += [f"{shard.tokens} {shard.xxh64}".encode() for shard in shards]
     packed = manifest.packed

@@ -187,14 +187,17 @@ def _check_health(run: Run, step: int, loss: float, length: float) -> None:
         if not spiked:
             return
         what = f"the loss jumped to {loss:.3f} from about {usual:.3f}"
+        check = ", or without this check by --spike 0"
     else:
         what = "the loss is no number any more" if not math.isfinite(loss) else "the gradients are no numbers any more"
+        check = ""
     good = checkpoint.latest(run.path)
-    way = f"the last good checkpoint is {good}" if good else "there is no checkpoint before it"
-    raise TrainingStopped(
-        f"{what} at step {step:,}, so the run was stopped; {way}: go on from it with a lower --lr "
-        f"(ramlet train --init-from), or without this check by --spike 0"
+    way = (
+        f"the last good checkpoint is {good}: go on from it with a lower --lr (ramlet train --init-from)"
+        if good
+        else "there is no checkpoint before it: run it again with a lower --lr"
     )
+    raise TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {way}{check}")
 
 
 def _due(run: Run, stopping: bool) -> bool:

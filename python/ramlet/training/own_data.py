@@ -2,6 +2,9 @@
 
 Up to 16 MB every character is a token: a vocabulary learned from so little would be mostly noise, and a small model has
 better uses for its parameters. Larger texts get a byte-level BPE of their own, of 8,192 tokens (16,384 from 256 MB on).
+
+A document goes to training or to validation as a whole, so a small text is cut into some 64 of them: as one it would be
+all in training, with nothing to measure by, or one time in ten all in validation, with nothing to learn from.
 """
 
 from __future__ import annotations
@@ -13,13 +16,16 @@ from pathlib import Path
 
 from ramlet.budget import Meter
 from ramlet.dataset.manifest import NAME
-from ramlet.sources import survey
+from ramlet.prepare_settings import WHOLE_FILE_BYTES, PrepareSettings
+from ramlet.sources import expand, survey
 from ramlet.training.run_folder import RunFolder
 
 __all__ = ["prepare_own"]
 
 CHARACTERS_UP_TO = 16_000_000
 LARGE_FROM = 256_000_000
+PARTS = 64
+SMALLEST_PART = 256
 END = "<|endoftext|>"
 
 
@@ -39,10 +45,9 @@ def prepare_own(
         return _made_by_the_first(made)
     RunFolder(run).refuse_foreign()
     from ramlet.prepare_dataset import prepare_to
-    from ramlet.prepare_settings import PrepareSettings
 
     chosen = tokenizer or _tokenizer_for(inputs, run, meter, threads, progress)
-    settings = PrepareSettings(tokenizer=chosen, val_fraction=val_fraction)
+    settings = PrepareSettings(tokenizer=chosen, val_fraction=val_fraction, document_bytes=_part_bytes(inputs))
     prepare_to(list(inputs), made, settings, meter=meter, threads=threads, progress=progress)
     return made
 
@@ -52,6 +57,20 @@ def _made_by_the_first(dataset: Path) -> Path:
     while not (dataset / NAME).exists():
         time.sleep(0.1)
     return dataset
+
+
+def _part_bytes(inputs: Sequence[str]) -> int | None:
+    """The longest document of a small text; None where the usual length makes enough of them, or no one knows yet."""
+    from ramlet.staging import needs_staging
+
+    if any(needs_staging(name) for name in inputs):
+        return None
+    size = 0
+    for source in expand(list(inputs)):
+        size += source.size or 0
+        if source.format != "text" or source.size is None or size >= PARTS * WHOLE_FILE_BYTES:
+            return None
+    return max(SMALLEST_PART, size // PARTS)
 
 
 def _tokenizer_for(

@@ -105,7 +105,12 @@ class RunFolder:
         self, noted: Mapping[str, Any], now: Mapping[str, Any], shape: Mapping[str, Any], *, resume: bool
     ) -> None:
         """Stops where the folder's run is of other settings, other data or a model of another shape."""
-        if _without_paths(noted["data"]) != _without_paths(now["data"]):
+        if _without(noted["data"], "path") != _without(now["data"], "path"):
+            if _without(noted["data"], "fingerprint") == _without(now["data"], "fingerprint"):
+                raise SettingsError(
+                    f"{_shown(now['data'])} is not what it was when {self.path} was trained on it: "
+                    f"go on with it in another --out, with --init-from {self.path}"
+                )
             raise SettingsError(
                 f"{self.path} was trained on other data ({_shown(noted['data'])}): "
                 "choose another --out, or give the same"
@@ -155,9 +160,9 @@ class RunFolder:
             file.write("\n")
 
 
-def _without_paths(data: Any) -> Any:
-    """Data may be moved: it is known by what it holds."""
-    return [{name: value for name, value in each.items() if name != "path"} for each in data]
+def _without(data: Any, left_out: str) -> Any:
+    """Data without its path, for it may be moved and is known by what it holds; or by its name, whatever it holds."""
+    return [{name: value for name, value in each.items() if name != left_out} for each in data]
 
 
 def _shown(data: Any) -> str:

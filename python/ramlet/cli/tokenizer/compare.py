@@ -20,9 +20,10 @@ from ramlet.cli.tokenizer.options import (
     Docs,
     DocSeparator,
     Format,
+    InputFlag,
     OnError,
+    Processes,
     TextField,
-    Threads,
     note,
     parse_count,
     print_json,
@@ -45,7 +46,7 @@ def compare(
         ),
     ],
     memory: Memory = "auto",
-    threads: Threads = None,
+    threads: Processes = None,
     pattern: Annotated[
         str,
         typer.Option(
@@ -63,6 +64,7 @@ def compare(
     text_field: TextField = "text",
     form: Format = None,
     on_error: OnError = "stop",
+    input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,

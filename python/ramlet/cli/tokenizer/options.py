@@ -24,6 +24,23 @@ Threads = Annotated[
         help="Threads to work on.",
     ),
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        "-t",
+        "--processes",
+        metavar="N",
+        min=1,
+        show_default="one a processor",
+        help="Threads to work on.",
+    ),
+]
+"""The same where other trainers have processes."""
+
+InputFlag = Annotated[bool, typer.Option("--input", "--input-files", hidden=True)]
+"""`--input a.txt b.txt`, as other tools want it: the word says nothing, what follows are the inputs."""
+
 Docs = Annotated[
     str,
     typer.Option(

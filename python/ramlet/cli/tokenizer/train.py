@@ -14,9 +14,10 @@ from ramlet.cli.tokenizer.options import (
     Docs,
     DocSeparator,
     Format,
+    InputFlag,
     OnError,
+    Processes,
     TextField,
-    Threads,
     note,
     parse_count,
     plural,
@@ -30,7 +31,12 @@ UNITS = {"counting": "bytes", "sorting": "parts", "merging": "tokens"}
 
 def train(
     inputs: Inputs,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", show_default=False, help="Folder for the result.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", "--output-prefix", metavar="DIR", show_default=False, help="Folder for the result."
+        ),
+    ],
     vocab_size: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +58,7 @@ def train(
         ),
     ] = "bpe",
     memory: Memory = "auto",
-    threads: Threads = None,
+    threads: Processes = None,
     special_token: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,6 +119,7 @@ def train(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into --out whatever is there.")] = False,
+    input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
