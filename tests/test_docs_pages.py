@@ -165,10 +165,8 @@ def test_api_has_every_name_and_parameter(name: str) -> None:
 
 def described(value: Any) -> set[str]:
     """The words that a reader would look for: parameters, and of a class its public names with theirs."""
-    from ramlet.training.propose import plan_for
-
     if not isinstance(value, type):
-        return set(inspect.signature(plan_for if value is ramlet.plan else value).parameters)
+        return set(inspect.signature(value).parameters)
     words = {name for name in vars(value) if not name.startswith("_")} - {"engine"}
     made_by_users = value not in (ramlet.Tokenizer, ramlet.Prepared, ramlet.TrainResult)
     words |= set(inspect.signature(value).parameters) if made_by_users else set()

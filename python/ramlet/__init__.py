@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ramlet.tokenizer import Tokenizer
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
-    from ramlet.training.plan import plan
+    from ramlet.training.propose import plan
     from ramlet.training.start import TrainResult
 
 __version__ = "0.1.0"
@@ -96,7 +96,7 @@ _HOME = {
     "TrainResult": "ramlet.training.start",
     "evaluate": "ramlet.training.evaluate_run",
     "generate": "ramlet.generation.entry",
-    "plan": "ramlet.training.plan",
+    "plan": "ramlet.training.propose",
     "report": "ramlet.reporting.entry",
     "train": "ramlet.training.entry",
 }

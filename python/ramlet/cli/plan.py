@@ -130,7 +130,7 @@ def plan(
     if params is None and config is None and vocab_size is None and num_sequences is None:
         _propose(data, memory, device, threads, json)
         return
-    from ramlet.training.plan import plan as make
+    from ramlet.training.propose import plan as make
 
     made = make(
         params=params,

@@ -256,10 +256,10 @@ def _size_for(
 
 
 def _fits(params: int, vocab: int, memory: int) -> bool:
-    from ramlet.training.propose import plan_for
+    from ramlet.training.propose import plan
 
     try:
-        plan_for(params=params, vocab_size=vocab, memory=memory, batch_size=BATCH)
+        plan(params=params, vocab_size=vocab, memory=memory, batch_size=BATCH)
     except BudgetError:
         return False
     return True

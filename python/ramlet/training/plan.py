@@ -24,7 +24,7 @@ from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.training.predict import PARTS, Choice, Correction, Prediction, predict, work_bytes
 
-__all__ = ["Choice", "Plan", "make_plan", "plan"]
+__all__ = ["Choice", "Plan", "make_plan"]
 
 FAST_TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens of a micro-batch from which on more of them are not faster."""
@@ -303,18 +303,3 @@ def _check(shape: Shape, seq_len: int, batch_size: int, world: int) -> None:
         raise SettingsError(f"a batch of {batch_size} for {world} processes is none: give at least 1 of each")
     if not 1 <= seq_len <= shape.context:
         raise SettingsError(f"--seq-len {seq_len} must be between 1 and the model's context of {shape.context}")
-
-
-def plan(**wanted: Any) -> Plan:
-    """What training a model would take, and how a memory budget would be spent on it.
-
-    >>> ramlet.plan(params="10M", data="my-dataset", memory="2GB").peak       # doctest: +SKIP
-    694000000
-
-    The arguments are those of `ramlet plan`: params or config, data, memory, device, seq_len, batch_size, precision,
-    optimizer, weights, micro_batch, recompute, document_mask, threads; num_sequences and vocab_size where there is no
-    data yet. Loads torch, for a plan starts from what is resident then.
-    """
-    from ramlet.training.propose import plan_for
-
-    return plan_for(**wanted)

@@ -23,7 +23,7 @@ from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
 from ramlet.training.settings import default_seq_len
 
-__all__ = ["Proposal", "Row", "plan_for", "propose"]
+__all__ = ["Proposal", "Row", "plan", "propose"]
 
 TOKENS_A_PARAMETER = 20
 """What a model of a size learns best from, for the work it takes (Hoffmann et al. 2022)."""
@@ -58,7 +58,7 @@ class Proposal:
     command: str
 
 
-def plan_for(
+def plan(
     *,
     params: str | int | None = None,
     config: str | os.PathLike[str] | None = None,
@@ -77,10 +77,14 @@ def plan_for(
     vocab_size: int | None = None,
     threads: int | None = None,
 ) -> Plan:
-    """What a model would take, and how a budget would be spent on it; BudgetError where it does not fit.
+    """What training a model would take, and how a memory budget would be spent on it.
 
-    Without `params` or `config` the size follows from the data. `num_sequences` only says how much it would be to hold
-    all data at once, which nothing here does.
+    >>> ramlet.plan(params="10M", data="my-dataset", memory="2GB").peak       # doctest: +SKIP
+    694000000
+
+    Without `params` or `config` the size follows from the data; `vocab_size` where there is no data yet.
+    `num_sequences` only says how much it would be to hold all data at once, which nothing here does. BudgetError where
+    it does not fit. Loads torch, for a plan starts from what is resident then.
     """
     if params is not None and config is not None:
         raise SettingsError("params and config each say how large the model is: give one of them")
