@@ -29,6 +29,8 @@ SMALLER = {
 """Amounts that a test makes smaller; the budget larger, for torch and the tests are in this process already."""
 
 ALWAYS = {
+    "init": ["--params", "40k", "--time", "5s", "--threads", "1", "--quiet"],
+    "run": ["--memory", "1GB", "--threads", "1", "--quiet"],
     "tokenizer": [],
     "tokenizer train": ["--threads", "1", "--quiet"],
     "tokenizer encode": ["--threads", "1"],

@@ -163,8 +163,8 @@ def _judged(script: Any, budget: Budget, told: _Told) -> dict[str, Any]:
         told.line(f"{words[name]:<22} {one.share:>6.1%} of {one.lines:,} lines")
     told.line("(lines of statements that Python's parser takes, each statement alone; docstrings are not counted)")
     width = shutil.get_terminal_size().columns
-    told.line("\nit writes:\n")
-    for line in result.sample.splitlines()[:24]:
+    told.line('\nfrom "def " it goes on:\n')
+    for line in result.sample.splitlines()[:20]:
         told.line(f"  | {line[: width - 4]}")
     return judged
 

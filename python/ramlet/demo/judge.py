@@ -20,6 +20,7 @@ from ramlet.demo.plausible import Plausible, plausible
 __all__ = ["Judged", "judge"]
 
 MEASURES = "measures.json"
+PROMPT = "def "
 REAL_TOKENS = 20_000
 EXPLANATION = (
     "The share of lines that belong to statements that Python's parser takes, each statement alone. Not counted: blank "
@@ -33,7 +34,7 @@ class Judged:
     trained: Plausible
     real: Plausible
     sample: str
-    """The first text of the trained model."""
+    """What the trained model makes of PROMPT."""
 
 
 def judge(
@@ -53,7 +54,8 @@ def judge(
         untrained=plausible(texts[untrained], cut=True),
         trained=plausible(texts[run], cut=True),
         real=plausible(_real(dataset)),
-        sample=texts[run][0],
+        sample=PROMPT
+        + generate(run, PROMPT, max_tokens=tokens, seed=seed, memory=memory, device="cpu", temperature=0.5)[0],
     )
     _write(run, judged)
     return judged

@@ -1,7 +1,7 @@
 """The commands that the demo stands for, in their order, and how large everything is.
 
     script = Script(Path("ramlet-demo"), FULL, memory="1GB", threads=None)
-    script.tokenizer      # ["tokenizer", "train", "ramlet-demo/python.jsonl", "--vocab-size", "4096", ...]
+    script.tokenizer      # ["tokenizer", "train", "ramlet-demo/python.jsonl", "--vocab-size", "2048", ...]
 
 The demo is nothing but these commands, each a process of its own; a user who copies them gets the same files.
 """
@@ -38,29 +38,29 @@ class Size:
 
 FULL = Size(
     text=None,
-    vocabulary=4096,
-    params="2M",
+    vocabulary=2048,
+    params="1M",
     seq_len=256,
-    batch_size=16,
-    steps=600,
-    least_steps=100,
-    seconds=170.0,
-    rate=3e-3,
-    samples=16,
-    sample_tokens=200,
+    batch_size=8,
+    steps=1800,
+    least_steps=200,
+    seconds=200.0,
+    rate=5e-3,
+    samples=32,
+    sample_tokens=240,
 )
 QUICK = Size(
     text=2_000_000,
     vocabulary=1024,
     params="300k",
     seq_len=128,
-    batch_size=16,
-    steps=200,
-    least_steps=50,
-    seconds=15.0,
+    batch_size=8,
+    steps=500,
+    least_steps=100,
+    seconds=20.0,
     rate=5e-3,
-    samples=8,
-    sample_tokens=150,
+    samples=16,
+    sample_tokens=120,
 )
 
 
@@ -115,7 +115,7 @@ class Script:
 
     @property
     def report(self) -> list[str]:
-        return ["report", str(self.run), "--out", str(self.page)]
+        return ["report", str(self.run), "--out", str(self.page), "--memory", self.memory]
 
     @property
     def _model(self) -> list[str]:
@@ -138,8 +138,8 @@ class Script:
 def steps_in(size: Size, tokens_per_second: float | None) -> int:
     """The steps of the size, or as many as a machine of this speed makes in its time; a multiple of ten.
 
-    >>> steps_in(FULL, 1e6), steps_in(FULL, 6000.0), steps_in(FULL, 1.0), steps_in(FULL, None)
-    (600, 240, 100, 600)
+    >>> steps_in(FULL, 1e6), steps_in(FULL, 8000.0), steps_in(FULL, 1.0), steps_in(FULL, None)
+    (1800, 780, 200, 1800)
     """
     if not tokens_per_second:
         return size.steps
