@@ -229,26 +229,27 @@ def _choices(seq_len: int, share: int, device: str, compute: str, forced: Mappin
     compute = forced.get("compute", compute)
     for optimizer, weights in _states(compute, forced):
         for recompute in [forced["recompute"]] if "recompute" in forced else [False, True]:
-            for micro_batch in _micro_batches(seq_len, share, device, forced):
-                gappy = recompute or weights == "bf16"
-                for reuse in _reuses(micro_batch * seq_len, micro_batch, device, gappy, forced):
-                    for chunk in _chunks(micro_batch * seq_len, device, forced):
-                        yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, reuse)
+            for reuse in [forced["reuse"]] if "reuse" in forced else [True, False]:
+                for micro_batch in _micro_batches(seq_len, share, device, forced):
+                    gappy = recompute or weights == "bf16"
+                    if "reuse" in forced or _may_reuse(
+                        reuse, micro_batch, micro_batch * seq_len, device, gappy, forced
+                    ):
+                        for chunk in _chunks(micro_batch * seq_len, device, forced):
+                            yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, reuse)
 
 
-def _reuses(tokens: int, micro_batch: int, device: str, gappy: bool, forced: Mapping[str, Any]) -> Iterator[bool]:
-    """A smaller micro-batch costs less than giving every tensor back, until it is too small itself.
+def _may_reuse(reuse: bool, micro_batch: int, tokens: int, device: str, gappy: bool, forced: Mapping[str, Any]) -> bool:
+    """A smaller micro-batch costs less than giving every tensor back: that comes when there is none, or hardly one.
 
     `gappy` is where kept blocks may leave more gaps than predicted: where layers are made again, and with bf16 weights,
     of whose runs most, not all, took 5% more. There all is given back.
     """
-    if "reuse" in forced:
-        yield forced["reuse"]
-        return
-    if device != "cpu" or not gappy:
-        yield True
-    if device == "cpu" and (gappy or micro_batch == 1 or tokens <= SMALL_TOKENS or "micro_batch" in forced):
-        yield False
+    if device != "cpu":
+        return reuse
+    if gappy:
+        return not reuse
+    return reuse or micro_batch == 1 or tokens <= SMALL_TOKENS or "micro_batch" in forced
 
 
 def _states(compute: str, forced: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

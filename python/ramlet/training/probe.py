@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramlet.budget import Meter
+from ramlet.budget import Budget, Meter
 from ramlet.memory import resident_memory
 from ramlet.training.plan import Plan
 from ramlet.training.predict import Choice, Correction
@@ -93,14 +93,17 @@ def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, repla
         correction, peak = _measure(plan, trainee, gauge)
         del trainee
         gc.collect()
-        if plan.expected(plan.choice.micro_batch, correction) <= plan.budget - plan.budget // SLACK:
+        margin = UNMET + plan.budget // SLACK
+        if plan.expected(plan.choice.micro_batch, correction) + margin <= plan.budget:
             return _corrected(plan, correction, peak)
-        plan = replan(correction=correction)
+        # A plan keeps the budget's reserve free: what the margin is beyond it comes on top.
+        beyond = max(0, margin - Budget(plan.budget).reserve)
+        plan = replan(correction=Correction(correction.factor, correction.extra + beyond))
     return plan
 
 
 def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, int]:
-    """What was learned, UNMET included, and the highest peak."""
+    """What was learned, and the highest peak."""
     planned = plan.choice.micro_batch
     # As a run does it: states that came after the first activations would leave gaps where these were.
     trainee.prepare_states()
@@ -126,7 +129,7 @@ def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, in
             break
         correction = Correction(max(1.0, factor), correction.extra)
         doubt = SEEN
-    return Correction(correction.factor, correction.extra + UNMET), highest
+    return correction, highest
 
 
 def _next_size(plan: Plan, correction: Correction, doubt: float) -> int | None:
@@ -152,6 +155,6 @@ def _batch(plan: Plan, rows: int) -> dict[str, Any]:
 
 def _corrected(plan: Plan, correction: Correction, peak: int) -> Plan:
     """What libraries take of themselves differs from machine to machine: the probe's word counts, up or down."""
-    expected = max(plan.expected(plan.choice.micro_batch, correction), peak + UNMET)
+    expected = max(plan.expected(plan.choice.micro_batch, correction), peak) + UNMET
     parts = {**plan.parts, "overhead": plan.parts["overhead"] + expected - plan.peak}
     return replace(plan, parts=parts, measured=peak)
