@@ -76,6 +76,15 @@ fn header(line: &str) -> Option<Mapping> {
     Some(Mapping { start, end, resident: 0, ours: permissions.contains('w') || !file })
 }
 
+/// Gives back what was freed and the allocator has kept, also from the middle of its heap.
+pub fn release_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes the allocator's own locks; valid at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// How the allocator treats large blocks. With `keep` it cuts them from its heap, which it never gives back: no page is
 /// faulted in twice, and gaps remain. Without, every block of 128 KiB or more is the system's: resident is what is in use.
 pub fn keep_large_blocks(keep: bool) {

@@ -14,3 +14,9 @@ pub fn release_file_pages(py: Python<'_>) -> u64 {
 pub fn keep_large_blocks(keep: bool) {
     pages::keep_large_blocks(keep);
 }
+
+/// Gives back what was freed and the allocator has kept.
+#[pyfunction]
+pub fn release_freed_memory(py: Python<'_>) {
+    py.detach(pages::release_freed_memory);
+}

@@ -105,8 +105,11 @@ def release_library_pages() -> int:
 
 
 def settled_memory() -> int:
-    """Bytes resident when nothing is held that can be given back: what a prediction starts from."""
+    """Bytes resident when nothing is held that can be given back, which is done: what a prediction starts from."""
+    from ramlet import _native
+
     gc.collect()
+    _native.release_freed_memory()
     release_library_pages()
     return resident_memory()
 

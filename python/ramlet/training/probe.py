@@ -15,7 +15,6 @@ Weights and optimizer states are of no use afterwards: the caller initialises th
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, Protocol
 
 from ramlet.budget import Budget, Meter
 from ramlet.memory import resident_memory
+from ramlet.training.base_memory import settled_memory
 from ramlet.training.plan import Plan
 from ramlet.training.predict import Choice, Correction
 
@@ -92,7 +92,8 @@ def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, repla
         trainee = build(plan.choice)
         correction, peak = _measure(plan, trainee, gauge)
         del trainee
-        gc.collect()
+        # Or the next plan, and the run itself, would be beside what this one has freed and the allocator keeps.
+        settled_memory()
         margin = UNMET + plan.budget // SLACK
         if plan.expected(plan.choice.micro_batch, correction) + margin <= plan.budget:
             return _corrected(plan, correction, peak)
