@@ -13,7 +13,8 @@ from ramlet.cli.plan import duration_words
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.training import propose as proposing
 from ramlet.training.machine import Found, find_datasets, look
-from ramlet.training.plan import Plan, plan
+from ramlet.training.plan import Plan
+from ramlet.training.propose import plan
 
 
 def make_dataset(ramlet: RunRamlet, folder: Path, name: str, lines: int) -> None:
