@@ -120,7 +120,8 @@ def test_train_target_params(command: Command, folder: Path) -> None:
     told = command.ran("plan", "--target-params", "1000000", *words)
     parameters = int(told.split(" parameters")[0].replace(",", ""))
     assert parameters == pytest.approx(1_000_000, rel=0.03)
-    assert command.ran("plan", "--params", "1M", *words) == told
+    # The shape; what is resident, and the speed, are measured anew.
+    assert command.ran("plan", "--params", "1M", *words).splitlines()[0] == told.splitlines()[0]
 
 
 def test_train_length_flags(command: Command, folder: Path) -> None:

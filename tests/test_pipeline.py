@@ -33,6 +33,7 @@ FILE: dict[str, Any] = {
     "work": "model",
     "text": ["corpus"],
     "docs": "line",
+    "report": False,
     "tokenizer": {"vocab_size": 280, "special_tokens": ["<|endoftext|>"]},
     "data": {"dedup": "none"},
     "model": {"params": "40k", "seq_len": 32},
@@ -150,7 +151,7 @@ def test_the_second_run_does_nothing(made: tuple[Path, Any], capsys: pytest.Capt
         ({}, []),
         ({"memory": "2GB"}, []),
         ({"threads": 2}, []),
-        ({"report": False}, []),
+        ({"report": True}, ["report"]),
         ({"data__dedup": "none", "data__val_fraction": 0.1}, []),  # a default, written out
         ({"training__keep": 5}, []),
         ({"training__eval_every": 2}, []),
@@ -291,7 +292,7 @@ def test_text_of_columns_of_their_own_and_a_file_of_krill(place: Path) -> None:
     )
     result = run_pipeline(path, memory="500MB", threads=1)
     assert [(stage.name, stage.what) for stage in result.stages] == [
-        *(("text", "made"), ("tokenizer", "made"), ("data", "made")),
+        *(("text", "made"), ("tokenizer", "made"), ("data", "made"), ("report", "made")),
     ]
     dataset = package.Dataset("artifacts/dataset")
     assert json.loads(Path("artifacts/dataset/stats.json").read_text())["ledger"]["documents"]["read"] == 60
@@ -550,7 +551,7 @@ def test_memory_on_a_gpu_is_left_to_the_stage(made: tuple[Path, Any], monkeypatc
 
 def test_the_report_is_the_last_stage(made: tuple[Path, Any]) -> None:
     folder, _ = made
-    pipeline = spine.load(folder / "pipeline.yaml")
+    pipeline = spine.load(write(folder, "reported.yaml", report=True))
     *_, training, report = stages.stages(pipeline)
     assert report.words == ("report", training.out, "--out", str(folder / "model" / "report.html"))
     assert report.command("1GB", 2)[-2:] == ["--memory", "1GB"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -105,7 +104,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 def options_of(*path: str) -> dict[str, Any]:
     """The names of a command's options, without dashes."""
-    command: Any = typer.main.get_command(cli._root(path))
+    command: Any = cli._root(path)
     for word in path:
         command = command.commands[word]
     words = [word for each in command.params for word in [*each.opts, *each.secondary_opts] if word.startswith("--")]
@@ -118,14 +117,14 @@ OF_THE_PIPELINE = {"memory", "threads", "out", "json", "quiet", "debug", "force"
 @pytest.mark.parametrize(
     ("path", "sections", "elsewhere"),
     [
-        (("tokenizer", "train"), ["tokenizer"], set()),
-        (("prepare",), ["data"], {"append", "out_dir", "tokenizer", "tokenization"}),
+        (("tokenizer", "train"), ["tokenizer"], {"input", "input_files", "output_prefix", "processes"}),
+        (("prepare",), ["data"], {"append", "out_dir", "tokenizer", "tokenization", "input", "input_files"}),
         (
             ("train",),
             ["model", "training"],
             {
                 *("data", "dataset_dir", "input", "input_file", "stream", "dataset_id", "tokenizer", "model_name"),
-                *("text_field", "docs", "resume", "no_resume"),
+                *("text_field", "docs", "resume", "no_resume", "use_streaming"),
             },
         ),
     ],

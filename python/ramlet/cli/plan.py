@@ -164,7 +164,7 @@ def show_plan(told: Mapping[str, Any], file: TextIO | None = None, *, quiet: boo
     """The plan, as `--json` tells it, for people."""
     from ramlet.training.plan import Plan
 
-    made = Plan.from_dict({name: value for name, value in told.items() if name != "tokens_per_second"})
+    made = Plan.from_dict(told)
     shape = made.shape
     say = partial(print, file=file)
     say(

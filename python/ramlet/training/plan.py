@@ -126,7 +126,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        given = {name: value for name, value in values.items() if name != "peak"}
+        given = {name: value for name, value in values.items() if name not in ("peak", "tokens_per_second")}
         given["shape"] = Shape(**given["shape"])
         given["choice"] = Choice(**given["choice"])
         given["correction"] = Correction(**given["correction"])
