@@ -30,7 +30,7 @@ SMALLER = {
 
 ALWAYS = {
     "init": ["--params", "40k", "--time", "5s", "--threads", "1", "--quiet"],
-    "run": ["--memory", "1GB", "--threads", "1", "--quiet"],
+    "run": ["--memory", "8GB", "--threads", "1", "--quiet"],
     "tokenizer": [],
     "tokenizer train": ["--threads", "1", "--quiet"],
     "tokenizer encode": ["--threads", "1"],

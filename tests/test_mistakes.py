@@ -151,9 +151,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "corpus.tar.gz").write_bytes(b"\x1f\x8b")
     text = folder / "corpus.txt"
     for name, size in (("tok", 280), ("tok2", 270)):
-        ramlet.Tokenizer.train([text], vocab_size=size, memory="1GB").save(folder / name)
+        ramlet.Tokenizer.train([text], vocab_size=size, memory="8GB").save(folder / name)
     for name, tokenizer in (("data", "tok"), ("other", "tok2")):
-        ramlet.prepare(text, folder / name, tokenizer=str(folder / tokenizer), documents="line", memory="1GB")
+        ramlet.prepare(text, folder / name, tokenizer=str(folder / tokenizer), documents="line", memory="8GB")
     for name in ("cut", "more"):
         shutil.copytree(folder / "data", folder / name)
     shard = folder / "cut/train/shard_00000.bin"

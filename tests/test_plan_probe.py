@@ -34,6 +34,7 @@ class MadeUp:
         self.highest = 0
         self.sizes: list[int] = []
         self.alive = 0
+        self.settled = 0
         self._peak = 0
 
     def build(self, choice: Choice) -> Any:
@@ -66,6 +67,10 @@ class MadeUp:
     def take(self, size: int) -> None:
         self._peak = max(self._peak, size)
         self.highest = max(self.highest, size)
+
+    def settle(self) -> None:
+        assert self.alive == 0
+        self.settled += 1
 
     def reset(self) -> None:
         self._peak = 0
@@ -122,6 +127,7 @@ def test_a_plan_that_is_too_large_is_made_again() -> None:
     machine = MadeUp(plan, 1.6, 5 * MB)
     probed = probe(plan, machine.build, gauge=machine, replan=replan)
     assert probed.choice.micro_batch < plan.choice.micro_batch
+    assert machine.settled >= 2
     assert probed.peak <= budget
     assert machine.highest <= budget
 

@@ -35,11 +35,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [sentences(4 + number % 9, number) for number in range(60)]
     lines += [lines[3], lines[4], "   "]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-    with Meter(Budget.parse("1GB")) as meter:
+    with Meter(Budget.parse("8GB")) as meter:
         wanted = TrainSettings(vocab_size=300, special_tokens=("<|endoftext|>",))
         train_to_folder([folder / "text.jsonl"], folder / "tok", wanted, meter=meter, threads=1)
     library.prepare(
-        [folder / "text.jsonl"], folder / "data", tokenizer=str(folder / "tok"), memory="1GB", threads=1, min_chars=5
+        [folder / "text.jsonl"], folder / "data", tokenizer=str(folder / "tok"), memory="8GB", threads=1, min_chars=5
     )
     train_small(folder / "data", folder / "run", sample_every=4, sample_prompt="the ", sample_tokens=8)
     return folder

@@ -58,6 +58,9 @@ class Trainee(Protocol):
 class Gauge(Protocol):
     """The highest memory since it was last reset."""
 
+    def settle(self) -> None:
+        """Gives back what is freed, or the next plan, and the run itself, would be beside what this one had."""
+
     def reset(self) -> None: ...
 
     def peak(self) -> int: ...
@@ -69,6 +72,9 @@ class ResidentGauge:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._resets = True
+
+    def settle(self) -> None:
+        settled_memory()
 
     def reset(self) -> None:
         self._meter.sample()
@@ -92,8 +98,7 @@ def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, repla
         trainee = build(plan.choice)
         correction, peak = _measure(plan, trainee, gauge)
         del trainee
-        # Or the next plan, and the run itself, would be beside what this one has freed and the allocator keeps.
-        settled_memory()
+        gauge.settle()
         margin = UNMET + plan.budget // SLACK
         if plan.expected(plan.choice.micro_batch, correction) + margin <= plan.budget:
             return _corrected(plan, correction, peak)
