@@ -43,6 +43,8 @@ class TestText:
             "odd.py": "# coding: latin-1\nz = '\u00e9'\n",
         }
         assert gathered.files == 3
+        (root / "later.py").write_text("later = 1\n")
+        assert gather(tmp_path / "text.jsonl", root=root) == gathered, "what is there stays"
         assert gathered.size == sum(len(one["text"].encode()) for one in documents)
 
     def test_less_is_spread_over_all_of_it(self, tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_the_commands_to_repeat_it_are_ones_that_there_are(made: Path, tmp_path:
     told = [shlex.split(line) for line in html.unescape(block[1]).splitlines()]
     assert [line[1] for line in told] == ["tokenizer", "prepare", "train"]
     for words in told:
-        command: Any = typer.main.get_command(root_with(words[1]))
+        command: Any = root_with(words[1])
         while hasattr(command, "commands"):
             words = words[1:]
             command = command.commands[words[0]]
@@ -401,7 +401,7 @@ def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:
         (("run", "--port", "80"), 1, "error: --port is for --watch: add it, or leave --port out\n"),
         (("run", "--watch", "--out", "x"), 1, "--watch serves the page and writes no file"),
         (("run", "--memory", "20MB"), 1, "error: needs at least"),
-        ((), 2, "error: missing argument"),
+        ((), 2, "is missing; an example: ramlet report my-run"),
     ):
         done = ramlet("report", *words)
         assert (done.returncode, sentence in done.stderr) == (code, True), done.stderr

@@ -30,9 +30,16 @@ OWN_MEMORY = 64_000_000
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="A folder for all that is made.")] = Path(
-        "ramlet-demo"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            show_default="ramlet-demo, or ramlet-demo-quick",
+            help="A folder for all that is made.",
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller model of less text, in under a minute.")] = False,
     memory: Annotated[
         str, typer.Option("--memory", "-m", metavar="SIZE", help="Never hold more than this, in all stages together.")
@@ -57,6 +64,7 @@ def demo(
 
     budget = Budget.parse(memory)
     size = QUICK if quick else FULL
+    out = out or Path("ramlet-demo-quick" if quick else "ramlet-demo")
     script = Script(out, size, f"{(budget.total - OWN_MEMORY) // 10**6}MB", threads)
     began = time.monotonic()
     told = _Told(silent=json or quiet)

@@ -37,7 +37,12 @@ class Gathered:
 
 
 def gather(target: Path, most: int | None = None, root: Path | None = None) -> Gathered:
-    """Writes the sources to `target`, a document a line; with `most`, up to so many bytes, spread over all of them."""
+    """Writes the sources to `target`, a document a line; with `most`, up to so many bytes, spread over all of them.
+
+    A file that is there stays as it is, so that what was made of it holds.
+    """
+    if target.exists():
+        return _gathered(target)
     root = root or Path(sysconfig.get_paths()["stdlib"])
     sources = list(_sources(root))
     if not sources:
@@ -74,3 +79,12 @@ def _text(path: Path) -> str | None:
             return source.read()
     except (SyntaxError, UnicodeDecodeError):
         return None
+
+
+def _gathered(target: Path) -> Gathered:
+    files = size = 0
+    with target.open(encoding="utf-8") as lines:
+        for line in lines:
+            files += 1
+            size += len(json.loads(line)["text"].encode())
+    return Gathered(files, size)
