@@ -32,7 +32,7 @@ from ramlet.training.journal import Journal, load_loggers
 from ramlet.training.listener import Listener
 from ramlet.training.loop import Progress, Run, run_steps
 from ramlet.training.plan import Choice, Plan, make_plan
-from ramlet.training.probe import ResidentGauge, probe
+from ramlet.training.probe import ResidentGauge, allowance, probe
 from ramlet.training.ranks import Ranks, joined
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
@@ -270,7 +270,7 @@ def _probed(make: Callable[..., Plan], forced: Mapping[str, Any], job: Job, plac
     if place.device.kind == "cuda":
         rows = _eval_rows(job)
         return tried(replan, build, device=place.device, budget=place.budget, eval_rows=rows)
-    plan = replan()
+    plan = replan(correction=allowance(place.budget))
     place.budget.require(place.meter.peak, "Python and torch, while they are loaded")
     return probe(plan, build, gauge=ResidentGauge(place.meter), replan=replan)
 
