@@ -12,7 +12,6 @@ is what it was. A file of shards (`npy`) has its work in a hidden folder beside 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from ramlet.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.dataset.manifest import FORMAT, VERSION, Manifest
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.errors import DatasetError, SettingsError
+from ramlet.folder_lock import hold
 
 __all__ = ["OutFolder"]
 
@@ -105,16 +105,7 @@ class OutFolder:
     def __enter__(self) -> OutFolder:
         """Takes the folder for this run; another run in it is refused."""
         self._made = [path for path in (self.work, *self.work.parents) if not path.exists()]
-        try:
-            self.work.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.work / "lock", "wb")  # held until the block ends
-        except OSError as error:
-            raise SettingsError(f"cannot write into {self.out}: {error.strerror}; choose another --out") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise SettingsError(f"{self.out} is in use by another run: wait for it, or choose another folder") from None
+        self._lock = hold(self.work / "lock", self.out)
         return self
 
     def __exit__(self, *_: object) -> None:

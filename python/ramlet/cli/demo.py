@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.budget import Budget, Meter
-from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.options import Debug, Json, Quiet, coloured
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import Threads, print_json
@@ -115,7 +115,7 @@ class _Told:
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
-        self._bold = ("\033[1m", "\033[0m") if sys.stdout.isatty() and not silent else ("", "")
+        self._bold = ("\033[1m", "\033[0m") if coloured(sys.stdout) and not silent else ("", "")
 
     def line(self, text: str) -> None:
         if not self._silent:

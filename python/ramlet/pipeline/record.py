@@ -13,14 +13,15 @@ are moved aside, never removed:
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from ramlet.atomic_files import replacing, sync_folder
 from ramlet.errors import SettingsError
+from ramlet.folder_lock import hold
 from ramlet.pipeline.stages import Stage
 
 __all__ = ["NAME", "Noted", "Record"]
@@ -61,18 +62,8 @@ class Record:
 
     def _hold(self) -> None:
         """Keeps another `ramlet run` out, which might move aside what this one writes."""
-        try:
-            os.makedirs(self._work, exist_ok=True)
-            self._lock = open(os.path.join(self._work, ".pipeline.lock"), "wb")  # noqa: SIM115 - held until the block ends
-        except OSError as error:
-            raise SettingsError(f"cannot write into {self._work}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise SettingsError(
-                f"{self._work} is in use by another `ramlet run`: wait for it, or choose another `work`"
-            ) from None
+        work = Path(self._work)
+        self._lock = hold(work / ".pipeline.lock", work, by="`ramlet run`", instead="`work`")
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:

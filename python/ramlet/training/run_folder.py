@@ -12,7 +12,6 @@ A folder with stats.json is finished; one with settings.yaml alone was interrupt
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from typing import IO, Any
 
 from ramlet.atomic_files import is_temporary, remove, replacing, sync_folder
 from ramlet.errors import SettingsError
+from ramlet.folder_lock import hold
 
 __all__ = ["RunFolder"]
 
@@ -46,16 +46,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         self._new = not self.path.exists()
         self.refuse_foreign()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / ".lock", "wb")  # held until the block ends
-        except OSError as error:
-            raise SettingsError(f"cannot write into {self.path}: {error.strerror}; choose another --out") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise SettingsError(f"{self.path} is in use by another run: wait for it, or choose another --out") from None
+        self._lock = hold(self.path / ".lock", self.path)
         return self
 
     def refuse_foreign(self) -> None:
