@@ -22,6 +22,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One interpreter for maturin and clippy, or each would rebuild PyO3 after the other.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+# As pip does: the machine's certificates, for those who sit behind a proxy of their own.
+export UV_SYSTEM_CERTS ?= 1
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
 .PHONY: all env build test test-rust test-python lint format bench demo lock wheel check-wheel clean

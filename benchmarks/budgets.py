@@ -16,6 +16,7 @@ import datetime
 import json
 import random
 import re
+import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ import yaml
 
 from bpe_train import HERE, check, print_checks
 from corpora import DATA
-from measure import CommandFailed, machine, markdown_table, measure
+from measure import CommandFailed, Measurement, machine, markdown_table, measure
 from train import SETUPS, Setup, _gpu, synthetic
 
 VOCABULARIES = (256, 4096, 16384)
@@ -63,35 +64,34 @@ def run_once(number: int, chosen: dict[str, Any], device: str, folder: Path) -> 
     command = [
         *(sys.executable, "-m", "ramlet", "train", "--data", str(DATA / f"train-{chosen['vocab']}" / "ids.npy")),
         *("--out", str(out), "--params", str(chosen["params"]), "--seq-len", str(chosen["seq_len"])),
-        *(
-            "--batch-size",
-            str(chosen["batch"]),
-            "--max-steps",
-            str(STEPS),
-            "--eval-every",
-            "2",
-            "--eval-tokens",
-            "1024",
-        ),
+        *("--batch-size", str(chosen["batch"]), "--max-steps", str(STEPS)),
+        *("--eval-every", "2", "--eval-tokens", "1024"),
         *("--precision", chosen["precision"], "--optimizer", chosen["optimizer"], "--device", device),
         *("--memory", str(chosen["budget"]), "--log-every", "1", "--threads", "1", "--quiet"),
         *(["--recompute"] if chosen["recompute"] else []),
     ]
     result: dict[str, Any] = {**chosen, "number": number, "refused": False, "error": ""}
     try:
-        taken = measure(command)
+        return result | _measured(measure(command), out, device)
     except CommandFailed as failure:
         said = str(failure).strip().splitlines()[-1]
         result["refused"] = bool(re.search(r"needs at least \d+MB", said)) and not (out / "metrics.jsonl").exists()
         result["error"] = said[:300]
         return result
+    finally:
+        shutil.rmtree(out, ignore_errors=True)  # 200 runs' checkpoints would fill a small disk
+
+
+def _measured(taken: Measurement, out: Path, device: str) -> dict[str, Any]:
     memory = json.loads((out / "stats.json").read_text())["memory"]
-    result["predicted"] = memory["predicted"]
     plan = yaml.safe_load((out / "settings.yaml").read_text())["plan"]
-    result |= {"probed": plan["measured"], "choice": plan["choice"]}
-    result["peak"] = taken.peak_rss if device == "cpu" else memory["device_peak"]
-    result["seconds"] = round(taken.seconds, 1)
-    return result
+    return {
+        "predicted": memory["predicted"],
+        "probed": plan["measured"],
+        "choice": plan["choice"],
+        "peak": taken.peak_rss if device == "cpu" else memory["device_peak"],
+        "seconds": round(taken.seconds, 1),
+    }
 
 
 def main() -> int:
