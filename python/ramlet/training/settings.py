@@ -51,7 +51,7 @@ class RunSettings:
     epochs: float | None = _option(None, "Stop after so many times through the data; the default is once.")
     tokens: int | None = _option(None, "Stop after so many tokens.")
 
-    lr: float | None = _option(None, "The highest learning rate; left out: 0.0032 - 0.00014 ln(parameters).")
+    lr: float | None = _option(None, "The highest learning rate; left out: by size, 0.0025 to 5M, 0.0006 for 124M.")
     min_lr: float | None = _option(None, "Where it ends; left out: a tenth of it.")
     warmup: int | None = _option(None, "Steps until it is reached; left out: a twentieth of all, at most 2000.")
     schedule: str = _option("cosine", "How it falls afterwards: cosine, linear or constant.")
@@ -84,7 +84,7 @@ class RunSettings:
     eval_tokens: int = _option(131_072, "Tokens that an evaluation looks at.", decides=False)
     forgetting: float = _option(0.1, "Warn when a set's loss is so much above what it was before.", decides=False)
     sample_every: int | None = _option(
-        None, "Steps between samples; left out: with every fourth evaluation; 0: none.", decides=False
+        None, "Steps between samples; left out: with every second evaluation; 0: none.", decides=False
     )
     sample_prompt: str = _option("", "What samples begin with.", decides=False)
     sample_tokens: int = _option(100, "How long samples are.", decides=False)
