@@ -56,6 +56,11 @@ class TestGenerate:
         assert done.stdout.rstrip("\n") == ("the cat" + text).rstrip("\n")
         assert re.search(r"20 tokens, .* a second, seed 4\npeak \d+ MB of ", done.stderr)
 
+    def test_a_space_behind_the_prompt_is_advised_against(self, ramlet: RunRamlet, run: Path) -> None:
+        done = ramlet("generate", str(run), "--prompt", "the cat ", "--max-tokens", "1", *PLAIN)
+        assert done.stderr.startswith("note: the prompt ends with a space, and words bring their own")
+        assert done.stdout.startswith("the cat ")
+
     def test_from_standard_input(self, ramlet: RunRamlet, run: Path, text: str) -> None:
         arguments = ["--max_new_tokens", "20", "--seed=4", "--no-echo", "-q", *PLAIN]
         done = ramlet("generate", "--model_name", str(run), *arguments, input="the cat\n")

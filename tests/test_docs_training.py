@@ -36,7 +36,7 @@ def test_the_main_path(checkout: Path, capsys: pytest.CaptureFixture[str]) -> No
     found = [shlex.split(line)[1:] for line in blocks(TRAINING)[0].splitlines()]
     assert [words[0] for words in found] == ["tokenizer", "prepare", "plan", "train", "eval", "generate"]
     written = run_all(found, capsys)
-    assert written.startswith("def ")
+    assert written.startswith("def")
     run = checkout / "my-run"
     promised = {"settings.yaml", JOURNAL, "checkpoints", "model.safetensors", "stats.json", "config.json"}
     assert promised <= {path.name for path in run.iterdir()}

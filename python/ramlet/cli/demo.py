@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json as json_text
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import typer
 
 from ramlet.budget import Budget, Meter
 from ramlet.cli.options import Debug, Json, Quiet, coloured
+from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import Threads, print_json
@@ -154,7 +154,7 @@ def _finished(done: subprocess.CompletedProcess[Any]) -> None:
 
 
 def _judged(script: Any, budget: Budget, told: _Told) -> dict[str, Any]:
-    from ramlet.demo.judge import judge
+    from ramlet.demo.judge import PROMPT, judge
 
     size = script.size
     result = judge(
@@ -170,10 +170,9 @@ def _judged(script: Any, budget: Budget, told: _Told) -> dict[str, Any]:
     for name, one in judged.items():
         told.line(f"{words[name]:<22} {one.share:>6.1%} of {one.lines:,} lines")
     told.line("(lines of statements that Python's parser takes, each statement alone; docstrings are not counted)")
-    width = shutil.get_terminal_size().columns
-    told.line('\nfrom "def " it goes on:\n')
-    for line in result.sample.splitlines()[:20]:
-        told.line(f"  | {line[: width - 4]}")
+    told.line(f'\nfrom "{PROMPT}" it goes on:\n')
+    for line in passage(result.sample, most=20):
+        told.line(line)
     return judged
 
 

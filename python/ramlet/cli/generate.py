@@ -160,6 +160,8 @@ def _from_stdin() -> str:
 def _once(
     writer: Writer, settings: SampleSettings, prompt: str, meter: Meter, *, json: bool, echo: bool, quiet: bool
 ) -> None:
+    if prompt.endswith(" ") and writer.tokenizer.kind == "bpe" and not json:
+        note("note: the prompt ends with a space, and words bring their own: leave it out", quiet=quiet)
     began = time.monotonic()
     writing = writer.write(prompt, settings)
     if json or settings.num_samples > 1:

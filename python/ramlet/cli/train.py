@@ -13,6 +13,7 @@ import typer
 from ramlet import config_values
 from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import SettingsError
@@ -366,7 +367,7 @@ class _Shown(Listener):
             self._line(f"step {step:,}: {_score_words(name, score.to_dict())}{rise}")
 
     def sampled(self, step: int, text: str) -> None:
-        self._line(f"step {step:,} writes: {text!r}")
+        self._line("\n".join([f"step {step:,} writes:", *passage(text)]))
 
 
 def add_to(root: typer.Typer) -> None:

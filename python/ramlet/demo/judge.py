@@ -17,10 +17,11 @@ from ramlet.budget import Budget
 from ramlet.dataset.reader import Dataset
 from ramlet.demo.plausible import Plausible, plausible
 
-__all__ = ["Judged", "judge"]
+__all__ = ["PROMPT", "Judged", "judge"]
 
 MEASURES = "measures.json"
-PROMPT = "def "
+PROMPT = "def"
+"""Without the space behind it: that belongs to the token of the next word."""
 REAL_TOKENS = 20_000
 EXPLANATION = (
     "The share of lines that belong to statements that Python's parser takes, each statement alone. Not counted: blank "

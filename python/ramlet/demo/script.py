@@ -30,7 +30,6 @@ class Size:
     least_steps: int
     seconds: float
     """What training may take: a machine on which the steps would take longer makes fewer."""
-    rate: float
     samples: int
     sample_tokens: int
     """Of the texts that are judged at the end."""
@@ -45,7 +44,6 @@ FULL = Size(
     steps=1800,
     least_steps=200,
     seconds=200.0,
-    rate=5e-3,
     samples=32,
     sample_tokens=240,
 )
@@ -58,7 +56,6 @@ QUICK = Size(
     steps=500,
     least_steps=100,
     seconds=20.0,
-    rate=5e-3,
     samples=16,
     sample_tokens=120,
 )
@@ -110,7 +107,7 @@ class Script:
     def train(self, steps: int) -> list[str]:
         half = str(max(1, steps // 2))
         every = [*("--eval-every", half), *("--sample-every", half), *("--sample-tokens", "120")]
-        length = ["--max-steps", str(steps), "--lr", f"{self.size.rate:g}"]
+        length = ["--max-steps", str(steps)]
         return ["train", "--data", str(self.dataset), *self._model, *length, *every, *self._to(self.run)]
 
     @property
