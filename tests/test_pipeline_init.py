@@ -18,6 +18,7 @@ from ramlet.pipeline import looking, starter
 from ramlet.pipeline.file import load
 from ramlet.pipeline.looking import look_at_text
 from ramlet.pipeline.run import run_pipeline
+from ramlet.training.course import MOST_PASSES
 from ramlet.training.machine import Machine
 
 
@@ -41,10 +42,12 @@ def proposed(*inputs: str, **given: Any) -> starter.Proposal:
     assert pipeline.trained is not None
     assert pipeline.learned.settings.vocab_size == proposal.vocab_size
     settings = pipeline.trained.settings
-    assert (settings.params, settings.max_steps, settings.seq_len) == (
-        proposal.params,
-        proposal.steps,
-        proposal.seq_len,
+    course = proposal.course
+    assert settings.params == proposal.params
+    assert (settings.max_steps, settings.batch_size, settings.seq_len) == (
+        course.steps,
+        course.sequences,
+        course.seq_len,
     )
     return proposal
 
@@ -172,13 +175,13 @@ def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.Monk
     assert by_text[0].params == 100_000
     assert by_text[-1].params == 350_000_000
     for each in by_text[1:]:
-        assert each.epochs <= starter.MOST_EPOCHS * 1.05
+        assert each.epochs <= MOST_PASSES * 1.05
     quick, slow = sized(10**10, 600), sized(10**10, 36_000)
     assert quick.params < slow.params
     assert quick.seconds < 600 * 1.05
     assert slow.seconds < 36_000 * 1.05
     monkeypatch.setattr(starter, "_torch", lambda threads: object())
-    monkeypatch.setattr(starter, "_fits", lambda params, vocab, memory: params <= 3_000_000)
+    monkeypatch.setattr(starter, "_fits", lambda params, *given: params <= 3_000_000)
     assert sized(10**10).params == 3_000_000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -12,9 +13,10 @@ from conftest import RunRamlet
 from ramlet.cli.plan import duration_words
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.training import propose as proposing
+from ramlet.training.course import course_for
 from ramlet.training.machine import Found, find_datasets, look
 from ramlet.training.plan import Plan
-from ramlet.training.propose import plan
+from ramlet.training.propose import Row, plan
 
 
 def make_dataset(ramlet: RunRamlet, folder: Path, name: str, lines: int) -> None:
@@ -96,9 +98,51 @@ def test_datasets_are_found_two_folders_deep(tmp_path: Path) -> None:
     assert find_datasets(tmp_path) == [Found("deep/large", 50, 10), Found("small", 5, 10)]
 
 
-def test_a_size_follows_from_the_data() -> None:
-    assert proposing._sizes_for(Found("x", 123_456_789, 100))[-1] == 6_200_000
-    assert proposing._sizes_for(Found("x", 10, 100)) == [300_000]
+def rows(*found: tuple[int, bool, float | None]) -> list[Row]:
+    """Of parameters, whether they fit, and seconds."""
+    course = course_for(1, text=0, seq_len=1)
+    return [Row(params, cast(Any, object() if fits else None), course, seconds) for params, fits, seconds in found]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "found", "best"),
+    [
+        (10**9, rows((300_000, True, 1), (10**6, True, 10), (10**7, True, 100)), 10**7),
+        (10**9, rows((300_000, True, 1), (10**6, True, 10), (10**7, True, 3601)), 10**6),
+        (10**9, rows((300_000, True, 1), (10**6, True, 10), (10**7, False, 100)), 10**6),
+        (10**6, rows((300_000, True, 1), (10**6, True, 10), (10**7, True, 100)), 10**6),
+        # However little text and however slow the machine.
+        (10, rows((300_000, True, 1), (10**6, True, 10)), 300_000),
+        (10**9, rows((300_000, True, 10**6), (10**6, True, 10**7)), 300_000),
+        # Speed not known.
+        (10**9, rows((300_000, True, None), (10**6, True, None)), 10**6),
+        (10**9, rows((300_000, False, 1)), None),
+    ],
+)
+def test_a_size_follows_from_the_data_the_time_and_the_budget(tokens: int, found: list[Row], best: int | None) -> None:
+    chosen = proposing._best(found, Found("x", tokens, 100))
+    assert (chosen.params if chosen else None) == best
+
+
+@pytest.mark.parametrize(
+    ("params", "text", "seq_len", "sequences", "steps"),
+    [
+        (10_000_000, 0, 256, 32, 24_414),  # 20 tokens a parameter
+        (10_000_000, 10**10, 256, 32, 24_414),
+        (10_000_000, 10**7, 256, 32, 4_882),  # four times through
+        (3_000_000, 1_000_000, 128, 8, 3_906),
+        (1_000_000, 2_600_000, 256, 16, 2_539),
+        (300_000, 60_000, 128, 8, 600),  # ten times, or it would be 234 steps
+        (300_000, 6_000, 128, 8, 146),  # 25 times
+        (300_000, 10, 128, 8, 1),
+    ],
+)
+def test_a_model_learns_as_long_as_the_text_is_good_for(
+    params: int, text: int, seq_len: int, sequences: int, steps: int
+) -> None:
+    course = course_for(params, text=text, seq_len=seq_len)
+    assert (course.sequences, course.steps) == (sequences, steps)
+    assert course.tokens == sequences * steps * seq_len
 
 
 def test_a_machine_without_torch_is_looked_at_without_measuring() -> None:

@@ -62,8 +62,9 @@ def init(
                 "vocab_size": proposal.vocab_size,
                 "memory": proposal.memory,
                 "params": proposal.params,
-                "seq_len": proposal.seq_len,
-                "max_steps": proposal.steps,
+                "seq_len": proposal.course.seq_len,
+                "batch_size": proposal.course.sequences,
+                "max_steps": proposal.course.steps,
                 "seconds": round(proposal.seconds),
             }
         )

@@ -201,7 +201,7 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
                     {
                         "params": row.params,
                         "fits": row.plan is not None,
-                        "tokens": row.tokens,
+                        "tokens": row.course.tokens,
                         "seconds": row.seconds,
                         "plan": row.plan.to_dict() if row.plan else None,
                     }
@@ -225,7 +225,7 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
     for row in told.rows:
         peak = format_bytes(row.plan.peak) if row.plan else "too large"
         mark = "  <" if told.best is not None and row is told.best else ""
-        print(f"{row.params:>12,} {peak:>9}  {row.tokens:>15,}  {duration_words(row.seconds)}{mark}")
+        print(f"{row.params:>12,} {peak:>9}  {row.course.tokens:>15,}  {duration_words(row.seconds)}{mark}")
     print("\ntimes are estimates, from the speed of matrix products here")
     if told.best is not None:
         print(f"\n  {told.command}")

@@ -4,9 +4,9 @@
     proposal.yaml()      the file, each value with one comment that says why
     write(proposal)
 
-The vocabulary follows from the amount of text. The model is the largest that learns from about 20 tokens a parameter
-within the time, goes at most four times through the text for that, and fits half of the memory that is free. Speed is
-measured for a second with torch, as `ramlet plan` does it; without torch it is assumed. Times are estimates.
+The vocabulary follows from the amount of text. The model is the largest that the text is enough for, that learns what
+it should (training/course.py) within the time, and that fits half of the memory that is free. Speed is measured for a
+second with torch, as `ramlet plan` does it; without torch it is assumed. Times are estimates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,24 +27,21 @@ from ramlet.memory import free_memory
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
 from ramlet.staging import Input, needs_staging
+from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Machine, look
 from ramlet.training.settings import default_seq_len
 
 __all__ = ["Proposal", "propose_pipeline", "read_duration", "write"]
 
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000)
-TOKENS_A_PARAMETER = 20
-"""What a model of a size learns best from, for the work it takes (Hoffmann et al. 2022)."""
-MOST_EPOCHS = 4
-"""Text that is read again up to four times is nearly as good as new (Muennighoff et al. 2023)."""
 LEAST_STEPS = 50
+"""However short the time is."""
 VOCABULARIES = ((1_000_000, 1000), (10_000_000, 2000), (50_000_000, 4000), (500_000_000, 8000), (10**10, 16_000))
 LARGEST_VOCABULARY = 32_000
 ASSUMED_FLOPS = 30e9
 """A processor, where torch is not there to measure it."""
 TOKENS_A_THREAD = 40_000
 """A second, at most: what a step of the smallest models takes on a CPU besides its products."""
-BATCH = 32
 SHORT_TEXT = 40
 """Fewer documents than this, and a tenth of them for validation is a matter of luck."""
 UNKNOWN_BYTES_A_TOKEN = 3.8
@@ -63,8 +60,7 @@ class Proposal:
     tokens: int
     """In the training split, about; 0 where no one knows."""
     params: int
-    seq_len: int
-    steps: int
+    course: Course
     seconds: float
     """About how long training takes."""
     document_bytes: int | None
@@ -72,7 +68,7 @@ class Proposal:
 
     @property
     def epochs(self) -> float:
-        return self.steps * BATCH * self.seq_len / self.tokens if self.tokens else 0.0
+        return self.course.tokens / self.tokens if self.tokens else 0.0
 
     def yaml(self) -> str:
         """The file."""
@@ -112,16 +108,16 @@ class Proposal:
         if self.document_bytes is not None:
             why = "little text: cut smaller, so that some is kept to measure on"
             lines.append(f"  document_bytes: {self.document_bytes}  # {why}")
-        step = BATCH * self.seq_len
+        course = self.course
         lines += [
             "",
             "model:",
             f"  params: {_short(self.params)}  # the largest that text, time and memory are enough for",
-            f"  seq_len: {self.seq_len}  # tokens that it looks back",
+            f"  seq_len: {course.seq_len}  # tokens that it looks back",
             "",
             "training:",
-            f"  batch_size: {BATCH}  # sequences a step: {step:,} tokens; memory never changes it",
-            f"  max_steps: {self.steps}  # {whole}: about {_duration(self.seconds)} here",
+            f"  batch_size: {course.sequences}  # sequences a step: {course.step_tokens:,} tokens, whatever the memory",
+            f"  max_steps: {course.steps}  # {whole}: about {_duration(self.seconds)} here",
             "  # eval: {general: other-dataset/}   a further dataset to measure on",
             '  # sample_prompt: "Once upon a time"',
             "",
@@ -159,8 +155,8 @@ def propose_pipeline(
     machine = look(torch=torch)
     memory = int(min(free_memory(), machine.memory) / 2)
     chosen = _size_for(tokens, vocab, seconds, machine, memory, params, fits=torch is not None)
-    seq_len = _length(chosen, tokens)
-    steps, taken = _steps(chosen, tokens, vocab, seq_len, seconds, machine)
+    course, a_step = _course(chosen, tokens, vocab, machine)
+    steps = int(float(f"{max(LEAST_STEPS, min(course.steps, int(seconds / a_step))):.1e}"))
     cut = None
     if text.formats == ("text",) and text.parts < SHORT_TEXT and text.text_bytes:
         cut = max(1024, min(1 << 16, text.text_bytes // 100))
@@ -174,9 +170,8 @@ def propose_pipeline(
         bytes_per_token=each,
         tokens=tokens,
         params=chosen,
-        seq_len=seq_len,
-        steps=steps,
-        seconds=taken,
+        course=replace(course, steps=steps),
+        seconds=steps * a_step,
         document_bytes=cut,
         disk_free=shutil.disk_usage(folder).free,
     )
@@ -243,44 +238,36 @@ def _size_for(
     possible: list[int] = []
     for size in SIZES:
         try:
-            shape = shape_for(size, vocab_size=vocab, context=_length(size, tokens))
+            course, a_step = _course(size, tokens, vocab, machine)
         except SettingsError:
             continue  # the vocabulary alone is larger
-        wanted = size * TOKENS_A_PARAMETER
-        enough = not tokens or wanted <= tokens * MOST_EPOCHS
-        quick = _seconds(machine, shape.step_flops(wanted)) <= seconds
-        if possible and not (enough and quick and (not fits or _fits(size, vocab, memory))):
+        enough = not tokens or size <= largest_for(tokens)
+        quick = course.steps * a_step <= seconds
+        if possible and not (enough and quick and (not fits or _fits(size, vocab, memory, course))):
             break
         possible.append(size)
     return possible[-1]
 
 
-def _fits(params: int, vocab: int, memory: int) -> bool:
+def _fits(params: int, vocab: int, memory: int, course: Course) -> bool:
     from ramlet.training.propose import plan
 
     try:
-        plan(params=params, vocab_size=vocab, memory=memory, batch_size=BATCH)
+        plan(params=params, vocab_size=vocab, memory=memory, batch_size=course.sequences, seq_len=course.seq_len)
     except BudgetError:
         return False
     return True
 
 
-def _length(params: int, tokens: int) -> int:
-    return 128 if 0 < tokens < 1_000_000 else default_seq_len(params)
-
-
-def _steps(params: int, tokens: int, vocab: int, seq_len: int, seconds: float, machine: Machine) -> tuple[int, float]:
-    """So many that the model has its tokens, the text is not read too often, and the time is kept."""
-    flops = shape_for(params, vocab_size=vocab, context=seq_len).step_flops(BATCH * seq_len)
+def _course(params: int, tokens: int, vocab: int, machine: Machine) -> tuple[Course, float]:
+    """What the model is trained for, and about how many seconds a step takes."""
+    seq_len = 128 if 0 < tokens < 1_000_000 else default_seq_len(params)
+    course = course_for(params, text=tokens, seq_len=seq_len)
+    flops = shape_for(params, vocab_size=vocab, context=seq_len).step_flops(course.step_tokens)
     a_step = _seconds(machine, flops)
     if machine.device == "cpu":
-        a_step = max(a_step, BATCH * seq_len / (TOKENS_A_THREAD * machine.threads))
-    wanted = params * TOKENS_A_PARAMETER
-    if tokens:
-        wanted = min(wanted, tokens * MOST_EPOCHS)
-    steps = max(LEAST_STEPS, min(wanted // (BATCH * seq_len), int(seconds / a_step)))
-    steps = int(float(f"{steps:.1e}"))
-    return steps, steps * a_step
+        a_step = max(a_step, course.step_tokens / (TOKENS_A_THREAD * machine.threads))
+    return course, a_step
 
 
 def _seconds(machine: Machine, flops: float) -> float:

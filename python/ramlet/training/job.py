@@ -23,8 +23,8 @@ from ramlet.training.settings import RunSettings, default_seq_len
 __all__ = ["Job", "read_model_config", "resolve"]
 
 MOST_WARMUP = 2000
-EVALUATIONS = 20
-SAMPLE_EACH = 4
+EVALUATIONS = 10
+SAMPLE_EACH = 2
 
 
 @dataclass(frozen=True)

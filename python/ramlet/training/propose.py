@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,17 +20,19 @@ from ramlet.config_values import count
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import parse_count, shape_for
+from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
 from ramlet.training.settings import default_seq_len
 
 __all__ = ["Proposal", "Row", "plan", "propose"]
 
-TOKENS_A_PARAMETER = 20
-"""What a model of a size learns best from, for the work it takes (Hoffmann et al. 2022)."""
+PATIENCE = 3600.0
+"""Seconds that the proposed run takes at most, as far as there is a choice."""
 
 SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000, 760_000_000)
-LARGEST_SIZES = (1_300_000_000, 3_000_000_000, 7_000_000_000)
+ALL_SIZES = (*SIZES, 1_300_000_000, 3_000_000_000, 7_000_000_000)
+"""With those that only a GPU trains."""
 BATCH_SIZE = 32
 VOCABULARY = 8192
 """Where no dataset says."""
@@ -42,8 +45,8 @@ class Row:
     params: int
     plan: Plan | None
     """None where it does not fit."""
-    tokens: int
-    """What it would learn from: the dataset once, or 20 tokens a parameter."""
+    course: Course
+    """What it would be trained for."""
     seconds: float | None
     """About how long that takes."""
 
@@ -100,11 +103,16 @@ def plan(
     length = count(seq_len) if seq_len is not None else None
     batch = count(batch_size) if batch_size is not None else BATCH_SIZE
     if params is None and config is None:
-        row = site.best(_sizes_for(found), found, length, batch, vocab_size, forced, document_mask)
-        if row.plan is None:
-            site.plan(row.params, length, batch, vocab_size, forced, document_mask)  # raises, and says why
-        chosen = row.plan
-        assert chosen is not None
+        machine = look(site.device, torch=site.torch)
+        sizes = [size for size in ALL_SIZES if size <= _largest(found)]
+        rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
+        best = _best(rows, found)
+        if best is None:
+            smallest = rows[0].params if rows else SIZES[0]
+            site.plan(smallest, length, batch, vocab_size, forced, document_mask)  # raises, and says why
+            raise AssertionError("a plan that did not fit has been made")
+        assert best.plan is not None
+        chosen = best.plan
     elif config is not None:
         from ramlet.training.job import read_model_config
 
@@ -133,31 +141,21 @@ def propose(
     machine = look(site.device, torch=site.torch)
     site.compute = machine.compute
     vocab_size = dataset.vocab_size if dataset else VOCABULARY
-    rows = []
-    for size in sorted({*_sizes_for(dataset), *SIZES, *(LARGEST_SIZES if site.device == "cuda" else ())}):
-        row = site.row(size, dataset, None, BATCH_SIZE, vocab_size, {}, False, machine)
-        if row is not None:
-            rows.append(row)
-    fitting = [row for row in rows if row.plan is not None and row.params in _sizes_for(dataset)]
-    best = fitting[-1] if fitting else next((row for row in reversed(rows) if row.plan is not None), None)
+    rows = site.rows(ALL_SIZES if site.device == "cuda" else SIZES, dataset, machine, vocab_size)
+    best = _best(rows, dataset)
     return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
 
 
-def _sizes_for(dataset: Found | None) -> list[int]:
-    """Sizes up to the one that the data is enough for, a round number, smallest first."""
-    if dataset is None:
-        return [size for size in SIZES if size <= 10_000_000]
-    wanted = max(SIZES[0], _round(dataset.tokens / TOKENS_A_PARAMETER))
-    return [*(size for size in (*SIZES, *LARGEST_SIZES) if size < wanted), wanted]
+def _largest(dataset: Found | None) -> int:
+    """Parameters that the text is enough for."""
+    return max(SIZES[0], largest_for(dataset.tokens)) if dataset else 10_000_000
 
 
-def _round(number: float) -> int:
-    """To two digits.
-
-    >>> _round(12_345_678), _round(187)
-    (12000000, 190)
-    """
-    return int(float(f"{number:.1e}"))
+def _best(rows: list[Row], dataset: Found | None) -> Row | None:
+    """The largest that fits, that the text is enough for and that does not take too long; else the smallest."""
+    fitting = [row for row in rows if row.plan is not None]
+    good = [row for row in fitting if row.params <= _largest(dataset) and (row.seconds or 0) <= PATIENCE]
+    return good[-1] if good else next(iter(fitting), None)
 
 
 def _command(best: Row | None, dataset: Found | None, memory: Any, device: str | None) -> str:
@@ -169,8 +167,9 @@ def _command(best: Row | None, dataset: Found | None, memory: Any, device: str |
         words += ["--memory", memory]
     if device is not None:
         words += ["--device", device]
-    if dataset is None:
-        words += ["--tokens", _short(best.tokens)]
+    if best.course.sequences != BATCH_SIZE:
+        words += ["--batch-size", str(best.course.sequences)]
+    words += ["--max-steps", str(best.course.steps)]
     return shlex.join(words)
 
 
@@ -238,37 +237,32 @@ class _Site:
             threads=self.torch.get_num_threads(),
         )
 
-    def row(
+    def rows(
         self,
-        params: int,
+        sizes: Sequence[int],
         dataset: Found | None,
-        seq_len: int | None,
-        batch: int,
+        machine: Machine,
         vocab: int,
-        forced: dict[str, Any],
-        document_mask: bool,
-        machine: Machine | None = None,
-    ) -> Row | None:
-        """None where no model so small has room for the vocabulary."""
-        tokens = dataset.tokens if dataset else params * TOKENS_A_PARAMETER
-        length = seq_len or default_seq_len(params)
-        try:
-            shape = shape_for(params, vocab_size=vocab, context=length)
-        except SettingsError:
-            return None
-        seconds = machine.seconds(shape.step_flops(tokens, length)) if machine else None
-        try:
-            plan = self.plan_shape(shape, length, batch, forced, document_mask)
-        except BudgetError:
-            return Row(params, None, tokens, seconds)
-        return Row(params, plan, tokens, seconds)
-
-    def best(self, sizes: list[int], dataset: Found | None, *given: Any) -> Row:
-        """The largest that fits; where none does, the smallest."""
-        rows = [row for size in sizes if (row := self.row(size, dataset, *given)) is not None]
-        if not rows:
-            raise SettingsError("the vocabulary is too large for a model that so little text can train: give --params")
-        return next((row for row in reversed(rows) if row.plan is not None), rows[0])
+        seq_len: int | None = None,
+        batch: int | None = None,
+        forced: dict[str, Any] | None = None,
+        document_mask: bool = False,
+    ) -> list[Row]:
+        """Those of the sizes that have room for the vocabulary."""
+        rows = []
+        for params in sizes:
+            length = seq_len or default_seq_len(params)
+            course = course_for(params, text=dataset.tokens if dataset else 0, seq_len=length)
+            try:
+                shape = shape_for(params, vocab_size=vocab, context=length)
+            except SettingsError:
+                continue
+            try:
+                plan = self.plan_shape(shape, length, batch or course.sequences, forced or {}, document_mask)
+            except BudgetError:
+                plan = None
+            rows.append(Row(params, plan, course, machine.seconds(shape.step_flops(course.tokens, length))))
+        return rows
 
 
 def _loader_bytes(rows: int, seq_len: int, document_mask: bool) -> int:

@@ -44,7 +44,7 @@ def check(budget: int) -> dict[str, Any]:
 
 
 def _row(row: Any) -> dict[str, Any]:
-    return {"params": row.params, "peak": row.plan.peak, "tokens": row.tokens, "seconds": row.seconds}
+    return {"params": row.params, "peak": row.plan.peak, "tokens": row.course.tokens, "seconds": row.seconds}
 
 
 def _gpu(torch: Any, index: int) -> dict[str, Any]:
