@@ -130,3 +130,13 @@ def test_large_blocks_are_kept_or_given_back(keep: bool) -> None:
     )
     assert told["taken"] >= 39 * MB
     assert (told["left"] >= 39 * MB) is keep
+
+
+def test_torch_takes_no_more_threads_than_a_container_grants() -> None:
+    told = run(
+        "from ramlet.training import base_memory\n"
+        "base_memory.available_threads = lambda: 1\n"
+        "granted = base_memory.load_torch().get_num_threads()\n"
+        "told = {'granted': granted, 'asked': base_memory.load_torch(2).get_num_threads()}"
+    )
+    assert (told["granted"], told["asked"]) == (1, 2)

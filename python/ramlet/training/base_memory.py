@@ -40,6 +40,7 @@ from typing import Any
 
 from ramlet.errors import SettingsError
 from ramlet.memory import resident_memory
+from ramlet.threads import available_threads
 
 __all__ = ["keep_large_blocks", "load_torch", "release_library_pages", "settled_memory"]
 
@@ -51,7 +52,7 @@ _LARGE_LIBRARIES = (
 
 
 def load_torch(threads: int | None = None) -> Any:
-    """Torch, working in so many threads; no device is touched."""
+    """Torch, working in so many threads, or as many as this process may use; no device is touched."""
     if "torch" not in sys.modules:
         found = find_spec("torch")
         if found is None or found.origin is None:
@@ -64,7 +65,9 @@ def load_torch(threads: int | None = None) -> Any:
 
     _leave_compiler_out(torch)
     release_library_pages()
-    if threads is not None:
+    # torch counts the machine's cores, also where a container is granted fewer.
+    threads = threads or min(torch.get_num_threads(), available_threads())
+    if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
     return torch
 
