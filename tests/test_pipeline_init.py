@@ -80,6 +80,14 @@ def test_a_folder_of_text(place: Path) -> None:
             assert "  # " in line, line
 
 
+def test_a_budget_that_was_asked_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "a.txt").write_text(sentences(50))
+    assert main(["init", "a.txt", "--memory", "600MB"]) == 0
+    assert "memory: 600MB  # as asked for" in Path("pipeline.yaml").read_text()
+    assert main(["init", "a.txt", "--memory", "much", "--force"]) == 1
+    assert "cannot read 'much' as memory" in capsys.readouterr().err
+
+
 def test_one_short_file_is_cut_for_validation(place: Path) -> None:
     (place / "book.txt").write_text(sentences(2000))
     assert proposed("book.txt").document_bytes == 1024

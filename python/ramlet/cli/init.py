@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ramlet.budget import Budget
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
 from ramlet.errors import SettingsError
@@ -27,6 +28,12 @@ def init(
         typer.Option("--params", "-p", metavar="N", show_default="what text, time and memory allow", help="How large."),
     ] = None,
     time: Annotated[str, typer.Option("--time", metavar="T", help="How long training may take: 20min, 1h, 2d.")] = "1h",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory", "-m", metavar="SIZE", show_default="half of what is free", help="For the file: 2GB, 2GiB, 50%."
+        ),
+    ] = None,
     threads: Threads = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file, if it is there.")] = False,
     json: Json = False,
@@ -38,7 +45,7 @@ def init(
     Looks at a little of the text, and measures for a second how fast this machine is.
 
       ramlet init corpus/
-      ramlet init book.txt --time 20min --out book.yaml
+      ramlet init book.txt --time 20min --memory 2GB --out book.yaml
 
     Then `ramlet run` with the file makes tokenizer, dataset, model and report.
     """
@@ -48,7 +55,14 @@ def init(
     if os.path.lexists(out) and not force:
         raise SettingsError(f"{out} is there already: --force replaces it, or give another --out")
     size = None if params is None else parse_count(params)
-    proposal = propose_pipeline(text or [], out=out, params=size, seconds=read_duration(time), threads=threads)
+    proposal = propose_pipeline(
+        text or [],
+        out=out,
+        params=size,
+        seconds=read_duration(time),
+        memory=None if memory is None else Budget.parse(memory).total,
+        threads=threads,
+    )
     write(proposal, force=force)
     for line in proposal.notes():
         note(f"note: {line}", quiet=quiet or json)

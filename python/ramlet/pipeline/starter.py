@@ -54,6 +54,7 @@ class Proposal:
     text: TextFound
     machine: Machine
     memory: int
+    memory_asked: bool
     threads: int
     vocab_size: int
     bytes_per_token: float
@@ -77,14 +78,15 @@ class Proposal:
         known = f"about {format_bytes(text.text_bytes)} of text in {text.files:,} file{'s' * (text.files != 1)}"
         where = self.machine.gpu or f"{self.machine.threads} core{'s' * (self.machine.threads != 1)}"
         whole = f"{self.tokens:,} tokens, {self.epochs:.1f} times through" if self.tokens else "text of unknown size"
-        free = format_bytes(2 * self.memory)
+        free = format_bytes(self.machine.memory)
+        why = "as asked for" if self.memory_asked else "half of what is free now"
         lines = [
             f"# ramlet run {self.out}",
             "#",
             f"# Made for {where}, with {free} of memory and {format_bytes(self.disk_free)} of disk free.",
             "# Change what you like and run it again: only what depends on the change is made anew.",
             "",
-            f"memory: {_size(self.memory)}  # half of what is free now; changes how long it takes, never the result",
+            f"memory: {_size(self.memory)}  # {why}; changes how long it takes, never the result",
             f"threads: {self.threads}  # one a core",
             f"work: {WORK}  # everything goes here: tokenizer/, dataset/, run/, report.html",
             "",
@@ -140,7 +142,13 @@ class Proposal:
 
 
 def propose_pipeline(
-    inputs: Sequence[str], *, out: str, params: int | None = None, seconds: float = 3600.0, threads: int | None = None
+    inputs: Sequence[str],
+    *,
+    out: str,
+    params: int | None = None,
+    seconds: float = 3600.0,
+    memory: int | None = None,
+    threads: int | None = None,
 ) -> Proposal:
     """Looks at text and machine; nothing is written."""
     folder = os.path.dirname(os.path.abspath(out))
@@ -153,8 +161,8 @@ def propose_pipeline(
     tokens = int(text.text_bytes / each * 0.9)
     torch = _torch(threads)
     machine = look(torch=torch)
-    memory = int(min(free_memory(), machine.memory) / 2)
-    chosen = _size_for(tokens, vocab, seconds, machine, memory, params, fits=torch is not None)
+    allowed = memory or int(min(free_memory(), machine.memory) / 2)
+    chosen = _size_for(tokens, vocab, seconds, machine, allowed, params, fits=torch is not None)
     course, a_step = _course(chosen, tokens, vocab, machine)
     steps = int(float(f"{max(LEAST_STEPS, min(course.steps, int(seconds / a_step))):.1e}"))
     cut = None
@@ -164,7 +172,8 @@ def propose_pipeline(
         out=out,
         text=text,
         machine=machine,
-        memory=memory,
+        memory=allowed,
+        memory_asked=memory is not None,
         threads=threads or machine.threads,
         vocab_size=vocab,
         bytes_per_token=each,
