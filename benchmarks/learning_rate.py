@@ -43,6 +43,10 @@ def kaplan(parameters: int) -> float:
     return 0.003239 - 0.0001395 * math.log(parameters)
 
 
+def vocabulary(params: int) -> int:
+    return 1024 if params < 1e6 else 4096 if params < 1e7 else 16384
+
+
 def dataset(vocab: int) -> Path:
     """Of the first 200 MB: enough for every run here to read nothing twice."""
     out = DATA / f"rates-{vocab}"
@@ -66,28 +70,32 @@ def ramlet(*words: Any) -> None:
 
 def loss(run: tuple[int, int, int, int], rate: float, device: str) -> float:
     """On validation, at the end."""
-    params, seq_len, batch, steps = run
-    data = dataset(1024 if params < 1e6 else 4096 if params < 1e7 else 16384)
-    with tempfile.TemporaryDirectory(prefix="ramlet-rate-") as folder:
+    found = trained(dataset(vocabulary(run[0])), *run, device, "--lr", rate)
+    print(f"{run[0]:,} parameters, {run[3]:,} x {run[2]} x {run[1]}, rate {rate:.2e}: {found:.4f}", file=sys.stderr)
+    return found
+
+
+def trained(data: Path, params: int, seq_len: int, batch: int, steps: int, device: str, *more: Any) -> float:
+    """The loss on validation after a run."""
+    with tempfile.TemporaryDirectory(prefix="ramlet-loss-") as folder:
         out = Path(folder, "run")
         size = ["--params", params, "--seq-len", seq_len, "--batch-size", batch, "--max-steps", steps]
         often = ["--eval-every", steps, "--sample-every", 0, "--checkpoint-every", steps]
-        ramlet("train", "--data", data, "--out", out, *size, *often, "--lr", rate, "--device", device)
-        found = float(json.loads((out / "stats.json").read_text())["scores"]["val"]["loss"])
-    print(f"{params:,} parameters, {steps:,} x {batch} x {seq_len}, rate {rate:.2e}: {found:.4f}", file=sys.stderr)
-    return found
+        ramlet("train", "--data", data, "--out", out, *size, *often, "--device", device, *more)
+        return float(json.loads((out / "stats.json").read_text())["scores"]["val"]["loss"])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--largest", type=float, default=math.inf, help="parameters")
     parser.add_argument("--no-results", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    runs = RUNS[given.device]
-    for params in (300_000, 1_000_000, *([10_000_000] if given.device == "cuda" else [])):
-        dataset(1024 if params < 1e6 else 4096 if params < 1e7 else 16384)
+    runs = [run for run in RUNS[given.device] if run[0] <= given.largest]
+    for params in sorted({run[0] for run in runs}):
+        dataset(vocabulary(params))
     asked = [(run, rate) for run in runs for rate in (*(f * default_rate(run[0]) for f in FACTORS), kaplan(run[0]))]
     asked.sort(key=lambda one: -one[0][0] * one[0][1] * one[0][2] * one[0][3])  # the long ones first
     with ThreadPoolExecutor(given.jobs) as pool:

@@ -6,7 +6,7 @@
 With text enough: 20 tokens a parameter, which is the best for the work it takes (Hoffmann et al., 2022). Where text is
 short it is read up to four times, which is nearly as good as new text (Muennighoff et al., 2023), and up to 25 times
 where there would else be too few steps to learn anything. Then a larger model is better than a smaller one up to about
-five parameters a token, and many small steps better than few large ones (docs/design/training.md has the figures).
+seven parameters a token, and many small steps better than few large ones (docs/design/training.md has the figures).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 __all__ = ["Course", "course_for", "largest_for"]
 
 TOKENS_A_PARAMETER = 20
-PARAMETERS_A_TOKEN = 5
+PARAMETERS_A_TOKEN = 7
 MOST_PASSES = 4
 MOST_REPEATS = 25
 LEAST_STEPS = 600
