@@ -115,7 +115,7 @@ def prepare_slowly(
     made = Expected()
     cleaning = CleanSettings(**settings.cleaning())
     seen: set[str] = set()
-    hashes: list[int] = []
+    hashes: dict[str, list[int]] = {"train": [], "val": []}
     for whole in documents:
         made.read += 1
         for at, part in enumerate(cut(whole, limit)):
@@ -140,7 +140,7 @@ def prepare_slowly(
                     made.dropped["duplicate"] += 1
                     continue
             _tokenize(text, number, settings, tokenizer, end_id, made, hashes)
-    if moves and settings.val_fraction > 0 and not made.splits["val"]:
+    if moves and settings.val_fraction > 0:
         _move_one(made, hashes)
     return made
 
@@ -152,7 +152,7 @@ def _tokenize(
     tokenizer: Tokenizer,
     end_id: int | None,
     made: Expected,
-    hashes: list[int],
+    hashes: dict[str, list[int]],
 ) -> None:
     ids = tokenizer.encode(text)
     most = settings.max_tokens or len(ids) or 1
@@ -170,22 +170,27 @@ def _tokenize(
     split = "val" if number < int(settings.val_fraction * 2.0**64) else "train"
     for at, piece in enumerate(pieces):
         made.splits[split].append(Document(text, piece + ([] if end_id is None else [end_id]), at == 0))
-        if split == "train":
-            hashes.append(number)
+        hashes[split].append(number)
         log = len(piece).bit_length() - 1
         made.lengths += [0] * (log + 1 - len(made.lengths))
         made.lengths[log] += 1
 
 
-def _move_one(made: Expected, hashes: list[int]) -> None:
-    """None went to validation: the document with the lowest hash does, whole, unless it is the only one."""
-    train = made.splits["train"]
-    if sum(document.first_piece for document in train) < 2:
-        return
-    at = hashes.index(min(hashes))
-    end = next((n for n in range(at + 1, len(train)) if train[n].first_piece), len(train))
-    made.splits["val"] = train[at:end]
-    del train[at:end]
+def _move_one(made: Expected, hashes: dict[str, list[int]]) -> None:
+    """All went to one split: the document nearest to the other goes there, whole. The only one is for training."""
+    train, val = made.splits["train"], made.splits["val"]
+    if not train and val:
+        last = len(val) - 1 - hashes["val"][::-1].index(max(hashes["val"]))
+        at = next(n for n in range(last, -1, -1) if val[n].first_piece)
+        made.splits["train"], made.splits["val"] = _taken(val, at)
+    elif not val and sum(document.first_piece for document in train) > 1:
+        made.splits["val"], made.splits["train"] = _taken(train, hashes["train"].index(min(hashes["train"])))
+
+
+def _taken(documents: list[Document], at: int) -> tuple[list[Document], list[Document]]:
+    """The document that begins there with all its pieces, and the others."""
+    end = next((n for n in range(at + 1, len(documents)) if documents[n].first_piece), len(documents))
+    return documents[at:end], documents[:at] + documents[end:]
 
 
 def shards(documents: list[list[int]], most: int) -> list[list[list[int]]]:

@@ -34,8 +34,14 @@ pub struct Stream<'a> {
     job: &'a Job,
     tasks: &'a [TaskTokens],
     split: Split,
-    /// The train document that goes to validation where no other did: its task and its pieces.
-    moved: Option<(u32, Range<u64>)>,
+    moved: Option<Moved>,
+}
+
+/// The one document that goes to the other split, where the hash sent none there.
+struct Moved {
+    from: Split,
+    task: u32,
+    pieces: Range<u64>,
 }
 
 impl<'a> Stream<'a> {
@@ -45,11 +51,12 @@ impl<'a> Stream<'a> {
 
     /// Calls `each` with every document as an extent of its own.
     pub fn for_each(&self, mut each: impl FnMut(Extent) -> Result<()>) -> Result<()> {
-        if let (Split::Val, Some((task, pieces))) = (self.split, &self.moved) {
-            return pieces.clone().try_for_each(|piece| each(self.extent(*task, Split::Train, piece)?));
+        if let Some(moved) = self.moved.as_ref().filter(|moved| moved.from != self.split) {
+            let mut pieces = moved.pieces.clone();
+            return pieces.try_for_each(|piece| each(self.extent(moved.task, moved.from, piece)?));
         }
         let is_moved = |task: u32, document: u64| {
-            self.moved.as_ref().is_some_and(|(of, pieces)| *of == task && pieces.contains(&document))
+            self.moved.as_ref().is_some_and(|moved| moved.task == task && moved.pieces.contains(&document))
         };
         for (task, written) in self.tasks.iter().enumerate() {
             let task = task as u32;
@@ -90,18 +97,30 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// With few documents the hash may send none to validation; then the nearest to it goes, so that there is one.
-fn moved(job: &Job, tasks: &[TaskTokens]) -> Option<(u32, Range<u64>)> {
+/// With few documents the hash may send all to one split; then the nearest to the other goes there. Training comes
+/// first: the only document is for training.
+fn moved(job: &Job, tasks: &[TaskTokens]) -> Option<Moved> {
     let count = |split| tasks.iter().map(|task| task.of(split).documents).sum::<u64>();
-    if job.plan.val_fraction <= 0.0 || job.plan.appends || count(Split::Val) > 0 {
+    if job.plan.val_fraction <= 0.0 || job.plan.appends {
         return None;
     }
-    let nearest = |(task, tokens): (usize, &TaskTokens)| {
-        tokens.candidate.map(|Candidate { hash, document, pieces }| (hash, task as u32, document, pieces))
+    let of_tasks = |nearest: fn(&TaskTokens) -> Option<Candidate>| {
+        tasks
+            .iter()
+            .enumerate()
+            .filter_map(move |(task, tokens)| nearest(tokens).map(|found| (found, task as u32)))
     };
-    let (_, task, document, pieces) = tasks.iter().enumerate().filter_map(nearest).min()?;
-    // Where it is the only document it stays.
-    (count(Split::Train) > pieces).then_some((task, document..document + pieces))
+    let (from, (Candidate { document, pieces, .. }, task)) = match (count(Split::Train), count(Split::Val)) {
+        (0, _) => {
+            (Split::Val, of_tasks(|task| task.last_val).max_by_key(|(found, task)| (found.hash, *task))?)
+        }
+        (_, 0) => {
+            (Split::Train, of_tasks(|task| task.candidate).min_by_key(|(found, task)| (found.hash, *task))?)
+        }
+        _ => return None,
+    };
+    let only = from == Split::Train && count(Split::Train) <= pieces;
+    (!only).then_some(Moved { from, task, pieces: document..document + pieces })
 }
 
 fn lay_out(job: &Job, tasks: &[TaskTokens]) -> Result<Vec<Shard>> {

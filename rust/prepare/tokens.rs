@@ -33,7 +33,7 @@ pub struct Written {
     pub documents: u64,
 }
 
-/// The document of the train split that would be the first to go to validation.
+/// A document that would be the first to go to the other split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Candidate {
     pub hash: u64,
@@ -47,7 +47,11 @@ pub struct Candidate {
 pub struct TaskTokens {
     pub train: Written,
     pub val: Written,
+    /// Of the train split, the one with the lowest hash.
     pub candidate: Option<Candidate>,
+    /// Of validation, the one with the highest.
+    #[serde(default)]
+    pub last_val: Option<Candidate>,
 }
 
 impl TaskTokens {

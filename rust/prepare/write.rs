@@ -174,6 +174,7 @@ struct Output<'a, I> {
     train: TokenWriter,
     val: TokenWriter,
     candidate: Option<Candidate>,
+    last_val: Option<Candidate>,
     /// Documents by the logarithm of their length.
     lengths: [u64; 64],
     bytes: Vec<u8>,
@@ -188,6 +189,7 @@ impl<'a, I: Id> Output<'a, I> {
             train: TokenWriter::create(job, index, Split::Train)?,
             val: TokenWriter::create(job, index, Split::Val)?,
             candidate: None,
+            last_val: None,
             lengths: [0; 64],
             bytes: Vec::new(),
             ids: std::marker::PhantomData,
@@ -232,10 +234,11 @@ impl<'a, I: Id> Output<'a, I> {
             Split::Val => &mut self.val,
         };
         let most = if too_long { plan.max_tokens as usize } else { ids.len() };
-        if split == Split::Train {
-            let pieces = ids.len().div_ceil(most) as u64;
-            let candidate = Candidate { hash: of.hash, document: writer.documents(), pieces };
-            self.candidate = self.candidate.into_iter().chain([candidate]).min();
+        let pieces = ids.len().div_ceil(most) as u64;
+        let this = Candidate { hash: of.hash, document: writer.documents(), pieces };
+        match split {
+            Split::Train => self.candidate = self.candidate.into_iter().chain([this]).min(),
+            Split::Val => self.last_val = self.last_val.into_iter().chain([this]).max(),
         }
         let mut pieces = 0;
         for piece in ids.chunks(most) {
@@ -260,6 +263,7 @@ impl<'a, I: Id> Output<'a, I> {
             "train": self.train.commit()?,
             "val": self.val.commit()?,
             "candidate": self.candidate,
+            "last_val": self.last_val,
             "ledger": self.ledger.to_json(),
             "examples": self.ledger.examples(),
             "lengths": self.lengths[..longest],
