@@ -271,12 +271,6 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
         note(
             "nothing went to validation: there are too few documents; --docs line makes more of text files", quiet=quiet
         )
-    if not manifest["splits"]["train"]["tokens"] and tokens["val"]:
-        note(
-            "nothing went to training: there are too few documents; --docs line or a smaller --document-bytes makes "
-            "more of text files",
-            quiet=quiet,
-        )
     made = plural(tokens["train"] + tokens["val"], "token")
     if latest:
         in_all = sum(split["tokens"] for split in manifest["splits"].values())
