@@ -32,7 +32,9 @@ all: build
 env: $(VENV)/.installed
 build: $(VENV)/.built
 
-# Debian's python3 comes without ensurepip: there the machine's pip fills the environment.
+# Bytecode is written here once: where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests
+# start would compile torch for two seconds. Debian's python3 comes without ensurepip: there the machine's pip fills the
+# environment.
 $(VENV)/.installed: requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "ramlet needs Python 3.10 or newer: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -41,7 +43,7 @@ $(VENV)/.installed: requirements/dev.txt
 		else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
 		grep -A 64 '^uv==' requirements/dev.txt | awk 'NR > 1 && !/--hash/ { exit } { print }' > $(VENV)/uv.txt; \
 		$$pip install --quiet --require-hashes -r $(VENV)/uv.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # The editable install makes the `ramlet` script; it is needed again only when the metadata changes.
@@ -60,6 +62,7 @@ test-rust:
 	cargo test --quiet $(CARGO_FLAGS)
 
 test-python: build
+	$(BIN)/python -m compileall -q python
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # Clippy twice: with the bindings, and without them, as the tests see the crate.
