@@ -13,7 +13,9 @@
 
 PYTHON ?= python3
 CARGO_FLAGS ?=
-PYTEST_FLAGS ?=
+# Two processes; a file goes to one of them, so that what its tests share is made once. In their order, for the longest
+# tests are in files of few, which would come last.
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 DEMO_FLAGS ?=
 LOCK_FLAGS ?=
 WHEEL_FLAGS ?= --strip --out dist

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Before torch is loaded, here and in the processes that tests start: threads that wait for work would otherwise spin,
+# and two test processes on two cores would take the processor from each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # The same cases every time: a red run can be run again, and a green one means something for the next.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 settings.load_profile("fixed")
