@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,9 @@ from hypothesis import settings
 # Before torch is loaded, here and in the processes that tests start: threads that wait for work would otherwise spin,
 # and two test processes on two cores would take the processor from each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Tests that are run in the background of a script ignore Ctrl-C, and so would all that they start and send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same cases every time: a red run can be run again, and a green one means something for the next.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
