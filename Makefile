@@ -28,7 +28,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_SYSTEM_CERTS ?= 1
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
-.PHONY: all env build test test-rust test-python lint format bench demo lock wheel check-wheel clean
+.PHONY: all env build test test-rust test-python lint lint-python lint-rust format bench demo lock wheel check-wheel clean
 all: build
 
 env: $(VENV)/.installed
@@ -67,12 +67,16 @@ test-python: build
 	$(BIN)/python -m compileall -q python
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-# Clippy twice: with the bindings, and without them, as the tests see the crate.
-lint: build
+lint: lint-python lint-rust
+
+lint-python: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest ramlet._native --concise
+
+# Clippy twice: with the bindings, and without them, as the tests see the crate.
+lint-rust: env
 	cargo fmt --check
 	cargo clippy --quiet --all-targets $(CARGO_FLAGS) -- -D warnings
 	cargo clippy --quiet --all-targets --features python $(CARGO_FLAGS) -- -D warnings
