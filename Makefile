@@ -13,7 +13,9 @@
 
 PYTHON ?= python3
 CARGO_FLAGS ?=
-PYTEST_FLAGS ?=
+# Two processes; a file goes to one of them, so that what its tests share is made once. In their order, for the longest
+# tests are in files of few, which would come last.
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 DEMO_FLAGS ?=
 LOCK_FLAGS ?=
 WHEEL_FLAGS ?= --strip --out dist
@@ -26,13 +28,15 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_SYSTEM_CERTS ?= 1
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
-.PHONY: all env build test test-rust test-python lint format bench demo lock wheel check-wheel clean
+.PHONY: all env build test test-rust test-python lint lint-python lint-rust format bench demo lock wheel check-wheel clean
 all: build
 
 env: $(VENV)/.installed
 build: $(VENV)/.built
 
-# Debian's python3 comes without ensurepip: there the machine's pip fills the environment.
+# Bytecode is written here once: where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests
+# start would compile torch for two seconds. Debian's python3 comes without ensurepip: there the machine's pip fills the
+# environment.
 $(VENV)/.installed: requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "ramlet needs Python 3.10 or newer: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -41,7 +45,7 @@ $(VENV)/.installed: requirements/dev.txt
 		else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
 		grep -A 64 '^uv==' requirements/dev.txt | awk 'NR > 1 && !/--hash/ { exit } { print }' > $(VENV)/uv.txt; \
 		$$pip install --quiet --require-hashes -r $(VENV)/uv.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # The editable install makes the `ramlet` script; it is needed again only when the metadata changes.
@@ -60,14 +64,19 @@ test-rust:
 	cargo test --quiet $(CARGO_FLAGS)
 
 test-python: build
+	$(BIN)/python -m compileall -q python
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-# Clippy twice: with the bindings, and without them, as the tests see the crate.
-lint: build
+lint: lint-python lint-rust
+
+lint-python: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest ramlet._native --concise
+
+# Clippy twice: with the bindings, and without them, as the tests see the crate.
+lint-rust: env
 	cargo fmt --check
 	cargo clippy --quiet --all-targets $(CARGO_FLAGS) -- -D warnings
 	cargo clippy --quiet --all-targets --features python $(CARGO_FLAGS) -- -D warnings

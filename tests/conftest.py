@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Before torch is loaded, here and in the processes that tests start: threads that wait for work would otherwise spin,
+# and two test processes on two cores would take the processor from each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Tests that are run in the background of a script ignore Ctrl-C, and so would all that they start and send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same cases every time: a red run can be run again, and a green one means something for the next.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
@@ -28,6 +37,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="slow; run with --slow"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_look_through() -> None:
+    """What the files before have loaded is no garbage: the collections that a training run asks for pass it over."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
