@@ -13,7 +13,7 @@ import pytest
 
 from oracles_training import sentences
 from ramlet.cli import main
-from ramlet.errors import SettingsError, SourceError
+from ramlet.errors import BudgetError, SettingsError, SourceError
 from ramlet.pipeline import looking, starter
 from ramlet.pipeline.file import load
 from ramlet.pipeline.looking import look_at_text
@@ -189,8 +189,36 @@ def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.Monk
     assert quick.seconds < 600 * 1.05
     assert slow.seconds < 36_000 * 1.05
     monkeypatch.setattr(starter, "_torch", lambda threads: object())
-    monkeypatch.setattr(starter, "_fits", lambda params, *given: params <= 3_000_000)
+
+    def plan(params: int, *given: Any) -> None:
+        if params > most:
+            raise BudgetError("needs at least 900MB")
+
+    monkeypatch.setattr(starter, "_plan", plan)
+    most = 3_000_000
     assert sized(10**10).params == 3_000_000
+    most = 0
+    with pytest.raises(BudgetError, match="needs at least 900MB"):
+        sized(10**10)
+
+
+def test_a_budget_that_no_model_fits_is_refused_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what `ramlet run` keeps for itself named: the sum works."""
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
+    (place / "a.txt").write_text(sentences(500))
+    with pytest.raises(BudgetError, match=r"needs at least \d+MB.*; and 40.0 MB for `ramlet run` itself") as refused:
+        starter.propose_pipeline(["a.txt"], out="p.yaml", memory=300_000_000)
+    least = int(re.findall(r"needs at least (\d+)MB", str(refused.value))[0]) + 41
+    assert starter.propose_pipeline(["a.txt"], out="p.yaml", memory=least * 10**6).params >= 100_000
+    assert main(["init", "a.txt", "--memory", "300MB"]) == 1
+    assert not (place / "pipeline.yaml").exists()
+
+
+def test_a_text_of_a_few_words_has_short_sequences(place: Path) -> None:
+    (place / "a.txt").write_text("the cat sat on the mat and the dog sat on the cat, " * 3)
+    found = proposed("a.txt")
+    assert found.course.seq_len <= found.tokens // 4
 
 
 def test_a_size_that_was_asked_for(place: Path) -> None:

@@ -34,6 +34,7 @@ from ramlet.training.settings import default_seq_len
 __all__ = ["Proposal", "propose_pipeline", "read_duration", "write"]
 
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000)
+LEAST_LENGTH = 8
 LEAST_STEPS = 50
 """However short the time is."""
 VOCABULARIES = ((1_000_000, 1000), (10_000_000, 2000), (50_000_000, 4000), (500_000_000, 8000), (10**10, 16_000))
@@ -45,6 +46,8 @@ TOKENS_A_THREAD = 40_000
 SHORT_TEXT = 40
 """Fewer documents than this, and a tenth of them for validation is a matter of luck."""
 UNKNOWN_BYTES_A_TOKEN = 3.8
+WAITING = 40_000_000
+"""What `ramlet run` keeps of a budget for its own process, at most."""
 WORK = "my-model"
 
 
@@ -252,25 +255,35 @@ def _size_for(
             continue  # the vocabulary alone is larger
         enough = not tokens or size <= largest_for(tokens)
         quick = course.steps * a_step <= seconds
-        if possible and not (enough and quick and (not fits or _fits(size, vocab, memory, course))):
+        if possible and not (enough and quick):
             break
+        if fits:
+            try:
+                _plan(size, vocab, memory, course)
+            except BudgetError:
+                if not possible:
+                    raise
+                break
         possible.append(size)
     return possible[-1]
 
 
-def _fits(params: int, vocab: int, memory: int, course: Course) -> bool:
+def _plan(params: int, vocab: int, memory: int, course: Course) -> None:
+    """BudgetError where training would be refused; `ramlet run` takes a part of the budget for itself."""
     from ramlet.training.propose import plan
 
     try:
-        plan(params=params, vocab_size=vocab, memory=memory, batch_size=course.sequences, seq_len=course.seq_len)
-    except BudgetError:
-        return False
-    return True
+        own = WAITING if memory > 2 * WAITING else 0
+        plan(params=params, vocab_size=vocab, memory=memory - own, batch_size=course.sequences, seq_len=course.seq_len)
+    except BudgetError as error:
+        raise BudgetError(f"{error}; and {format_bytes(WAITING)} for `ramlet run` itself") from None
 
 
 def _course(params: int, tokens: int, vocab: int, machine: Machine) -> tuple[Course, float]:
     """What the model is trained for, and about how many seconds a step takes."""
     seq_len = 128 if 0 < tokens < 1_000_000 else default_seq_len(params)
+    while tokens and seq_len > LEAST_LENGTH and 4 * seq_len > tokens:
+        seq_len //= 2
     course = course_for(params, text=tokens, seq_len=seq_len)
     flops = shape_for(params, vocab_size=vocab, context=seq_len).step_flops(course.step_tokens)
     a_step = _seconds(machine, flops)

@@ -23,6 +23,7 @@ from ramlet.model.sizing import parse_count, shape_for
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
+from ramlet.training.probe import allowance
 from ramlet.training.settings import default_seq_len
 
 __all__ = ["Proposal", "Row", "plan", "propose"]
@@ -36,6 +37,8 @@ ALL_SIZES = (*SIZES, 1_300_000_000, 3_000_000_000, 7_000_000_000)
 BATCH_SIZE = 32
 VOCABULARY = 8192
 """Where no dataset says."""
+TOKENIZER_BYTES = 400
+"""A token, about: a run has its tokenizer loaded when it plans."""
 
 
 @dataclass(frozen=True)
@@ -231,10 +234,12 @@ class _Site:
             device=self.device,
             compute=self.compute,
             forced=forced,
-            base=self._base,
+            base=self._base and self._base + TOKENIZER_BYTES * shape.vocab_size,
             loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
             document_mask=document_mask,
             threads=self.torch.get_num_threads(),
+            # As a run begins with it: what is planned here must not be refused there.
+            correction=allowance(self.budget) if self.device == "cpu" else None,
         )
 
     def rows(
