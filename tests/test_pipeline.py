@@ -88,13 +88,20 @@ def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A folder in which the pipeline was run, and what became of it."""
     folder = tmp_path_factory.mktemp("pipeline")
     text_in(folder)
     command = [sys.executable, "-m", "ramlet", "run", str(write(folder)), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return folder, json.loads(done.stdout)
+
+
+@pytest.fixture
+def made(made_once: tuple[Path, Any]) -> tuple[Path, Any]:
+    """The same, with the file as it was then."""
+    write(made_once[0])
+    return made_once
 
 
 # -- what is made
@@ -171,7 +178,7 @@ def test_the_second_run_does_nothing(made: tuple[Path, Any], capsys: pytest.Capt
 )
 def test_what_a_change_leads_to(made: tuple[Path, Any], changes: dict[str, Any], stages_due: list[str]) -> None:
     folder, _ = made
-    assert due(write(folder, "changed.yaml", **changes)) == stages_due
+    assert due(write(folder, **changes)) == stages_due
 
 
 @pytest.mark.parametrize("change", ["touched", "longer", "another file", "renamed"])
@@ -201,7 +208,7 @@ def test_other_text_is_noticed(made: tuple[Path, Any], change: str) -> None:
 
 def test_why_is_said(made: tuple[Path, Any]) -> None:
     folder, _ = made
-    found = run_pipeline(write(folder, "changed.yaml", tokenizer__vocab_size=290), dry_run=True).stages
+    found = run_pipeline(write(folder, tokenizer__vocab_size=290), dry_run=True).stages
     assert [stage.why for stage in found] == [
         *("vocab_size 280 -> 290", "the tokenizer changed", "the data changed"),
     ]
@@ -212,16 +219,16 @@ def test_force_and_only(made: tuple[Path, Any]) -> None:
     path = folder / "pipeline.yaml"
     assert due(path, force="data") == ["data"]
     assert due(path, only="training") == []
-    other = write(folder, "changed.yaml", tokenizer__vocab_size=290)
-    assert due(other, only="tokenizer") == ["tokenizer"]
-    with pytest.raises(SettingsError, match=r"tokenizer comes before data and is due \(vocab_size 280 -> 290\)"):
-        due(other, only="data")
     with pytest.raises(SettingsError, match=r"there is no stage 'trainin': did you mean training\?"):
         due(path, only="trainin")
     with pytest.raises(SettingsError, match=r"asks for no text: its stages are tokenizer, data, training"):
         due(path, force=["text"])
     with pytest.raises(SettingsError, match=r"--only data leaves out training, which --force asks for"):
         due(path, only="data", force="training")
+    write(folder, tokenizer__vocab_size=290)
+    assert due(path, only="tokenizer") == ["tokenizer"]
+    with pytest.raises(SettingsError, match=r"tokenizer comes before data and is due \(vocab_size 280 -> 290\)"):
+        due(path, only="data")
 
 
 def test_a_missing_result_is_made_again(made: tuple[Path, Any]) -> None:
@@ -232,6 +239,38 @@ def test_a_missing_result_is_made_again(made: tuple[Path, Any]) -> None:
         assert due(folder / "pipeline.yaml") == ["training"]
     finally:
         aside.rename(model)
+
+
+# -- whose results they are
+
+
+def test_results_of_another_file_are_left_alone(made: tuple[Path, Any]) -> None:
+    """Or they would be moved aside by whoever copied a file and did not think of `work`."""
+    folder, _ = made
+    other = write(folder, "other.yaml", tokenizer__vocab_size=290)
+    for dry in (True, False):
+        with pytest.raises(SettingsError) as refused:
+            run_pipeline(other, dry_run=dry)
+        assert str(refused.value) == (
+            f"{folder}/model holds the results of {folder}/pipeline.yaml: give {other} a `work` of its own, "
+            f"or move {folder}/pipeline.yaml away to go on with them"
+        )
+    assert not list(folder.glob("model/*.old-*"))
+    other.unlink()
+
+
+def test_a_renamed_file_goes_on(made: tuple[Path, Any]) -> None:
+    folder, _ = made
+    path = folder / "pipeline.yaml"
+    renamed = path.rename(folder / "renamed.yaml")
+    try:
+        assert [stage.what for stage in run_pipeline(renamed).stages] == ["kept", "kept", "kept"]
+        # From now on they are its own.
+        with pytest.raises(SettingsError, match=r"holds the results of .*renamed.yaml"):
+            run_pipeline(write(folder))
+    finally:
+        renamed.replace(path)
+    assert [stage.what for stage in run_pipeline(path).stages] == ["kept", "kept", "kept"]
 
 
 # -- made again
@@ -551,7 +590,7 @@ def test_memory_on_a_gpu_is_left_to_the_stage(made: tuple[Path, Any], monkeypatc
 
 def test_the_report_is_the_last_stage(made: tuple[Path, Any]) -> None:
     folder, _ = made
-    pipeline = spine.load(write(folder, "reported.yaml", report=True))
+    pipeline = spine.load(write(folder, report=True))
     *_, training, report = stages.stages(pipeline)
     assert report.words == ("report", training.out, "--out", str(folder / "model" / "report.html"))
     assert report.command("1GB", 2)[-2:] == ["--memory", "1GB"]

@@ -130,6 +130,26 @@ def test_a_file_elsewhere_names_text_from_there(place: Path) -> None:
     assert '"../b k.txt"' in Path("sub/p.yaml").read_text()
 
 
+def test_every_file_has_results_of_its_own(place: Path) -> None:
+    """Two files that were written into one folder would move each other's results aside."""
+    (place / "tales").mkdir()
+    (place / "tales" / "a.txt").write_text(sentences(50))
+    for out, work in (("pipeline.yaml", "my-model"), ("tales.yaml", "tales-model"), ("0.5.yaml", "0.5-model")):
+        proposed("tales", out=out)
+        assert load(out).work == work
+        assert f"to look at: {work}/report.html" in Path(out).read_text()
+        # Also where the text has the file's name.
+        assert run_pipeline(out, dry_run=True).stages[0].what == "due"
+
+
+def test_results_of_another_file_are_no_text(place: Path) -> None:
+    (place / "book.txt").write_text(sentences(50))
+    (place / "my-model").mkdir()
+    for name in ("pipeline.json", "notes.txt"):
+        (place / "my-model" / name).write_text("{}")
+    assert proposed(out="other.yaml").text.inputs == ("book.txt",)
+
+
 def test_text_that_is_elsewhere(place: Path) -> None:
     found = proposed("org/name:train")
     assert (found.tokens, found.vocab_size) == (0, 16_000)

@@ -106,6 +106,7 @@ def run_pipeline(
     budget = Budget.parse(given)
     refuse_early(pipeline)
     with Record(pipeline.work, writes=not dry_run) as record, Meter(budget) as meter:
+        record.claim(pipeline.path)
         written = str(budget.total) if isinstance(given, Budget) else given
         run = _Run(pipeline, record, budget, written, threads or pipeline.threads, listener or PipelineListener())
         made = tuple(run.all(only, forced, dry_run))
