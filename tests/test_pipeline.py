@@ -273,6 +273,39 @@ def test_a_renamed_file_goes_on(made: tuple[Path, Any]) -> None:
     assert [stage.what for stage in run_pipeline(path).stages] == ["kept", "kept", "kept"]
 
 
+@pytest.mark.parametrize("changes", [{}, {"tokenizer": "mine", "data__dedup": "doc", "data__dedup_cache": "seen"}])
+def test_a_folder_that_was_moved_is_not_made_again(place: Path, changes: dict[str, Any]) -> None:
+    """Text, results and file together; also when it is run from elsewhere."""
+    made = {"model": None, "training": None, **changes}
+    assert main(["tokenizer", "train", "corpus", "--vocab-size", "270", "--out", "mine", "--quiet"]) == 0
+    run_pipeline(write(place, **made))
+    assert due(Path("pipeline.yaml")) == []
+    names = os.listdir(place)
+    (place / "sub").mkdir()
+    for name in names:
+        (place / name).rename(place / "sub" / name)
+    assert due(Path("sub/pipeline.yaml")) == []
+    assert due(place / "sub" / "pipeline.yaml") == []
+    # Text that stays where it is was not moved, and is other text now.
+    (place / "sub" / "corpus").rename(place / "corpus")
+    write(place / "sub", **{**made, "text": ["../corpus"]})
+    assert due(Path("sub/pipeline.yaml"))[-1] == "data"
+
+
+def test_datasets_and_columns_of_a_folder_that_was_moved(place: Path) -> None:
+    """What else has a path in the record: datasets that are there, and files that become text first."""
+    (place / "sub").mkdir()
+    (place / "a.jsonl").write_text(json.dumps({"body": "a b c"}) + "\n")
+    (place / "b.jsonl").write_text(json.dumps({"story": "d e f"}) + "\n")
+    package.prepare("corpus", "there", tokenizer="byte", memory="1GB")
+    (place / "sub" / "here").symlink_to(place)
+    texts = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "story"}]
+    for changes in ({"data": "there", "text": None, "tokenizer": None}, {"text": texts}):
+        write(place, **changes)
+        one, other = (list(stages.stages(spine.load(path))) for path in ("pipeline.yaml", "sub/here/pipeline.yaml"))
+        assert [stage.fingerprint for stage in one] == [stage.fingerprint for stage in other]
+
+
 # -- made again
 
 

@@ -234,7 +234,7 @@ class _Run:
             if fetched(given, pipeline.reading.text_field):
                 stage_apart(
                     [given],
-                    fetched_to(pipeline.work, given),
+                    fetched_to(pipeline, given),
                     reading=pipeline.reading,
                     progress=lambda _, done, total: self.listener.staged(done, total),
                 )
