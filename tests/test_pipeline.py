@@ -24,6 +24,7 @@ from ramlet.cli import main
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.pipeline import run as spine
 from ramlet.pipeline import stages
+from ramlet.pipeline.advice import advice
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.run import run_pipeline
 
@@ -579,12 +580,47 @@ def test_a_stage_that_fails_is_told_once(place: Path) -> None:
 def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Or a budget that a stage asks for would be too small again."""
     path = write(place, memory="120MB")
-    with pytest.raises(PipelineError, match=r"^training: needs at least .*; and 32.0 MB for the process that waits$"):
+    with pytest.raises(PipelineError, match=r"^training: needs at least (\d+)MB: .*; give `memory") as refused:
         run_pipeline(path)
+    least = int(str(refused.value).split("needs at least ")[1].split("MB")[0])
+    given = f"give `memory: {least + 32}MB` in {path}, 32.0 MB of it for the process that waits; options are keys there"
+    assert f"; {given}: seq_len (under model)" in str(refused.value)
+    # On a terminal the stage tells its sentence itself, and this is the last line.
+    said = subprocess.run([sys.executable, "-m", "ramlet", "run", "pipeline.yaml"], capture_output=True, text=True)
+    *_, sentence, last = said.stderr.splitlines()
+    assert said.returncode == 1
+    assert sentence.startswith("error: needs at least ")
+    enough = int(last.split("`memory: ")[1].split("MB`")[0])
+    assert last.startswith(f"training: give `memory: {enough}MB` in pipeline.yaml, 32.0 MB of it")
+    assert enough == 32 + int(sentence.split("needs at least ")[1].split("MB")[0])
     run_pipeline(
         write(place, memory="120MB", model=None, training=None), listener=(heard := Heard()), force="tokenizer"
     )
     assert heard.notes[1] == "memory: 32.0 MB of 120 MB for the process that waits, 88.0 MB for a stage"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "advised"),
+    [
+        ("data", "line 3 is broken: pass --on-error skip", "options are keys in p.yaml: on_error (under data)"),
+        (
+            "training",
+            "choose a smaller --seq-len or --lr",
+            "options are keys in p.yaml: {seq_len}, lr (under training)",
+        ),
+        ("training", "needs at least 406MB: much", "give {memory} in p.yaml, 32.0 MB of it for the process that waits"),
+        ("tokenizer", "model/tokenizer is not empty: choose another --out, or --force", ""),
+        ("tokenizer", "a--seq-len b", ""),
+        ("report", "no space left", ""),
+    ],
+)
+def test_a_stage_speaks_of_flags_and_a_file_has_keys(name: str, sentence: str, advised: str) -> None:
+    stage = stages.Stage(name, "out", (), {}, {})
+    said = advised.format(seq_len="seq_len (under model)", memory="`memory: 438MB`")
+    assert advice(stage, sentence, "p.yaml", own=32_000_000) == said
+    if "memory" in advised:
+        flagged = advice(stage, sentence, "p.yaml", own=32_000_000, flag=True)
+        assert flagged == "give --memory 438MB, 32.0 MB of it for the process that waits"
 
 
 class Heard(spine.PipelineListener):

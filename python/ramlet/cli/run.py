@@ -64,7 +64,7 @@ def run(
         except PipelineError as error:
             if not error.told:
                 raise
-            # The stage has said what was wrong, in one sentence.
+            # The stage has said what was wrong, in one sentence, and `advised` what to do about it.
             raise typer.Exit(error.code) from None
     if json:
         print_json(
@@ -106,6 +106,9 @@ class _Shown(PipelineListener):
                 print(f"  {stage.command}")
         elif not stage.command:
             print(f"{stage.name:<10} fetched: {stage.path}")
+
+    def advised(self, line: str) -> None:
+        note(line)  # as an error is told, also when it is to be quiet
 
     def staged(self, done: int, total: int) -> None:
         self._bar.update("fetching", done, total or None)

@@ -20,6 +20,7 @@ from typing import Any
 from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.memory import resident_memory
+from ramlet.pipeline.advice import advice
 from ramlet.pipeline.file import Pipeline, load
 from ramlet.pipeline.judging import Verdict, judge
 from ramlet.pipeline.process import Ended, run_stage
@@ -74,6 +75,9 @@ class PipelineListener:
     def ended(self, stage: StageResult) -> None: ...
 
     def staged(self, done: int, total: int) -> None: ...
+
+    def advised(self, line: str) -> None:
+        """What to do in the file about a stage that failed, which has told its own sentence."""
 
 
 def run_pipeline(
@@ -188,7 +192,7 @@ class _Run:
         words += ["--json", "--quiet"] if captured else ["--quiet"] if self.listener.quiet else []
         ended = run_stage(words, captured=captured)
         if ended.code != 0:
-            raise _failure(stage, ended, self._own(), told=not captured)
+            raise self._failure(stage, ended, told=not captured)
         if not stage.finished:
             raise PipelineError(f"{stage.name} ended without {stage.done[0]}: run the same command again")
         figures = _figures(ended.output)
@@ -197,6 +201,26 @@ class _Run:
             self.record.note(stage, done=True)
             raise Interrupted
         return figures
+
+    def _failure(self, stage: Stage, ended: Ended, *, told: bool) -> Exception:
+        lines = [line for line in ended.errors.splitlines() if line.strip()]
+        if ended.asked_to_stop and not told:
+            return Interrupted(lines[-1] if lines and "interrupted" in lines[-1] else "")
+        sentence = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+        flag = self.written != self.pipeline.memory
+        advised = advice(stage, sentence, self.pipeline.path, own=self._own(), flag=flag)
+        if ended.code < 0 and not ended.asked_to_stop:
+            sentence = (
+                f"it was ended from outside (signal {-ended.code}; 9 is often the system that is out of memory): "
+                "give less memory, and run the same command to go on"
+            )
+            told = False
+        if told and advised:
+            self.listener.advised(f"{stage.name}: {advised}")
+        error = PipelineError(f"{stage.name}: {'; '.join(filter(None, [sentence, advised])) or 'it failed, see above'}")
+        error.code = 130 if ended.asked_to_stop else max(1, ended.code)
+        error.told = told
+        return error
 
     def _memory(self, stage: Stage) -> str | int:
         # Of a GPU: a part of what is free is one of the device's memory, which only the stage knows.
@@ -239,25 +263,6 @@ class _Run:
                     progress=lambda _, done, total: self.listener.staged(done, total),
                 )
         return {}
-
-
-def _failure(stage: Stage, ended: Ended, own: int, *, told: bool) -> Exception:
-    lines = [line for line in ended.errors.splitlines() if line.strip()]
-    if ended.asked_to_stop and not told:
-        return Interrupted(lines[-1] if lines and "interrupted" in lines[-1] else "")
-    sentence = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-    if sentence.startswith("needs at least"):
-        sentence += f"; and {format_bytes(own)} for the process that waits"
-    if ended.code < 0 and not ended.asked_to_stop:
-        sentence = (
-            f"it was ended from outside (signal {-ended.code}; 9 is often the system that is out of memory): "
-            "give less memory, and run the same command to go on"
-        )
-        told = False
-    error = PipelineError(f"{stage.name}: {sentence or 'it failed, see above'}")
-    error.code = 130 if ended.asked_to_stop else max(1, ended.code)
-    error.told = told
-    return error
 
 
 def _figures(output: str) -> dict[str, Any]:
