@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -405,14 +406,30 @@ def test_interrupted_between_a_stage_and_its_record(place: Path, monkeypatch: py
 def test_changed_after_an_interruption(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun with other settings is moved aside too."""
     monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(1, "", "error: no\n", False))
-    (place / "model" / "tokenizer").mkdir(parents=True)
+    (place / "model" / "tokenizer" / ".work").mkdir(parents=True)
+    (place / "model" / "tokenizer" / ".work" / "counts").touch()
     with pytest.raises(PipelineError, match=r"^tokenizer: no$"):
         run_pipeline(write(place))
     found = run_pipeline(write(place, tokenizer__vocab_size=290), dry_run=True)
     assert found.stages[0].why == "vocab_size 280 -> 290"
     with pytest.raises(PipelineError):
         run_pipeline(write(place, tokenizer__vocab_size=290))
-    assert (place / "model" / "tokenizer.old-1").is_dir()
+    assert (place / "model" / "tokenizer.old-1" / ".work" / "counts").exists()
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "dataset"])
+def test_what_a_stage_that_failed_at_once_leaves_is_no_result(place: Path, name: str) -> None:
+    """Nothing but a lock: the command takes the folder as it is."""
+    shorter: dict[str, Any] = {"model": None, "training": None}
+    run_pipeline(write(place, **shorter))
+    shutil.rmtree(place / "model" / name)
+    (place / "model" / name / ".work").mkdir(parents=True)
+    (place / "model" / name / ".work" / "lock").touch()
+    key, value = ("tokenizer__vocab_size", 290) if name == "tokenizer" else ("data__dedup", "line")
+    result = run_pipeline(write(place, **shorter, **{key: value}))
+    made = {Path(stage.path).name: stage for stage in result.stages}
+    assert (made[name].what, made[name].moved) == ("made", None)
+    assert not (place / "model" / f"{name}.old-1").exists()
 
 
 @pytest.fixture

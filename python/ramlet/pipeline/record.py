@@ -31,6 +31,7 @@ NAME = "pipeline.json"
 FORMAT = "ramlet pipeline"
 VERSION = 1
 LARGEST = 16 << 20
+LOCKS = ("lock", ".lock")
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,13 @@ class Record:
             whole = {"format": FORMAT, "version": VERSION, "file": self._file, "stages": noted}
             json.dump(whole, file, ensure_ascii=False, indent=1)
             file.write("\n")
+
+    @staticmethod
+    def holds_work(path: str) -> bool:
+        """Whether there is anything to keep: a stage that failed at once may leave a folder with its lock."""
+        if not os.path.isdir(path):
+            return os.path.lexists(path)
+        return any(name not in LOCKS for _, _, names in os.walk(path) for name in names)
 
     @staticmethod
     def set_aside(path: str) -> str:

@@ -172,7 +172,7 @@ class _Run:
             self.listener.ended(due)
             return due
         moved = None
-        if verdict.what == "anew" and stage.name != "report" and os.path.lexists(stage.out):
+        if verdict.what == "anew" and stage.name != "report" and self.record.holds_work(stage.out):
             moved = self.record.set_aside(stage.out)
             self.listener.noted(f"{stage.out} is now {moved}: remove it when you do not need it")
         self.record.note(stage, done=False, resumes=verdict.resumes)
