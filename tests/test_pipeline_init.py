@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -251,5 +252,13 @@ def test_init_and_run(tmp_path: Path, ramlet: Any) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "my-model" / "run" / "model.safetensors").is_file()
     assert "val: loss" in done.stdout
+    # The last line is the next command, as it is typed.
+    last = done.stdout.splitlines()[-1]
+    assert last == 'now  ramlet generate my-model/run --prompt "Once upon a time"'
+    told = ramlet(*shlex.split(last)[2:], "--max-tokens", "3")
+    assert told.returncode == 0, told.stderr
     again = ramlet("run", "pipeline.yaml")
     assert again.stdout.count("nothing changed") == len(again.stdout.splitlines())
+    quiet = ramlet("run", "pipeline.yaml", "--force", "training", "--quiet")
+    assert quiet.returncode == 0, quiet.stderr
+    assert "ramlet generate" not in quiet.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +78,9 @@ def run(
         return
     if not dry_run and any(stage.what == "made" for stage in result.stages):
         print(f"peak {format_bytes(result.peak)} of {format_bytes(result.budget)}, over all stages")
+    for stage in result.stages:
+        if (stage.name, stage.what) == ("training", "made") and not quiet:
+            print(f'now  ramlet generate {shlex.quote(stage.path)} --prompt "Once upon a time"')
 
 
 class _Shown(PipelineListener):
