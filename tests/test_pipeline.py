@@ -345,6 +345,17 @@ def test_a_longer_run_goes_on_and_old_results_are_moved_aside(place: Path) -> No
     assert package.Dataset("model/dataset.old-1").tokenizer.vocab_size == 280
 
 
+def test_a_report_is_of_what_is_there(place: Path) -> None:
+    """Also where that was made anew from the same."""
+    path = write(place, model=None, training=None, report=True)
+    run_pipeline(path)
+    assert due(path) == []
+    again = run_pipeline(path, force="data")
+    assert [(stage.name, stage.what) for stage in again.stages] == [
+        *(("tokenizer", "kept"), ("data", "made"), ("report", "made")),
+    ]
+
+
 def test_a_folder_that_is_not_ours_is_left_alone(place: Path) -> None:
     (place / "model" / "tokenizer").mkdir(parents=True)
     (place / "model" / "tokenizer" / "thesis.txt").write_text("years of work")

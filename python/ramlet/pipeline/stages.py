@@ -110,7 +110,8 @@ def stages(pipeline: Pipeline) -> Iterator[Stage]:
     if "report" in names_of(pipeline) and last is not None:
         page = os.path.join(work, "report.html")
         words = ("report", last.out, "--out", page)
-        reads = {last.name: last.fingerprint}
+        # And by when it was made: anew from the same, with --force, it has other figures.
+        reads = {last.name: f"{last.fingerprint} {_identity(pipeline, last.done[0])}"}
         yield Stage("report", page, (page,), {}, reads, words, threaded=False)
 
 
