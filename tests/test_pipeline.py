@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from ramlet.cli import main
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.pipeline import run as spine
 from ramlet.pipeline import stages
+from ramlet.pipeline.advice import advice
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.run import run_pipeline
 
@@ -88,13 +90,20 @@ def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A folder in which the pipeline was run, and what became of it."""
     folder = tmp_path_factory.mktemp("pipeline")
     text_in(folder)
     command = [sys.executable, "-m", "ramlet", "run", str(write(folder)), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return folder, json.loads(done.stdout)
+
+
+@pytest.fixture
+def made(made_once: tuple[Path, Any]) -> tuple[Path, Any]:
+    """The same, with the file as it was then."""
+    write(made_once[0])
+    return made_once
 
 
 # -- what is made
@@ -171,7 +180,7 @@ def test_the_second_run_does_nothing(made: tuple[Path, Any], capsys: pytest.Capt
 )
 def test_what_a_change_leads_to(made: tuple[Path, Any], changes: dict[str, Any], stages_due: list[str]) -> None:
     folder, _ = made
-    assert due(write(folder, "changed.yaml", **changes)) == stages_due
+    assert due(write(folder, **changes)) == stages_due
 
 
 @pytest.mark.parametrize("change", ["touched", "longer", "another file", "renamed"])
@@ -201,7 +210,7 @@ def test_other_text_is_noticed(made: tuple[Path, Any], change: str) -> None:
 
 def test_why_is_said(made: tuple[Path, Any]) -> None:
     folder, _ = made
-    found = run_pipeline(write(folder, "changed.yaml", tokenizer__vocab_size=290), dry_run=True).stages
+    found = run_pipeline(write(folder, tokenizer__vocab_size=290), dry_run=True).stages
     assert [stage.why for stage in found] == [
         *("vocab_size 280 -> 290", "the tokenizer changed", "the data changed"),
     ]
@@ -212,16 +221,16 @@ def test_force_and_only(made: tuple[Path, Any]) -> None:
     path = folder / "pipeline.yaml"
     assert due(path, force="data") == ["data"]
     assert due(path, only="training") == []
-    other = write(folder, "changed.yaml", tokenizer__vocab_size=290)
-    assert due(other, only="tokenizer") == ["tokenizer"]
-    with pytest.raises(SettingsError, match=r"tokenizer comes before data and is due \(vocab_size 280 -> 290\)"):
-        due(other, only="data")
     with pytest.raises(SettingsError, match=r"there is no stage 'trainin': did you mean training\?"):
         due(path, only="trainin")
     with pytest.raises(SettingsError, match=r"asks for no text: its stages are tokenizer, data, training"):
         due(path, force=["text"])
     with pytest.raises(SettingsError, match=r"--only data leaves out training, which --force asks for"):
         due(path, only="data", force="training")
+    write(folder, tokenizer__vocab_size=290)
+    assert due(path, only="tokenizer") == ["tokenizer"]
+    with pytest.raises(SettingsError, match=r"tokenizer comes before data and is due \(vocab_size 280 -> 290\)"):
+        due(path, only="data")
 
 
 def test_a_missing_result_is_made_again(made: tuple[Path, Any]) -> None:
@@ -232,6 +241,71 @@ def test_a_missing_result_is_made_again(made: tuple[Path, Any]) -> None:
         assert due(folder / "pipeline.yaml") == ["training"]
     finally:
         aside.rename(model)
+
+
+# -- whose results they are
+
+
+def test_results_of_another_file_are_left_alone(made: tuple[Path, Any]) -> None:
+    """Or they would be moved aside by whoever copied a file and did not think of `work`."""
+    folder, _ = made
+    other = write(folder, "other.yaml", tokenizer__vocab_size=290)
+    for dry in (True, False):
+        with pytest.raises(SettingsError) as refused:
+            run_pipeline(other, dry_run=dry)
+        assert str(refused.value) == (
+            f"{folder}/model holds the results of {folder}/pipeline.yaml: give {other} a `work` of its own, "
+            f"or move {folder}/pipeline.yaml away to go on with them"
+        )
+    assert not list(folder.glob("model/*.old-*"))
+    other.unlink()
+
+
+def test_a_renamed_file_goes_on(made: tuple[Path, Any]) -> None:
+    folder, _ = made
+    path = folder / "pipeline.yaml"
+    renamed = path.rename(folder / "renamed.yaml")
+    try:
+        assert [stage.what for stage in run_pipeline(renamed).stages] == ["kept", "kept", "kept"]
+        # From now on they are its own.
+        with pytest.raises(SettingsError, match=r"holds the results of .*renamed.yaml"):
+            run_pipeline(write(folder))
+    finally:
+        renamed.replace(path)
+    assert [stage.what for stage in run_pipeline(path).stages] == ["kept", "kept", "kept"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"tokenizer": "mine", "data__dedup": "doc", "data__dedup_cache": "seen"}])
+def test_a_folder_that_was_moved_is_not_made_again(place: Path, changes: dict[str, Any]) -> None:
+    """Text, results and file together; also when it is run from elsewhere."""
+    made = {"model": None, "training": None, **changes}
+    assert main(["tokenizer", "train", "corpus", "--vocab-size", "270", "--out", "mine", "--quiet"]) == 0
+    run_pipeline(write(place, **made))
+    assert due(Path("pipeline.yaml")) == []
+    names = os.listdir(place)
+    (place / "sub").mkdir()
+    for name in names:
+        (place / name).rename(place / "sub" / name)
+    assert due(Path("sub/pipeline.yaml")) == []
+    assert due(place / "sub" / "pipeline.yaml") == []
+    # Text that stays where it is was not moved, and is other text now.
+    (place / "sub" / "corpus").rename(place / "corpus")
+    write(place / "sub", **{**made, "text": ["../corpus"]})
+    assert due(Path("sub/pipeline.yaml"))[-1] == "data"
+
+
+def test_datasets_and_columns_of_a_folder_that_was_moved(place: Path) -> None:
+    """What else has a path in the record: datasets that are there, and files that become text first."""
+    (place / "sub").mkdir()
+    (place / "a.jsonl").write_text(json.dumps({"body": "a b c"}) + "\n")
+    (place / "b.jsonl").write_text(json.dumps({"story": "d e f"}) + "\n")
+    package.prepare("corpus", "there", tokenizer="byte", memory="1GB")
+    (place / "sub" / "here").symlink_to(place)
+    texts = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "story"}]
+    for changes in ({"data": "there", "text": None, "tokenizer": None}, {"text": texts}):
+        write(place, **changes)
+        one, other = (list(stages.stages(spine.load(path))) for path in ("pipeline.yaml", "sub/here/pipeline.yaml"))
+        assert [stage.fingerprint for stage in one] == [stage.fingerprint for stage in other]
 
 
 # -- made again
@@ -269,6 +343,17 @@ def test_a_longer_run_goes_on_and_old_results_are_moved_aside(place: Path) -> No
     ]
     assert package.Dataset("model/dataset").tokenizer.vocab_size == 290
     assert package.Dataset("model/dataset.old-1").tokenizer.vocab_size == 280
+
+
+def test_a_report_is_of_what_is_there(place: Path) -> None:
+    """Also where that was made anew from the same."""
+    path = write(place, model=None, training=None, report=True)
+    run_pipeline(path)
+    assert due(path) == []
+    again = run_pipeline(path, force="data")
+    assert [(stage.name, stage.what) for stage in again.stages] == [
+        *(("tokenizer", "kept"), ("data", "made"), ("report", "made")),
+    ]
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(place: Path) -> None:
@@ -332,14 +417,30 @@ def test_interrupted_between_a_stage_and_its_record(place: Path, monkeypatch: py
 def test_changed_after_an_interruption(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun with other settings is moved aside too."""
     monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(1, "", "error: no\n", False))
-    (place / "model" / "tokenizer").mkdir(parents=True)
+    (place / "model" / "tokenizer" / ".work").mkdir(parents=True)
+    (place / "model" / "tokenizer" / ".work" / "counts").touch()
     with pytest.raises(PipelineError, match=r"^tokenizer: no$"):
         run_pipeline(write(place))
     found = run_pipeline(write(place, tokenizer__vocab_size=290), dry_run=True)
     assert found.stages[0].why == "vocab_size 280 -> 290"
     with pytest.raises(PipelineError):
         run_pipeline(write(place, tokenizer__vocab_size=290))
-    assert (place / "model" / "tokenizer.old-1").is_dir()
+    assert (place / "model" / "tokenizer.old-1" / ".work" / "counts").exists()
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "dataset"])
+def test_what_a_stage_that_failed_at_once_leaves_is_no_result(place: Path, name: str) -> None:
+    """Nothing but a lock: the command takes the folder as it is."""
+    shorter: dict[str, Any] = {"model": None, "training": None}
+    run_pipeline(write(place, **shorter))
+    shutil.rmtree(place / "model" / name)
+    (place / "model" / name / ".work").mkdir(parents=True)
+    (place / "model" / name / ".work" / "lock").touch()
+    key, value = ("tokenizer__vocab_size", 290) if name == "tokenizer" else ("data__dedup", "line")
+    result = run_pipeline(write(place, **shorter, **{key: value}))
+    made = {Path(stage.path).name: stage for stage in result.stages}
+    assert (made[name].what, made[name].moved) == ("made", None)
+    assert not (place / "model" / f"{name}.old-1").exists()
 
 
 @pytest.fixture
@@ -507,12 +608,47 @@ def test_a_stage_that_fails_is_told_once(place: Path) -> None:
 def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Or a budget that a stage asks for would be too small again."""
     path = write(place, memory="120MB")
-    with pytest.raises(PipelineError, match=r"^training: needs at least .*; and 32.0 MB for the process that waits$"):
+    with pytest.raises(PipelineError, match=r"^training: needs at least (\d+)MB: .*; give `memory") as refused:
         run_pipeline(path)
+    least = int(str(refused.value).split("needs at least ")[1].split("MB")[0])
+    given = f"give `memory: {least + 32}MB` in {path}, 32.0 MB of it for the process that waits; options are keys there"
+    assert f"; {given}: seq_len (under model)" in str(refused.value)
+    # On a terminal the stage tells its sentence itself, and this is the last line.
+    said = subprocess.run([sys.executable, "-m", "ramlet", "run", "pipeline.yaml"], capture_output=True, text=True)
+    *_, sentence, last = said.stderr.splitlines()
+    assert said.returncode == 1
+    assert sentence.startswith("error: needs at least ")
+    enough = int(last.split("`memory: ")[1].split("MB`")[0])
+    assert last.startswith(f"training: give `memory: {enough}MB` in pipeline.yaml, 32.0 MB of it")
+    assert enough == 32 + int(sentence.split("needs at least ")[1].split("MB")[0])
     run_pipeline(
         write(place, memory="120MB", model=None, training=None), listener=(heard := Heard()), force="tokenizer"
     )
     assert heard.notes[1] == "memory: 32.0 MB of 120 MB for the process that waits, 88.0 MB for a stage"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "advised"),
+    [
+        ("data", "line 3 is broken: pass --on-error skip", "options are keys in p.yaml: on_error (under data)"),
+        (
+            "training",
+            "choose a smaller --seq-len or --lr",
+            "options are keys in p.yaml: {seq_len}, lr (under training)",
+        ),
+        ("training", "needs at least 406MB: much", "give {memory} in p.yaml, 32.0 MB of it for the process that waits"),
+        ("tokenizer", "model/tokenizer is not empty: choose another --out, or --force", ""),
+        ("tokenizer", "a--seq-len b", ""),
+        ("report", "no space left", ""),
+    ],
+)
+def test_a_stage_speaks_of_flags_and_a_file_has_keys(name: str, sentence: str, advised: str) -> None:
+    stage = stages.Stage(name, "out", (), {}, {})
+    said = advised.format(seq_len="seq_len (under model)", memory="`memory: 438MB`")
+    assert advice(stage, sentence, "p.yaml", own=32_000_000) == said
+    if "memory" in advised:
+        flagged = advice(stage, sentence, "p.yaml", own=32_000_000, flag=True)
+        assert flagged == "give --memory 438MB, 32.0 MB of it for the process that waits"
 
 
 class Heard(spine.PipelineListener):
@@ -551,7 +687,7 @@ def test_memory_on_a_gpu_is_left_to_the_stage(made: tuple[Path, Any], monkeypatc
 
 def test_the_report_is_the_last_stage(made: tuple[Path, Any]) -> None:
     folder, _ = made
-    pipeline = spine.load(write(folder, "reported.yaml", report=True))
+    pipeline = spine.load(write(folder, report=True))
     *_, training, report = stages.stages(pipeline)
     assert report.words == ("report", training.out, "--out", str(folder / "model" / "report.html"))
     assert report.command("1GB", 2)[-2:] == ["--memory", "1GB"]

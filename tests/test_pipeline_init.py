@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,26 @@ def test_a_file_elsewhere_names_text_from_there(place: Path) -> None:
     proposed("b k.txt", out="sub/p.yaml")
     assert [each.path for each in load("sub/p.yaml").text] == ["b k.txt"]
     assert '"../b k.txt"' in Path("sub/p.yaml").read_text()
+
+
+def test_every_file_has_results_of_its_own(place: Path) -> None:
+    """Two files that were written into one folder would move each other's results aside."""
+    (place / "tales").mkdir()
+    (place / "tales" / "a.txt").write_text(sentences(50))
+    for out, work in (("pipeline.yaml", "my-model"), ("tales.yaml", "tales-model"), ("0.5.yaml", "0.5-model")):
+        proposed("tales", out=out)
+        assert load(out).work == work
+        assert f"to look at: {work}/report.html" in Path(out).read_text()
+        # Also where the text has the file's name.
+        assert run_pipeline(out, dry_run=True).stages[0].what == "due"
+
+
+def test_results_of_another_file_are_no_text(place: Path) -> None:
+    (place / "book.txt").write_text(sentences(50))
+    (place / "my-model").mkdir()
+    for name in ("pipeline.json", "notes.txt"):
+        (place / "my-model" / name).write_text("{}")
+    assert proposed(out="other.yaml").text.inputs == ("book.txt",)
 
 
 def test_text_that_is_elsewhere(place: Path) -> None:
@@ -259,5 +280,13 @@ def test_init_and_run(tmp_path: Path, ramlet: Any) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "my-model" / "run" / "model.safetensors").is_file()
     assert "val: loss" in done.stdout
+    # The last line is the next command, as it is typed.
+    last = done.stdout.splitlines()[-1]
+    assert last == 'now  ramlet generate my-model/run --prompt "Once upon a time"'
+    told = ramlet(*shlex.split(last)[2:], "--max-tokens", "3")
+    assert told.returncode == 0, told.stderr
     again = ramlet("run", "pipeline.yaml")
     assert again.stdout.count("nothing changed") == len(again.stdout.splitlines())
+    quiet = ramlet("run", "pipeline.yaml", "--force", "training", "--quiet")
+    assert quiet.returncode == 0, quiet.stderr
+    assert "ramlet generate" not in quiet.stdout

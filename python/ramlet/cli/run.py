@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +65,7 @@ def run(
         except PipelineError as error:
             if not error.told:
                 raise
-            # The stage has said what was wrong, in one sentence.
+            # The stage has said what was wrong, in one sentence, and `advised` what to do about it.
             raise typer.Exit(error.code) from None
     if json:
         print_json(
@@ -77,6 +78,9 @@ def run(
         return
     if not dry_run and any(stage.what == "made" for stage in result.stages):
         print(f"peak {format_bytes(result.peak)} of {format_bytes(result.budget)}, over all stages")
+    for stage in result.stages:
+        if (stage.name, stage.what) == ("training", "made") and not quiet:
+            print(f'now  ramlet generate {shlex.quote(stage.path)} --prompt "Once upon a time"')
 
 
 class _Shown(PipelineListener):
@@ -106,6 +110,9 @@ class _Shown(PipelineListener):
                 print(f"  {stage.command}")
         elif not stage.command:
             print(f"{stage.name:<10} fetched: {stage.path}")
+
+    def advised(self, line: str) -> None:
+        note(line)  # as an error is told, also when it is to be quiet
 
     def staged(self, done: int, total: int) -> None:
         self._bar.update("fetching", done, total or None)

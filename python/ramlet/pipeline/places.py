@@ -4,6 +4,9 @@
 ('models/run', 'run', '/data')
 
 Names on the hub and addresses stay as they are, where nothing beside the file is called so.
+
+>>> place_of("models/p.yaml", "models/corpus/a.txt"), place_of("models/p.yaml", "/data/a.txt")
+('corpus/a.txt', '/data/a.txt')
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import replace
 from ramlet.formats.hub import looks_like_a_name
 from ramlet.staging import Input, looks_remote
 
-__all__ = ["input_at", "path_at", "tokenizer_at"]
+__all__ = ["input_at", "path_at", "place_of", "tokenizer_at"]
 
 TOKENIZERS = ("gpt2", "byte", "char")
 
@@ -25,6 +28,13 @@ def path_at(file: str, path: str) -> str:
     if not folder or os.path.isabs(path):
         return path
     return os.path.normpath(os.path.join(folder, path))
+
+
+def place_of(file: str, path: str) -> str:
+    """A path as the record has it: what lies below the file's folder, from there, so that all can be moved together."""
+    whole = os.path.abspath(path)
+    below = os.path.relpath(whole, os.path.dirname(os.path.abspath(file)))
+    return whole if below.split(os.sep)[0] == ".." else below
 
 
 def input_at(file: str, given: Input) -> Input:

@@ -3,6 +3,8 @@
     ended = run_stage(["prepare", "corpus/", "--out", "data"], captured=True)
     ended.code, ended.output, ended.errors, ended.asked_to_stop
 
+What it prints is shown, or captured. Also when it is shown, on a terminal, its `error: ` lines are heard here.
+
 In a process of its own each stage begins with nothing but its own base: torch, the tables of the tokenizer and what
 allocators keep are gone when it ends, and its budget is the whole less some 25 MB of the process that waits. In one
 process the base of training would be that of all stages together. What is printed as the command is what runs.
@@ -14,21 +16,24 @@ ends when this process does, also by kill -9: then the stage ends too, or the ne
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO, cast
 
 import ramlet
 
 __all__ = ["Ended", "run_stage"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+MOST_HEARD = 4096
+"""Bytes of an error: what a pipe takes at once, also when no one reads yet."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Ended:
     """Negative for a signal."""
     output: str
     errors: str
+    """What it wrote to standard error; where that is shown, only the lines that tell an error."""
     asked_to_stop: bool
     """By Ctrl-C or SIGTERM, sent to this process."""
 
@@ -50,23 +56,37 @@ def run_stage(words: list[str], *, captured: bool) -> Ended:
     with _stops() as stops:
         # Until the stage can answer them; it would end with a traceback while it is being imported.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        hearing, telling = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-m", "ramlet.pipeline.process", *words],
+            [sys.executable, "-m", "ramlet.pipeline.process", str(telling), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if captured else None,
             stderr=subprocess.PIPE if captured else None,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
+            pass_fds=[telling],
         )
+        os.close(telling)
         stops.sent_to(process)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             output, errors = _waited_for(process)
+            errors = errors if captured else _heard(hearing)
         except BaseException:
             process.kill()
             process.wait()
             raise
+        finally:
+            os.close(hearing)
     return Ended(process.returncode, output, errors, stops.asked)
+
+
+def _heard(hearing: int) -> str:
+    """Not read to the end, which a process that the stage has left behind may keep open."""
+    os.set_blocking(hearing, False)
+    with suppress(BlockingIOError):
+        return os.read(hearing, MOST_HEARD).decode("utf-8", "replace")
+    return ""
 
 
 def _waited_for(process: subprocess.Popen[bytes]) -> tuple[str, str]:
@@ -138,10 +158,31 @@ def _end_with_the_other() -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # what is on disk is whole at any moment
 
 
+class _Overheard:
+    """Standard error, of which the process that waits hears what tells an error."""
+
+    def __init__(self, shown: TextIO, telling: int) -> None:
+        self._shown = shown
+        self._telling = telling
+
+    def write(self, text: str) -> int:
+        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+        if plain.startswith("error: "):
+            with suppress(OSError):
+                os.write(self._telling, plain.encode("utf-8", "replace")[: MOST_HEARD - 1] + b"\n")
+        return self._shown.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shown, name)
+
+
 def _main() -> None:
     threading.Thread(target=_end_with_the_other, daemon=True).start()
     from ramlet.cli import run
 
+    telling = int(sys.argv.pop(1))
+    os.set_inheritable(telling, False)
+    sys.stderr = cast(TextIO, _Overheard(sys.stderr, telling))
     sys.argv[0] = "ramlet"
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

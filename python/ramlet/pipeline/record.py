@@ -1,13 +1,14 @@
 """WORK/pipeline.json: which stages are made, and from what.
 
-    {"format": "ramlet pipeline", "version": 1, "stages": {"tokenizer": {
+    {"format": "ramlet pipeline", "version": 1, "file": "../pipeline.yaml", "stages": {"tokenizer": {
         "state": "done", "fingerprint": "...", "settings": {...}, "reads": {...}, "resumes": false}}}
 
 A stage is noted as `begun` before its command runs and as `done` after: so a folder that is there is known for what it
 was made from, also when it was killed half-way. The file is replaced whole. Folders of stages that are to be made anew
-are moved aside, never removed:
+are moved aside, never removed. `file` is whose results these are, from here, so that both can be moved together:
 
     with Record("my-model") as record:              # held against another `ramlet run`
+        record.claim("pipeline.yaml")               # SettingsError where they are another file's
         record.set_aside("my-model/run")            # -> my-model/run.old-1
 """
 
@@ -30,6 +31,7 @@ NAME = "pipeline.json"
 FORMAT = "ramlet pipeline"
 VERSION = 1
 LARGEST = 16 << 20
+LOCKS = ("lock", ".lock")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Record:
         self._writes = writes
         self._path = os.path.join(work, NAME)
         self._lock: IO[bytes] | None = None
+        self._file: str | None = None
         self._stages: dict[str, Noted] = {}
 
     def __enter__(self) -> Record:
@@ -75,6 +78,7 @@ class Record:
                 found = json.loads(file.read(LARGEST))
             if found["format"] != FORMAT or found["version"] != VERSION:
                 raise ValueError(f"version {found['version']}")
+            self._file = found.get("file")
             return {
                 name: Noted(
                     each["state"] == "done",
@@ -92,12 +96,31 @@ class Record:
                 f"{self._path} cannot be read ({type(error).__name__}): remove it, and what is there is compared again"
             ) from None
 
+    def claim(self, file: str) -> None:
+        """Refuses results of another file; one that is gone was renamed, and is this one."""
+        name = os.path.relpath(file, self._work)
+        if self._file in (None, name):
+            self._file = name
+            return
+        other = os.path.normpath(os.path.join(self._work, str(self._file)))
+        if os.path.exists(other) and not os.path.samefile(other, file):
+            raise SettingsError(
+                f"{self._work} holds the results of {other}: give {file} a `work` of its own, "
+                f"or move {other} away to go on with them"
+            )
+        self._file = name
+        if self._writes:
+            self._write()
+
     def of(self, name: str) -> Noted | None:
         return self._stages.get(name)
 
     def note(self, stage: Stage, *, done: bool, resumes: bool = False) -> None:
         """Writes down that the stage is begun, or done."""
         self._stages[stage.name] = Noted(done, stage.fingerprint, stage.settings, stage.reads, resumes)
+        self._write()
+
+    def _write(self) -> None:
         noted = {
             name: {
                 "state": "done" if each.done else "begun",
@@ -109,8 +132,16 @@ class Record:
             for name, each in self._stages.items()
         }
         with replacing(self._path) as file:
-            json.dump({"format": FORMAT, "version": VERSION, "stages": noted}, file, ensure_ascii=False, indent=1)
+            whole = {"format": FORMAT, "version": VERSION, "file": self._file, "stages": noted}
+            json.dump(whole, file, ensure_ascii=False, indent=1)
             file.write("\n")
+
+    @staticmethod
+    def holds_work(path: str) -> bool:
+        """Whether there is anything to keep: a stage that failed at once may leave a folder with its lock."""
+        if not os.path.isdir(path):
+            return os.path.lexists(path)
+        return any(name not in LOCKS for _, _, names in os.walk(path) for name in names)
 
     @staticmethod
     def set_aside(path: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.memory import resident_memory
+from ramlet.pipeline.advice import advice
 from ramlet.pipeline.file import Pipeline, load
 from ramlet.pipeline.judging import Verdict, judge
 from ramlet.pipeline.process import Ended, run_stage
@@ -75,6 +76,9 @@ class PipelineListener:
 
     def staged(self, done: int, total: int) -> None: ...
 
+    def advised(self, line: str) -> None:
+        """What to do in the file about a stage that failed, which has told its own sentence."""
+
 
 def run_pipeline(
     path: str | os.PathLike[str],
@@ -106,6 +110,7 @@ def run_pipeline(
     budget = Budget.parse(given)
     refuse_early(pipeline)
     with Record(pipeline.work, writes=not dry_run) as record, Meter(budget) as meter:
+        record.claim(pipeline.path)
         written = str(budget.total) if isinstance(given, Budget) else given
         run = _Run(pipeline, record, budget, written, threads or pipeline.threads, listener or PipelineListener())
         made = tuple(run.all(only, forced, dry_run))
@@ -167,7 +172,7 @@ class _Run:
             self.listener.ended(due)
             return due
         moved = None
-        if verdict.what == "anew" and stage.name != "report" and os.path.lexists(stage.out):
+        if verdict.what == "anew" and stage.name != "report" and self.record.holds_work(stage.out):
             moved = self.record.set_aside(stage.out)
             self.listener.noted(f"{stage.out} is now {moved}: remove it when you do not need it")
         self.record.note(stage, done=False, resumes=verdict.resumes)
@@ -187,7 +192,7 @@ class _Run:
         words += ["--json", "--quiet"] if captured else ["--quiet"] if self.listener.quiet else []
         ended = run_stage(words, captured=captured)
         if ended.code != 0:
-            raise _failure(stage, ended, self._own(), told=not captured)
+            raise self._failure(stage, ended, told=not captured)
         if not stage.finished:
             raise PipelineError(f"{stage.name} ended without {stage.done[0]}: run the same command again")
         figures = _figures(ended.output)
@@ -196,6 +201,26 @@ class _Run:
             self.record.note(stage, done=True)
             raise Interrupted
         return figures
+
+    def _failure(self, stage: Stage, ended: Ended, *, told: bool) -> Exception:
+        lines = [line for line in ended.errors.splitlines() if line.strip()]
+        if ended.asked_to_stop and not told:
+            return Interrupted(lines[-1] if lines and "interrupted" in lines[-1] else "")
+        sentence = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+        flag = self.written != self.pipeline.memory
+        advised = advice(stage, sentence, self.pipeline.path, own=self._own(), flag=flag)
+        if ended.code < 0 and not ended.asked_to_stop:
+            sentence = (
+                f"it was ended from outside (signal {-ended.code}; 9 is often the system that is out of memory): "
+                "give less memory, and run the same command to go on"
+            )
+            told = False
+        if told and advised:
+            self.listener.advised(f"{stage.name}: {advised}")
+        error = PipelineError(f"{stage.name}: {'; '.join(filter(None, [sentence, advised])) or 'it failed, see above'}")
+        error.code = 130 if ended.asked_to_stop else max(1, ended.code)
+        error.told = told
+        return error
 
     def _memory(self, stage: Stage) -> str | int:
         # Of a GPU: a part of what is free is one of the device's memory, which only the stage knows.
@@ -233,30 +258,11 @@ class _Run:
             if fetched(given, pipeline.reading.text_field):
                 stage_apart(
                     [given],
-                    fetched_to(pipeline.work, given),
+                    fetched_to(pipeline, given),
                     reading=pipeline.reading,
                     progress=lambda _, done, total: self.listener.staged(done, total),
                 )
         return {}
-
-
-def _failure(stage: Stage, ended: Ended, own: int, *, told: bool) -> Exception:
-    lines = [line for line in ended.errors.splitlines() if line.strip()]
-    if ended.asked_to_stop and not told:
-        return Interrupted(lines[-1] if lines and "interrupted" in lines[-1] else "")
-    sentence = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-    if sentence.startswith("needs at least"):
-        sentence += f"; and {format_bytes(own)} for the process that waits"
-    if ended.code < 0 and not ended.asked_to_stop:
-        sentence = (
-            f"it was ended from outside (signal {-ended.code}; 9 is often the system that is out of memory): "
-            "give less memory, and run the same command to go on"
-        )
-        told = False
-    error = PipelineError(f"{stage.name}: {sentence or 'it failed, see above'}")
-    error.code = 130 if ended.asked_to_stop else max(1, ended.code)
-    error.told = told
-    return error
 
 
 def _figures(output: str) -> dict[str, Any]:

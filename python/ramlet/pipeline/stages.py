@@ -9,9 +9,10 @@
     training    WORK/run          where there is a model
     report      WORK/report.html
 
-A stage's fingerprint is over its settings, defaults included, and over what it reads: files by path, size and time of
-change, and the stages before by their fingerprints. Memory and threads are not in it. Stages are made one by one, for
-the text that one reads may be what the one before has fetched.
+A stage's fingerprint is over its settings, defaults included, and over what it reads: files by path (from the
+pipeline's file on, so that all can be moved together), size and time of change, and the stages before by their
+fingerprints. Memory and threads are not in it. Stages are made one by one, for the text that one reads may be what the
+one before has fetched.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from ramlet import sources
 from ramlet.errors import SettingsError
 from ramlet.pipeline.file import Pipeline, Section
+from ramlet.pipeline.places import place_of
 from ramlet.staging import Input, needs_staging
 from ramlet.staging.shelf import key_of
 from ramlet.tokenizer_model import digest
@@ -108,7 +110,8 @@ def stages(pipeline: Pipeline) -> Iterator[Stage]:
     if "report" in names_of(pipeline) and last is not None:
         page = os.path.join(work, "report.html")
         words = ("report", last.out, "--out", page)
-        reads = {last.name: last.fingerprint}
+        # And by when it was made: anew from the same, with --force, it has other figures.
+        reads = {last.name: f"{last.fingerprint} {_identity(pipeline, last.done[0])}"}
         yield Stage("report", page, (page,), {}, reads, words, threaded=False)
 
 
@@ -181,9 +184,14 @@ def fetched(given: Input, column: str) -> bool:
     return needs_staging(given) or given.text_field not in (None, column)
 
 
-def fetched_to(work: str, given: Input) -> str:
+def fetched_to(pipeline: Pipeline, given: Input) -> str:
     """The folder of what was fetched of one input."""
-    return os.path.join(work, "text", key_of(given.path, given.split, given.subset, given.text_field))
+    key = key_of(_noted(pipeline, given).path, given.split, given.subset, given.text_field)
+    return os.path.join(pipeline.work, "text", key)
+
+
+def _noted(pipeline: Pipeline, given: Input) -> Input:
+    return given if needs_staging(given) else replace(given, path=place_of(pipeline.path, given.path))
 
 
 class _Text:
@@ -196,13 +204,14 @@ class _Text:
         self.remote = [each for each in dict.fromkeys(_all_text(pipeline)) if fetched(each, self.column)]
 
     def stage(self) -> Stage:
-        folders = tuple(fetched_to(self._pipeline.work, each) for each in self.remote)
-        settings = {"inputs": [asdict(each) for each in self.remote], "reading": asdict(self._pipeline.reading)}
+        folders = tuple(fetched_to(self._pipeline, each) for each in self.remote)
+        inputs = [asdict(_noted(self._pipeline, each)) for each in self.remote]
+        settings = {"inputs": inputs, "reading": asdict(self._pipeline.reading)}
         return Stage("text", os.path.join(self._pipeline.work, "text"), folders, settings, {})
 
     def paths(self, section: Section) -> list[str]:
         return [
-            fetched_to(self._pipeline.work, each) if fetched(each, self.column) else each.path
+            fetched_to(self._pipeline, each) if fetched(each, self.column) else each.path
             for each in section.text or self._pipeline.text
         ]
 
@@ -212,11 +221,16 @@ class _Text:
             return self.stage().fingerprint
         known = (*paths, form)
         if known not in self._surveys:
-            found = sources.survey(paths, format=form)
-            if not found.lasting:
-                raise SettingsError("a pipe can be read once only, and a pipeline reads its text twice: give a file")
-            self._surveys[known] = found.fingerprint
+            self._surveys[known] = digest(self._marks(paths, form))
         return self._surveys[known]
+
+    def _marks(self, paths: list[str], form: str | None) -> Iterator[bytes]:
+        """What moves when one of the files does."""
+        for each in sources.expand(paths, format=form):
+            if each.size is None:
+                raise SettingsError("a pipe can be read once only, and a pipeline reads its text twice: give a file")
+            place = place_of(self._pipeline.path, each.path)
+            yield json.dumps([place, each.format, each.compression, each.size, each.modified]).encode()
 
 
 # -- commands
@@ -241,8 +255,10 @@ def _data(pipeline: Pipeline, section: Section, tokenizer: Stage | None, text: _
     named = pipeline.tokenizer if tokenizer is None else tokenizer.out
     words = ["prepare", *map(_plainly, text.paths(section)), "--tokenizer", named, "--out", out]
     words += _options(given, _DATA_FLAGS)
-    known = _identity(named) if tokenizer is None else tokenizer.fingerprint
+    known = _identity(pipeline, named) if tokenizer is None else tokenizer.fingerprint
     decisive = {name: value for name, value in _plain(settings).items() if name != "tokenizer"}
+    if settings.dedup_cache is not None:
+        decisive["dedup_cache"] = place_of(pipeline.path, settings.dedup_cache)
     reads = {"text": text.identity(section), "tokenizer": known}
     done = (os.path.join(out, "dataset_metadata.json"),)
     return Stage("data", out, done, decisive, reads, tuple(words))
@@ -264,11 +280,14 @@ def _training(pipeline: Pipeline, section: Section, data: Stage | None) -> Stage
     decisive = section.settings.decisive()
     for key in ("config", "init_from"):
         if decisive[key] is not None:
-            decisive[key] = _identity(decisive[key])
+            decisive[key] = _identity(pipeline, decisive[key])
     if data is not None:
         reads = {"data": data.fingerprint}
     else:
-        reads = {f"dataset {path}": f"{weight:g} {_identity(path)}" for path, weight in parse_data(names)}
+        reads = {
+            f"dataset {place_of(pipeline.path, path)}": f"{weight:g} {_identity(pipeline, path)}"
+            for path, weight in parse_data(names)
+        }
     return Stage(
         "training",
         out,
@@ -306,8 +325,8 @@ def _plain(settings: Any) -> dict[str, Any]:
     return found
 
 
-def _identity(name: str) -> str:
+def _identity(pipeline: Pipeline, name: str) -> str:
     """Of a file or folder: what changes with its content; of anything else its name."""
     files = [name] if os.path.isfile(name) else [os.path.join(name, each) for each in _MARKS]
-    found = [(os.path.abspath(each), os.stat(each)) for each in files if os.path.isfile(each)]
+    found = [(place_of(pipeline.path, each), os.stat(each)) for each in files if os.path.isfile(each)]
     return json.dumps([[path, status.st_size, status.st_mtime_ns] for path, status in found]) if found else name

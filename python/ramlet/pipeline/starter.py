@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ramlet.atomic_files import replacing
@@ -26,6 +27,7 @@ from ramlet.errors import BudgetError, DiskFull, SettingsError
 from ramlet.memory import free_memory
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
+from ramlet.pipeline.record import NAME as RECORD
 from ramlet.staging import Input, needs_staging
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Machine, look
@@ -76,7 +78,7 @@ class Proposal:
 
     def yaml(self) -> str:
         """The file."""
-        text = self.text
+        text, work = self.text, _work_for(self.out)
         inputs = [_beside(self.out, each) for each in text.inputs]
         known = f"about {format_bytes(text.text_bytes)} of text in {text.files:,} file{'s' * (text.files != 1)}"
         where = self.machine.gpu or f"{self.machine.threads} core{'s' * (self.machine.threads != 1)}"
@@ -91,7 +93,7 @@ class Proposal:
             "",
             f"memory: {_size(self.memory)}  # {why}; changes how long it takes, never the result",
             f"threads: {self.threads}  # one a core",
-            f"work: {WORK}  # everything goes here: tokenizer/, dataset/, run/, report.html",
+            f"work: {_quoted(work)}  # everything goes here: tokenizer/, dataset/, run/, report.html",
             "",
             f"# {known if text.text_bytes else 'its size is not known before it is fetched'}",
             "text:",
@@ -126,7 +128,7 @@ class Proposal:
             "  # eval: {general: other-dataset/}   a further dataset to measure on",
             '  # sample_prompt: "Once upon a time"',
             "",
-            "report: true  # one page to look at: my-model/report.html",
+            f"report: true  # one page to look at: {work}/report.html",
             "",
         ]
         return "\n".join(lines)
@@ -215,10 +217,21 @@ def read_duration(text: str) -> float:
     return float(match[1]) * units[match[2]]
 
 
+def _work_for(out: str) -> str:
+    """The folder of the results: one a file, or two files would move each other's results aside.
+
+    >>> _work_for("pipeline.yaml"), _work_for("models/tales.yaml")
+    ('my-model', 'tales-model')
+    """
+    name = os.path.splitext(os.path.basename(out))[0]
+    # Not the name alone: tales.yaml is often made for text that is called tales.
+    return WORK if name == "pipeline" else f"{name}-model"
+
+
 def _closely(inputs: Sequence[str], out: str) -> list[str]:
     """The inputs; a folder that the results will lie in becomes what is in it now."""
     folder = os.path.dirname(out) or "."
-    work = os.path.join(folder, WORK)
+    results = [str(each.parent) for each in Path(folder).glob(f"*/{RECORD}")]
     found: list[str] = []
     for each in inputs or [folder]:
         if each == "-":
@@ -226,7 +239,7 @@ def _closely(inputs: Sequence[str], out: str) -> list[str]:
         if not os.path.isdir(each) or needs_staging(Input(each)):
             found.append(each)
         elif os.path.realpath(each) == os.path.realpath(folder):
-            found += text_in(each, without=[out, work])
+            found += text_in(each, without=[out, os.path.join(folder, _work_for(out)), *results])
         elif not os.path.relpath(os.path.realpath(folder), os.path.realpath(each)).startswith(".."):
             raise SettingsError(f"the results would lie in {each}, among the text: give --out a place outside of it")
         else:
