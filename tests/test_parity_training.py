@@ -284,9 +284,9 @@ def test_shards_none_found(command: Command, folder: Path) -> None:
         "line",
         *ONE,
         "--out",
-        "all-val",
-        "--val-fraction",
-        "0.999",
+        "all-dropped",
+        "--min-tokens",
+        "100000",
     )
-    told = command.refused("train", "--dataset_dir", "all-val", "--model_name", "run", *FEW)
-    assert "holds nothing in train: `ramlet data inspect all-val` shows what it has" in told
+    told = command.refused("train", "--dataset_dir", "all-dropped", "--model_name", "run", *FEW)
+    assert "holds nothing in train: `ramlet data inspect all-dropped` shows what it has" in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any, cast
@@ -156,3 +157,12 @@ def test_times_are_said_as_people_say_them() -> None:
     assert [duration_words(seconds) for seconds in (40, 600, 9000, 400_000, 1e9)] == [
         *("40 s", "10 min", "2.5 h", "4.6 days", "32 years")
     ]
+
+
+def test_where_nothing_fits_the_least_is_named(ramlet: RunRamlet, tmp_path: Path) -> None:
+    done = ramlet("plan", "--memory", "200MB", "--device", "cpu")
+    assert done.returncode == 1
+    assert "too large" in done.stdout
+    assert re.search(r"error: needs at least \d+MB", done.stderr)
+    with pytest.raises(BudgetError, match="needs at least"):
+        plan(memory="200MB", device="cpu")

@@ -11,6 +11,7 @@ import typer
 from ramlet.budget import format_bytes
 from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
+from ramlet.errors import BudgetError
 
 MODEL, DATA = "Model", "Data"
 
@@ -227,8 +228,9 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
         mark = "  <" if told.best is not None and row is told.best else ""
         print(f"{row.params:>12,} {peak:>9}  {row.course.tokens:>15,}  {duration_words(row.seconds)}{mark}")
     print("\ntimes are estimates, from the speed of matrix products here")
-    if told.best is not None:
-        print(f"\n  {told.command}")
+    if told.best is None:
+        raise BudgetError(told.refusal)
+    print(f"\n  {told.command}")
 
 
 def duration_words(seconds: float | None) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 
 from ramlet.budget import Budget
 from ramlet.config_values import count
-from ramlet.errors import BudgetError, SettingsError
+from ramlet.errors import BudgetError, RamletError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import parse_count, shape_for
-from ramlet.training.course import Course, course_for, largest_for
+from ramlet.training.course import BATCHES, Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
 from ramlet.training.probe import allowance
@@ -62,6 +62,8 @@ class Proposal:
     rows: tuple[Row, ...]
     best: Row | None
     command: str
+    refusal: str = ""
+    """Why there is no best."""
 
 
 def plan(
@@ -110,11 +112,8 @@ def plan(
         sizes = [size for size in ALL_SIZES if size <= _largest(found)]
         rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
         best = _best(rows, found)
-        if best is None:
-            smallest = rows[0].params if rows else SIZES[0]
-            site.plan(smallest, length, batch, vocab_size, forced, document_mask)  # raises, and says why
-            raise AssertionError("a plan that did not fit has been made")
-        assert best.plan is not None
+        if best is None or best.plan is None:
+            raise BudgetError(site.refusal(rows, vocab_size, length, batch, forced, document_mask))
         chosen = best.plan
     elif config is not None:
         from ramlet.training.job import read_model_config
@@ -146,7 +145,9 @@ def propose(
     vocab_size = dataset.vocab_size if dataset else VOCABULARY
     rows = site.rows(ALL_SIZES if site.device == "cuda" else SIZES, dataset, machine, vocab_size)
     best = _best(rows, dataset)
-    return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
+    command = _command(best, dataset, memory, device)
+    refusal = site.refusal(rows, vocab_size) if best is None else ""
+    return Proposal(machine, site.budget.total, found, tuple(rows), best, command, refusal)
 
 
 def _largest(dataset: Found | None) -> int:
@@ -268,6 +269,23 @@ class _Site:
                 plan = None
             rows.append(Row(params, plan, course, machine.seconds(shape.step_flops(course.tokens, length))))
         return rows
+
+    def refusal(
+        self,
+        rows: list[Row],
+        vocab: int,
+        seq_len: int | None = None,
+        batch: int | None = None,
+        forced: dict[str, Any] | None = None,
+        document_mask: bool = False,
+    ) -> str:
+        """What the smallest of the sizes, none of which fits, would need."""
+        smallest = rows[0].params if rows else SIZES[0]
+        try:
+            self.plan(smallest, seq_len, batch or BATCHES[-1], vocab, forced or {}, document_mask)
+        except RamletError as error:
+            return str(error)
+        return "nothing fits"
 
 
 def _loader_bytes(rows: int, seq_len: int, document_mask: bool) -> int:
