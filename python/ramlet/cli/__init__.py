@@ -54,7 +54,7 @@ COMMANDS = {
 ABOUT = """Train a language model from raw text, in the RAM you have.
 
       ramlet demo
-      ramlet tokenizer train corpus/ --vocab-size 8k --out my-tokenizer
+      ramlet tokenizer train corpus/ --vocab-size 8k --special-token "<|endoftext|>" --out my-tokenizer
       ramlet prepare corpus/ --tokenizer my-tokenizer --memory 2GB --out my-dataset
       ramlet train --data my-dataset --params 10M --memory 2GB --out my-run
       ramlet generate my-run --prompt "Once upon a time"
