@@ -32,7 +32,7 @@ from ramlet.encode_files import TOKEN_BYTES
 from ramlet.engines import Engine, NativeEngine
 from ramlet.errors import SettingsError, SourceError
 from ramlet.prepare_folder import OutFolder
-from ramlet.prepare_manifest import build_manifest, check_same, run_ledger
+from ramlet.prepare_manifest import build_manifest, check_same, run_ledger, skipped_records
 from ramlet.prepare_plan import make_plan
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.setting_names import check_names
@@ -363,6 +363,7 @@ class _Run:
             "settings": asdict(settings),
             "threads": self.threads,
             "ledger": ledger,
+            "skipped": skipped_records(notes),
             "memory": self.meter.summary(),
         }
         if before is None:
