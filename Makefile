@@ -50,6 +50,7 @@ $(VENV)/.installed: requirements/dev.txt
 
 # The editable install makes the `ramlet` script; it is needed again only when the metadata changes.
 $(VENV)/.editable: $(VENV)/.installed pyproject.toml
+	@echo "compiling the native module: some minutes the first time"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -7,6 +7,8 @@ comes at a known place in the middle of the work: the first, or a later, sign of
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,55 @@ def test_looking_at_the_machine(
     assert cli.main(["doctor"]) == 130
     assert capsys.readouterr() == ("", GO_ON)
     assert sorted(bench.rglob("*")) == before
+
+
+class PanicException(BaseException):
+    """As the native core raises it."""
+
+
+def test_inside_an_import_of_the_core(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def panic(*_: Any) -> None:
+        raise PanicException("Failed to access NumPy array API capsule: PyErr { type: <class 'KeyboardInterrupt'> }")
+
+    monkeypatch.setattr(doctor.os, "fsync", panic)
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr() == ("", GO_ON)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["runpy.run_module('ramlet', run_name='__main__')", "importlib.import_module('ramlet.__main__').run()"],
+)
+def test_while_the_command_is_being_loaded(how: str) -> None:
+    """`python -m ramlet`, and the script."""
+    # The first import of the command that is no part of the interpreter.
+    pressed = (
+        "import importlib, runpy, signal, sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", pressed + how], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", GO_ON)
+
+
+def test_the_script_is_what_hears_it() -> None:
+    """The script that is installed loads nothing of the command by itself."""
+    described = (Path(__file__).parent.parent / "pyproject.toml").read_text()
+    assert '\nramlet = "ramlet.__main__:run"\n' in described
+
+
+def test_encoding_loads_numpy_before_the_core_does() -> None:
+    pressed = (
+        "import sys, traceback, ramlet\n"
+        "class Asked:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'numpy': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Asked())\n"
+        "try: ramlet.Tokenizer.load('byte').encode_batch(['a'])\n"
+        "except BaseException as error: print(type(error).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", pressed], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("KeyboardInterrupt\n", "")

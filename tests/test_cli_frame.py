@@ -354,6 +354,11 @@ class TestProgress:
         assert progress_module.format_duration(seconds) == text
 
 
+def test_the_first_example_makes_a_tokenizer_that_ends_documents(ramlet: RunRamlet) -> None:
+    line = next(line for line in ramlet("--help").stdout.splitlines() if "tokenizer train" in line)
+    assert '--special-token "<|endoftext|>"' in line
+
+
 def test_python_m_ramlet_and_the_script_are_one(ramlet: RunRamlet) -> None:
     script = Path(sys.executable).parent / "ramlet"
     done = subprocess.run(

@@ -47,6 +47,15 @@ def test_the_closing_table(ramlet: RunRamlet, corpus: Path) -> None:
     assert again.stdout == "out already holds this dataset, from the same inputs and settings: nothing to do\n"
 
 
+def test_what_was_skipped_is_told_by_file_and_line(ramlet: RunRamlet, corpus: Path) -> None:
+    (corpus / "in.jsonl").write_text('{"text": "one"}\n{broken\n{"title": "two"}\n')
+    done = ramlet("prepare", "in.jsonl", "--out", "out", "-T", "byte", "--on-error", "skip", "--val-fraction", "0")
+    assert done.returncode == 0
+    told = done.stderr.splitlines()
+    assert told[:2] == ["1 broken line was skipped", "1 line without the text field was skipped"]
+    assert [line.split()[0] for line in told[2:]] == ["in.jsonl:2", "in.jsonl:3"]
+
+
 def test_quiet_and_json(ramlet: RunRamlet, corpus: Path) -> None:
     given = ("prepare", "in.txt", "--out", "out", "-T", "byte", "--docs", "line", *MEMORY)
     done = ramlet(*given, "--json")

@@ -10,13 +10,16 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from oracles_training import make_data, metrics, sentences, slow_loss, steps_kept, stored_ids
+from ramlet.budget import Meter
 from ramlet.cli import main
 from ramlet.cli import train as command
+from ramlet.cli.progress import Progress
 from ramlet.errors import BudgetError
 from ramlet.model.files import load_model
 from ramlet.tokenizer import Tokenizer
@@ -53,6 +56,24 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("cli"))
+
+
+def test_one_layer_is_no_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = SimpleNamespace(parameters=9, layers=1, width=64, heads=1, feed_forward=8, vocab_size=257)
+    choice = SimpleNamespace(compute="fp32", optimizer="adamw", recompute=False)
+    plan = SimpleNamespace(
+        shape=shape,
+        choice=choice,
+        accumulation=1,
+        batch_size=2,
+        seq_len=8,
+        peak=1,
+        budget=2,
+        notes=(),
+    )
+    with Meter(None) as meter, Progress(meter, silent=True) as bar:
+        command._Shown(bar, quiet=False).planned(plan, 0)
+    assert capsys.readouterr().err.startswith("9 parameters: 1 layer of 64, 1 head, feed-forward 8, 257 tokens\n")
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 from documented import ROOT, blocks, commands, make_checkout, run_all
 from ramlet.cli import main
 from ramlet.training.journal import NAME as JOURNAL
-from ramlet.training.settings import RunSettings
+from ramlet.training.settings import EVALUATIONS, RunSettings, help_text
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRAINING = ROOT / "docs" / "training.md"
@@ -70,6 +70,17 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for page in (TRAINING, ADAPTING, ROOT / "docs" / "planning-memory.md"):
         named = {flag.replace("_", "-") for flag in re.findall(r"--[a-z0-9][a-z0-9_-]+", page.read_text())}
         assert named - known <= elsewhere, page.name
+
+
+def test_how_often_a_run_is_evaluated() -> None:
+    """The pages and the help say what is done; the sample outputs are of runs that did it."""
+    for page in (TRAINING, ROOT / "docs" / "troubleshooting.md"):
+        assert f"{EVALUATIONS} times in a run" in page.read_text()
+    assert f"{EVALUATIONS} over the run" in help_text("eval_every")
+    for page, steps in ((TRAINING, 300), (ADAPTING, 80)):
+        told = [int(step) for block in blocks(page) for step in re.findall(r"^step (\d+): val:", block, re.MULTILINE)]
+        assert told
+        assert [step for step in told if step % (steps // EVALUATIONS)] == []
 
 
 def test_every_setting_is_documented() -> None:

@@ -153,9 +153,10 @@ class TestExamples:
         assert (loader.tokens, loader.vocab_size, loader.end_id) == (tokens, 257, END)
         assert loader.tokenizer_fingerprint == byte_tokenizer().fingerprint
         assert loader.tokenizer_file == str(dataset / "tokenizer.json")
+        in_all = tokens + len(flat(documents(2, 9)))
         assert loader.describe().splitlines() == [
-            f"tokens in {dataset}: {tokens:,}",
-            f"train portion: {tokens:,} tokens (100.0%)",
+            f"tokens in {dataset}: {in_all:,}",
+            f"train portion: {tokens:,} tokens ({tokens / in_all:.1%})",
             f"sequences: {len(loader.examples):,} of 16 tokens",
         ]
 

@@ -214,6 +214,14 @@ class TestFinding:
         with pytest.raises(ModelError, match=r"holds no model: there is no model.safetensors in it, nor a checkpoint"):
             find_model(tmp_path)
 
+    @pytest.mark.parametrize("part", [".", "checkpoints/step_000003"])
+    def test_the_folder_around_a_run(self, saved: Path, tmp_path: Path, part: str) -> None:
+        """As `ramlet run` makes it."""
+        run = tmp_path / "my-model" / "run"
+        shutil.copytree(saved, run / part)
+        with pytest.raises(ModelError, match=rf"my-model holds no model itself: did you mean {run}\?"):
+            find_model(run.parent)
+
     def test_weights_without_a_config(self, saved: Path) -> None:
         (saved / "config.json").unlink()
         with pytest.raises(ModelError, match=r"has no config.json, nor has the run above it"):

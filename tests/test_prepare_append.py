@@ -62,6 +62,7 @@ def test_append(tmp_path: Path, first: Path, second: Path, given: dict[str, Any]
     more = {key: value for key, value in given.items() if key in ("pack",)}
     made = run(second, tmp_path / "out", append=True, unknown="error", **more)
     assert not made.already_done
+    assert repr(made) == f"Prepared(path={made.path!r}, already_done=False)"
     assert texts(made) == ["one text", "another text", "a third of us", "a fourth text", "another text", "a fifth"]
     after = snapshot(made.path)
     shards = {name for name in kept if name.startswith(("train", "val", "tokenizer"))}

@@ -189,6 +189,13 @@ class TestInputs:
         made = run(tmp_path / "in.jsonl", tmp_path / "out", on_error="skip")
         assert made.manifest["ledger"]["documents"]["kept"] == 2
         assert made.manifest["ledger"]["input"]["broken_records"] == 4
+        skipped = made.statistics["skipped"]
+        assert {key: skipped[key] for key in skipped if key != "examples"} == {
+            "broken_json": 1,
+            "missing_field": 1,
+            "not_a_string": 2,
+        }
+        assert [place.split()[0] for place in skipped["examples"]] == [f"{tmp_path}/in.jsonl:{n}" for n in (2, 3, 4)]
 
     def test_rows_without_a_text(self, tmp_path: Path) -> None:
         """Whether they are read from parquet or staged from a dataset that was saved."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import doctest
 import math
+import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ramlet
 from ramlet import prepare_settings
 from ramlet.errors import SettingsError
 from ramlet.prepare_settings import PrepareSettings, check_option, help_text
@@ -149,6 +152,12 @@ def test_cleaning_is_apart_from_the_rest() -> None:
         *("normalise", "collapse_blanks", "filter", "min_chars", "max_chars", "max_symbols", "max_repeated"),
         *("max_invalid", "min_line_chars", "max_line_chars", "max_line_symbols"),
     }
+
+
+def test_a_setting_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=re.escape("there is no setting 'dedupe': did you mean dedup?")):
+        ramlet.prepare("text.txt", tmp_path / "data", tokenizer="byte", dedupe="line")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_examples() -> None:

@@ -79,6 +79,8 @@ class StopAt(Listener):
 def test_what_a_run_leaves(data: Path, tmp_path: Path) -> None:
     done = run(data, tmp_path / "out")
     assert (done.steps, done.tokens, done.already_done) == (12, 12 * 6 * 32, False)
+    assert "timeline" not in repr(done)
+    assert "steps=12" in repr(done)
     assert done.loss == pytest.approx(losses(tmp_path / "out")[-1], abs=1e-6)
     assert losses(tmp_path / "out")[-1] < losses(tmp_path / "out")[0] - 0.3
     lines = metrics(tmp_path / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import ramlet
 from oracles_model import SMALL as SHAPE
 from oracles_model import model_of, some_ids
 from oracles_training import make_data, slow_loss, stored_ids
@@ -94,6 +96,16 @@ def test_settings_that_make_no_sense(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError) as caught:
         RunSettings(**given)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("param", "did you mean params?"), ("memmory", "did you mean memory?"), ("zzz", "they are batch_size, beta1")],
+)
+def test_a_setting_that_there_is_not(name: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"there is no setting {name!r}: {hint}")):
+        ramlet.train("data", tmp_path / "run", **{name: "1M"})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_decides_and_what_does_not() -> None:

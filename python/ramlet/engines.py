@@ -59,6 +59,9 @@ class NativeEngine:
         return _guarded(lambda: self.encoder.encode(text, self._all(specials)))
 
     def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays:
+        # The core panics where Ctrl-C interrupts the import that it would make for its first array.
+        import numpy as np  # noqa: F401
+
         wide = wide or self.model.size > 1 << 16
         return _guarded(lambda: self.encoder.encode_batch(texts, self._all(specials), threads=threads, wide=wide))
 

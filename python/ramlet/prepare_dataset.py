@@ -19,7 +19,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypedDict
@@ -32,9 +32,10 @@ from ramlet.encode_files import TOKEN_BYTES
 from ramlet.engines import Engine, NativeEngine
 from ramlet.errors import SettingsError, SourceError
 from ramlet.prepare_folder import OutFolder
-from ramlet.prepare_manifest import build_manifest, check_same, run_ledger
+from ramlet.prepare_manifest import build_manifest, check_same, run_ledger, skipped_records
 from ramlet.prepare_plan import make_plan
 from ramlet.prepare_settings import PrepareSettings
+from ramlet.setting_names import check_names
 from ramlet.staging.apart import stage_apart
 from ramlet.threads import fitting_threads
 from ramlet.tokenizer import Tokenizer
@@ -65,8 +66,8 @@ class Prepared:
     path: Path
     """The dataset's folder, or the `.npy` file."""
 
-    manifest: Json
-    statistics: Json
+    manifest: Json = field(repr=False)
+    statistics: Json = field(repr=False)
     already_done: bool
     """Nothing was read: it held this very result."""
 
@@ -90,6 +91,7 @@ def prepare(
     the dataset at `out`, with its own tokenizer.
     """
     named = None if tokenizer is None else os.fspath(tokenizer)
+    check_names(settings, [*vars(PrepareSettings()), *(prepare.__kwdefaults__ or ())])
     chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)
     with Meter(Budget.parse(memory)) as meter:
         return prepare_to(
@@ -361,6 +363,7 @@ class _Run:
             "settings": asdict(settings),
             "threads": self.threads,
             "ledger": ledger,
+            "skipped": skipped_records(notes),
             "memory": self.meter.summary(),
         }
         if before is None:

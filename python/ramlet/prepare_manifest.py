@@ -16,7 +16,7 @@ from ramlet.errors import RamletError, SettingsError, TokenizerError
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.tokenizer import Tokenizer
 
-__all__ = ["build_manifest", "check_same", "run_ledger"]
+__all__ = ["build_manifest", "check_same", "run_ledger", "skipped_records"]
 
 EXAMPLES = 3
 """Kept of what each rule dropped."""
@@ -36,7 +36,7 @@ def run_ledger(notes: list[Json], shards: list[Json], packed: Json | None, skipp
     ledger["input"] = {
         "files": read["files"],
         "bytes_on_disk": read["bytes_on_disk"],
-        "broken_records": read["broken_json"] + read["missing_field"] + read["not_a_string"],
+        "broken_records": sum(read[key] for key in _BROKEN),
         "null_text": read["null_text"],
         "broken_files": read["broken_files"],
         "invalid_utf8": read["invalid_utf8"],
@@ -46,8 +46,15 @@ def run_ledger(notes: list[Json], shards: list[Json], packed: Json | None, skipp
     return ledger
 
 
+def skipped_records(notes: list[Json]) -> Json:
+    """Records that no text could be read from, by what was wrong, and where the first of them are."""
+    places = [place for note in notes for place in note["input"]["examples"]]
+    return {**{key: sum(note["input"][key] for note in notes) for key in _BROKEN}, "examples": places[:EXAMPLES]}
+
+
+_BROKEN = ("broken_json", "missing_field", "not_a_string")
 _COUNTERS = (
-    *("files", "bytes_on_disk", "broken_json", "missing_field", "not_a_string", "null_text", "broken_files"),
+    *("files", "bytes_on_disk", *_BROKEN, "null_text", "broken_files"),
     "invalid_utf8",
 )
 

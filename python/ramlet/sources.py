@@ -450,14 +450,23 @@ def _suffix_chain(name: str) -> tuple[str, str]:
 
 
 def nearest_path(name: str) -> str:
-    """`; did you mean X?`, when something near is there."""
+    """`; did you mean X?`, when something near is there: two names are not near because both are `.txt`."""
     import difflib
 
     folder, last = os.path.split(name.rstrip("/"))
     while folder and not os.path.isdir(folder):
         folder, last = os.path.split(folder)
     try:
-        near = difflib.get_close_matches(last, os.listdir(folder or "."), 1)
+        # Of those with one stem the same suffix counts, which comes last.
+        there = sorted(os.listdir(folder or "."), key=lambda each: _suffix_chain(each)[0] == _suffix_chain(last)[0])
     except OSError:
-        near = []
-    return f"; did you mean {os.path.join(folder, near[0])}?" if near else ""
+        there = []
+    by_stem = {_stem(each): each for each in there}
+    near = difflib.get_close_matches(_stem(last), by_stem, 1)
+    return f"; did you mean {os.path.join(folder, by_stem[near[0]])}?" if near else ""
+
+
+def _stem(name: str) -> str:
+    """`a.jsonl.gz` -> `a`."""
+    stem, suffix = os.path.splitext(name)
+    return os.path.splitext(stem)[0] if suffix.lower() in _COMPRESSION_OF else stem

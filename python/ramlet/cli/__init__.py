@@ -54,11 +54,13 @@ COMMANDS = {
 ABOUT = """Train a language model from raw text, in the RAM you have.
 
       ramlet demo
-      ramlet tokenizer train corpus/ --vocab-size 8k --out my-tokenizer
+      ramlet tokenizer train corpus/ --vocab-size 8k --special-token "<|endoftext|>" --out my-tokenizer
       ramlet prepare corpus/ --tokenizer my-tokenizer --memory 2GB --out my-dataset
       ramlet train --data my-dataset --params 10M --memory 2GB --out my-run
       ramlet generate my-run --prompt "Once upon a time"
 """
+
+INTERRUPTED = "interrupted; run the same command to go on"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return done.exit_code
     except (KeyboardInterrupt, Interrupted, typer.Abort) as stopped:
         told = str(stopped) if isinstance(stopped, Interrupted) else ""
-        _tell(told or "interrupted; run the same command to go on")
+        _tell(told or INTERRUPTED)
         return 130
     except BrokenPipeError:
         _drop_output()
@@ -92,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # BaseException, for a panic of the native core is one. SystemExit is someone's own decision.
         if debug or isinstance(error, SystemExit):
             raise
+        if _was_interrupted(error):
+            _tell(INTERRUPTED)
+            return 130
         _tell(f"error: {_sentence(error)}")
         return 1
 
@@ -133,6 +138,11 @@ def _complete(command: Any, words: Sequence[str]) -> int:
     for word, help_line in candidates(command, words):
         print(f"{word}\t{help_line}" if help_line else word)
     return 0
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether it is a panic for Ctrl-C: the native core cannot go on where an import of its own is interrupted."""
+    return type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error)
 
 
 def _sentence(error: BaseException) -> str:

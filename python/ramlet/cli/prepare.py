@@ -239,7 +239,7 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
         rows.append(("  taken away by normalising", None, amounts["normalised"]))
     rows.append(("documents kept", documents["kept"], amounts["kept"]))
     latest = len(manifest["runs"]) - 1
-    for line in _left_out(ledger["input"]):
+    for line in _left_out({**ledger["input"], **statistics["skipped"]}):
         note(line, quiet=quiet)
     if not quiet:
         _print_table(rows)
@@ -282,8 +282,6 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
 def _left_out(read: dict[str, Any]) -> list[str]:
     """What of the input never became a document, and so is in no other figure."""
     notes = reading_notes(read)
-    if read["broken_records"]:
-        notes.append(plural(read["broken_records"], "record was skipped", "records were skipped") + ": no text to read")
     if passed_over := sum(read["skipped_files"].values()):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(read["skipped_files"].items()))
         notes.append(plural(passed_over, "file was passed over", "files were passed over") + f": {reasons}")

@@ -15,7 +15,7 @@ from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_perplexity
-from ramlet.cli.tokenizer.options import Threads, print_json
+from ramlet.cli.tokenizer.options import Threads, plural, print_json
 from ramlet.errors import SettingsError
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings, help_text
@@ -253,7 +253,7 @@ def train(
         print(f"{result.path} holds this run, finished: nothing to do (--resume with a later end goes on)")
         return
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    print(f"{result.steps:,} steps, {result.tokens:,} tokens{loss} in {result.path}")
+    print(f"{plural(result.steps, 'step')}, {result.tokens:,} tokens{loss} in {result.path}")
     for name, score in result.scores.items():
         print(f"  {_score_words(name, score)}")
     predicted = f"predicted {format_bytes(result.predicted)}"
@@ -343,8 +343,8 @@ class _Shown(Listener):
     def planned(self, plan: Any, resumed_at: int) -> None:
         shape, choice = plan.shape, plan.choice
         self._line(
-            f"{shape.parameters:,} parameters: {shape.layers} layers of {shape.width}, {shape.heads} heads, "
-            f"feed-forward {shape.feed_forward}, {shape.vocab_size:,} tokens"
+            f"{shape.parameters:,} parameters: {plural(shape.layers, 'layer')} of {shape.width}, "
+            f"{plural(shape.heads, 'head')}, feed-forward {shape.feed_forward}, {shape.vocab_size:,} tokens"
         )
         divided = f" in {plan.accumulation} parts of {choice.micro_batch}" if plan.accumulation > 1 else ""
         self._line(

@@ -46,7 +46,7 @@ class Tokens:
     """Ids in that part."""
 
     total: int
-    """Ids in all files."""
+    """Ids in all splits."""
 
     known_vocab_size: int | None
     end_id: int | None
@@ -137,7 +137,7 @@ def _of_folder(path: Path, split: str) -> Tokens:
         shard_count=len(shards),
         dtype=f"u{manifest.id_bytes}",
         count=tokens,
-        total=tokens,
+        total=sum(shard.tokens for shard in manifest.shards),
         known_vocab_size=manifest.vocab_size,
         end_id=manifest.end_id,
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,

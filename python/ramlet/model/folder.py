@@ -76,6 +76,10 @@ def find_model(path: str | os.PathLike[str]) -> ModelFolder:
             raise ModelError(
                 f"{folder} has its weights in {pickled}, which runs code when it is read: save them as safetensors"
             )
+        # What `ramlet run` makes has its run in a folder of its own.
+        inside = folder / "run"
+        if _has_weights(inside) or _last_checkpoint(inside):
+            raise ModelError(f"{folder} holds no model itself: did you mean {inside}?")
         raise ModelError(
             f"{folder} holds no model: there is no {WEIGHTS} in it, nor a checkpoint; ramlet train writes one"
         )

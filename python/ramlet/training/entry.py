@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ramlet.budget import Budget, Meter
 from ramlet.config_values import count
 from ramlet.errors import SettingsError
+from ramlet.setting_names import check_names
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
@@ -53,6 +54,7 @@ def train(
     `host_memory` is the process's. `resume=False` begins anew, True also goes on with another end or learning rate.
     The settings are those of `RunSettings`.
     """
+    check_names(settings, [*vars(RunSettings()), *(train.__kwdefaults__ or ())])
     for name in _AMOUNTS:
         if isinstance(settings.get(name), str):
             try:

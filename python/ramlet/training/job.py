@@ -18,12 +18,11 @@ from ramlet.model.sizing import shape_for
 from ramlet.training.device import Device
 from ramlet.training.feed import Feed
 from ramlet.training.schedule import Schedule, default_rate
-from ramlet.training.settings import RunSettings, default_seq_len
+from ramlet.training.settings import EVALUATIONS, RunSettings, default_seq_len
 
 __all__ = ["Job", "read_model_config", "resolve"]
 
 MOST_WARMUP = 2000
-EVALUATIONS = 10
 SAMPLE_EACH = 2
 
 

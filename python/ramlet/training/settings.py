@@ -21,6 +21,8 @@ PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 OPTIMIZERS = ("auto", "adamw", "adamw8bit")
 SCHEDULES = ("cosine", "linear", "constant")
 DEVICES = ("auto", "cpu", "cuda")
+EVALUATIONS = 10
+"""In a run, where nothing is said."""
 LARGE = 50_000_000
 """Parameters from which on sequences are longer, where nothing is said."""
 
@@ -79,7 +81,7 @@ class RunSettings:
         None, "Make activations again on the way back; left out: where it must.", decides=False
     )
     eval_every: int | None = _option(
-        None, "Steps between evaluations; left out: 20 over the run; 0: only at its end.", decides=False
+        None, f"Steps between evaluations; left out: {EVALUATIONS} over the run; 0: only at its end.", decides=False
     )
     eval_tokens: int = _option(131_072, "Tokens that an evaluation looks at.", decides=False)
     forgetting: float = _option(0.1, "Warn when a set's loss is so much above what it was before.", decides=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class TrainResult:
     """Memory in bytes, as measured: of the process tree on a CPU, of the device on a GPU."""
     predicted: int
     """The same, as the plan said before the first step."""
-    statistics: dict[str, Any]
+    statistics: dict[str, Any] = field(repr=False)  # with the memory of every second: pages of it
     already_done: bool = False
 
 
