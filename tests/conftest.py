@@ -17,6 +17,9 @@ from hypothesis import settings
 # and two test processes on two cores would take the processor from each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# What a user's shell does not have either: with it, what is never flushed would seem to come.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # Tests that are run in the background of a script ignore Ctrl-C, and so would all that they start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

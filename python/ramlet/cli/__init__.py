@@ -54,10 +54,9 @@ COMMANDS = {
 ABOUT = """Train a language model from raw text, in the RAM you have.
 
       ramlet demo
-      ramlet tokenizer train corpus/ --vocab-size 8k --special-token "<|endoftext|>" --out my-tokenizer
-      ramlet prepare corpus/ --tokenizer my-tokenizer --memory 2GB --out my-dataset
-      ramlet train --data my-dataset --params 10M --memory 2GB --out my-run
-      ramlet generate my-run --prompt "Once upon a time"
+      ramlet init corpus/
+      ramlet run pipeline.yaml
+      ramlet generate my-model/run --prompt "Once upon a time"
 """
 
 INTERRUPTED = "interrupted; run the same command to go on"

@@ -114,8 +114,8 @@ def parse_count(text: str) -> int:
 
 
 def print_json(value: Any) -> None:
-    """As one line a machine reads."""
-    print(json.dumps(value, ensure_ascii=False))
+    """As one line a machine reads, at once: it may wait for it while the command goes on."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def note(line: str, *, quiet: bool = False) -> None:
