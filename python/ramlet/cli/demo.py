@@ -170,7 +170,7 @@ def _judged(script: Any, budget: Budget, told: _Told) -> dict[str, Any]:
     for name, one in judged.items():
         told.line(f"{words[name]:<22} {one.share:>6.1%} of {one.lines:,} lines")
     told.line("(lines of statements that Python's parser takes, each statement alone; docstrings are not counted)")
-    told.line(f'\nfrom "{PROMPT}" it goes on:\n')
+    told.line(f"\nbegun with {' ... '.join(PROMPT.split())!r}, it goes on:\n")
     for line in passage(result.sample, most=20):
         told.line(line)
     return judged

@@ -20,8 +20,8 @@ from ramlet.demo.plausible import Plausible, plausible
 __all__ = ["PROMPT", "Judged", "judge"]
 
 MEASURES = "measures.json"
-PROMPT = "def"
-"""Without the space behind it: that belongs to the token of the next word."""
+PROMPT = "import os\n\n\ndef"
+"""As a file may begin. Without a space behind it: that belongs to the token of the next word."""
 REAL_TOKENS = 20_000
 EXPLANATION = (
     "The share of lines that belong to statements that Python's parser takes, each statement alone. Not counted: blank "
@@ -56,7 +56,7 @@ def judge(
         trained=plausible(texts[run], cut=True),
         real=plausible(_real(dataset)),
         sample=PROMPT
-        + generate(run, PROMPT, max_tokens=tokens, seed=seed, memory=memory, device="cpu", temperature=0.5)[0],
+        + generate(run, PROMPT, max_tokens=tokens, seed=seed, memory=memory, device="cpu", temperature=0.6)[0],
     )
     _write(run, judged)
     return judged
