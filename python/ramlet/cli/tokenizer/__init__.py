@@ -12,7 +12,7 @@ __all__ = ["add_to"]
 app = new_app(
     """Train tokenizers within a memory budget, and use them.
 
-    ramlet tokenizer train corpus/ --vocab-size 32k --memory 2GB --out tok
+    ramlet tokenizer train corpus/ -v 32k -s "<|endoftext|>" -m 2GB --out tok
     ramlet tokenizer show my-tokenizer --text "Hello, world"
     """
 )

@@ -129,7 +129,7 @@ def train(
     Writes tokenizer.json and stats.json into --out. The budget changes how long it takes, never the result.
     Interrupted, the same command goes on where it was.
 
-      ramlet tokenizer train corpus/ --vocab-size 32k --memory 2GB --out tok
+      ramlet tokenizer train corpus/ -v 32k -s "<|endoftext|>" -m 2GB --out tok
       ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|eot|>" -o my-tokenizer
       ramlet tokenizer train book.txt --type char --out my-tokenizer
     """
