@@ -17,10 +17,10 @@ from typing import Any
 
 from ramlet.budget import Budget
 from ramlet.config_values import count
-from ramlet.errors import BudgetError, RamletError, SettingsError
+from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import parse_count, shape_for
-from ramlet.training.course import BATCHES, Course, course_for, largest_for
+from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
 from ramlet.training.probe import allowance
@@ -52,6 +52,8 @@ class Row:
     """What it would be trained for."""
     seconds: float | None
     """About how long that takes."""
+    refusal: str = ""
+    """Why it does not fit, and what would."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,6 @@ class Proposal:
     rows: tuple[Row, ...]
     best: Row | None
     command: str
-    refusal: str = ""
-    """Why there is no best."""
 
 
 def plan(
@@ -113,7 +113,7 @@ def plan(
         rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
         best = _best(rows, found)
         if best is None or best.plan is None:
-            raise BudgetError(site.refusal(rows, vocab_size, length, batch, forced, document_mask))
+            raise BudgetError(rows[0].refusal)
         chosen = best.plan
     elif config is not None:
         from ramlet.training.job import read_model_config
@@ -145,9 +145,7 @@ def propose(
     vocab_size = dataset.vocab_size if dataset else VOCABULARY
     rows = site.rows(ALL_SIZES if site.device == "cuda" else SIZES, dataset, machine, vocab_size)
     best = _best(rows, dataset)
-    command = _command(best, dataset, memory, device)
-    refusal = site.refusal(rows, vocab_size) if best is None else ""
-    return Proposal(machine, site.budget.total, found, tuple(rows), best, command, refusal)
+    return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
 
 
 def _largest(dataset: Found | None) -> int:
@@ -254,7 +252,7 @@ class _Site:
         forced: dict[str, Any] | None = None,
         document_mask: bool = False,
     ) -> list[Row]:
-        """Those of the sizes that have room for the vocabulary."""
+        """Those of the sizes that have room for the vocabulary; at least one."""
         rows = []
         for params in sizes:
             length = seq_len or default_seq_len(params)
@@ -263,29 +261,16 @@ class _Site:
                 shape = shape_for(params, vocab_size=vocab, context=length)
             except SettingsError:
                 continue
+            plan, refusal = None, ""
             try:
                 plan = self.plan_shape(shape, length, batch or course.sequences, forced or {}, document_mask)
-            except BudgetError:
-                plan = None
-            rows.append(Row(params, plan, course, machine.seconds(shape.step_flops(course.tokens, length))))
+            except BudgetError as error:
+                refusal = str(error)
+            seconds = machine.seconds(shape.step_flops(course.tokens, length))
+            rows.append(Row(params, plan, course, seconds, refusal))
+        if not rows:
+            raise SettingsError("the vocabulary is too large for a model that so little text can train: give --params")
         return rows
-
-    def refusal(
-        self,
-        rows: list[Row],
-        vocab: int,
-        seq_len: int | None = None,
-        batch: int | None = None,
-        forced: dict[str, Any] | None = None,
-        document_mask: bool = False,
-    ) -> str:
-        """What the smallest of the sizes, none of which fits, would need."""
-        smallest = rows[0].params if rows else SIZES[0]
-        try:
-            self.plan(smallest, seq_len, batch or BATCHES[-1], vocab, forced or {}, document_mask)
-        except RamletError as error:
-            return str(error)
-        return "nothing fits"
 
 
 def _loader_bytes(rows: int, seq_len: int, document_mask: bool) -> int:
