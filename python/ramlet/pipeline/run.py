@@ -26,6 +26,7 @@ from ramlet.pipeline.judging import Verdict, judge
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.record import Record
 from ramlet.pipeline.stages import NAMES, Stage, fetched, fetched_to, names_of, refuse_early, shown, stages
+from ramlet.setting_names import meant
 
 __all__ = ["PipelineListener", "PipelineResult", "StageResult", "run_pipeline"]
 
@@ -118,15 +119,12 @@ def run_pipeline(
 
 
 def _check_name(name: str, asked: list[str], path: str) -> None:
-    import difflib
 
     if name in asked:
         return
     if name in NAMES:
         raise SettingsError(f"{path} asks for no {name}: its stages are {', '.join(asked)}")
-    near = difflib.get_close_matches(name, asked, 1)
-    hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(asked)}"
-    raise SettingsError(f"there is no stage {name!r}: {hint}")
+    raise SettingsError(f"there is no stage {name!r}: {meant(name, asked)}")
 
 
 class _Run:
