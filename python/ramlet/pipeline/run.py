@@ -119,7 +119,6 @@ def run_pipeline(
 
 
 def _check_name(name: str, asked: list[str], path: str) -> None:
-
     if name in asked:
         return
     if name in NAMES:
