@@ -225,14 +225,16 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     gpu = {"name": "Big One", "memory": 80_000 * MB, "free": 79_000 * MB, "bf16": True}
     row = {"params": 124_000_000, "peak": 4000 * MB, "tokens": 2_480_000_000, "seconds": 7200.0}
     asked = {"installed": True, "device": "cuda", "precision": "bf16", "budget": 70_000 * MB, "gpus": [gpu]}
-    asked |= {"largest": row, "in_a_day": row, "all_fit": False, "threads": 1}
+    large = {**row, "params": 7_000_000_000}
+    asked |= {"largest": large, "in_a_day": row, "all_fit": False, "threads": 1}
     monkeypatch.setattr(doctor, "_ask_torch", lambda _: asked)
     monkeypatch.setattr(doctor, "PROBE_BYTES", 1 << 20)
     assert cli.main(["doctor", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "  GPU          Big One, 79.0 GB free of 80.0 GB, bf16\n" in said
     assert "  training     on cuda, 70.0 GB of its memory, in bf16\n" in said
-    assert "  largest      124M parameters in 4.00 GB, about 2.0 h for 2,480M tokens\n" in said
+    assert "  largest      7B parameters in 4.00 GB, about 2.0 h for 2.48B tokens\n" in said
+    assert "  in a day     124M parameters in 4.00 GB, about 2.0 h for 2.48B tokens; ramlet plan tells more\n" in said
     monkeypatch.setattr(doctor, "_ask_torch", lambda _: {"installed": False})
     assert cli.main(["doctor", str(tmp_path), "--quiet"]) == 0
     assert "warning: PyTorch is not installed" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from ramlet.budget import format_bytes
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.plan import duration_words
 from ramlet.cli.tokenizer.options import print_json
+from ramlet.reporting.markup import short
 
 MISSING = "not installed"
 
@@ -106,10 +107,10 @@ def _would_do(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _model_words(row: dict[str, Any]) -> str:
-    size = f"{row['params'] / 1e6:,.3g}M parameters in {format_bytes(row['peak'])}"
+    size = f"{short(row['params'])} parameters in {format_bytes(row['peak'])}"
     if row["seconds"] is None:
         return size
-    return f"{size}, about {duration_words(row['seconds'])} for {row['tokens'] / 1e6:,.0f}M tokens"
+    return f"{size}, about {duration_words(row['seconds'])} for {short(row['tokens'])} tokens"
 
 
 def add_to(root: typer.Typer) -> None:

@@ -43,11 +43,11 @@ def number(value: float, digits: int = 1) -> str:
 
 def short(value: float) -> str:
     """
-    >>> short(303_760), short(1_200_000_000), short(42), short(0.25)
-    ('304k', '1.2B', '42', '0.25')
+    >>> short(303_760), short(1_200_000_000), short(42), short(0.25), short(999_999)
+    ('304k', '1.2B', '42', '0.25', '1M')
     """
     for unit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit:
+        if abs(value) >= 0.9995 * unit:  # as it will be rounded
             return f"{value / unit:.3g}{suffix}"
     return f"{value:.3g}"
 
