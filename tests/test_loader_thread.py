@@ -19,12 +19,21 @@ from ramlet.errors import SettingsError
 from ramlet.loading.loader import Loader
 from ramlet.loading.read_ahead import ReadAhead
 
+_others: set[threading.Thread] = set()
+"""What tests of other files have left open is not what these are about."""
+
+
+@pytest.fixture(autouse=True)
+def _without_others() -> None:
+    _others.clear()
+    _others.update(threading.enumerate())
+
 
 def readers() -> int:
-    return sum(thread.name == "ramlet-read-ahead" for thread in threading.enumerate())
+    return sum(thread.name == "ramlet-read-ahead" for thread in set(threading.enumerate()) - _others)
 
 
-def settled(seconds: float = 10) -> int:
+def settled(seconds: float = 60) -> int:
     """The number of threads, given time to end."""
     until = time.monotonic() + seconds
     while readers() and time.monotonic() < until:
