@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from ramlet import budget
 from ramlet.memory import free_memory
@@ -34,8 +34,11 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # Tests that are run in the background of a script ignore Ctrl-C, and so would all that they start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same cases every time: a red run can be run again, and a green one means something for the next.
-settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+# The same cases every time: a red run can be run again, and a green one means something for the next. How long they
+# take to make says what else the machine does.
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("fixed")
 
 RunRamlet = Callable[..., "subprocess.CompletedProcess[str]"]
