@@ -44,6 +44,10 @@ settings.load_profile("fixed")
 RunRamlet = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+AMPLE = "8GB"
+"""The budget of calls in this process where it is not the budget that is tested: what the process holds counts, and
+that is whatever the tests before have loaded. Budgets of other sizes are for processes of their own."""
+
 FREE = 16 * 10**9
 """Bytes that `auto` finds free at least, in this process: what other processes hold now is not what a test is about."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ramlet
+from conftest import AMPLE
 from ramlet.training.entry import train
 
 SMALL: dict[str, Any] = {
@@ -33,7 +34,7 @@ SMALL: dict[str, Any] = {
     "sample_every": 0,
 }
 """A run of a second."""
-MEMORY = "8GB"
+MEMORY = AMPLE
 TIMES = ("tokens_per_second", "memory", "seconds")
 """What two runs differ in, of each line of metrics.jsonl."""
 

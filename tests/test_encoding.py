@@ -270,7 +270,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_million_characters_without_a_cut_take_seconds(name: str) -> None:
-    """Quadratic time would be an hour, and a test has five minutes."""
+    """Quadratic time would be an hour, and a test has ten minutes."""
     text = LONG[name]
     ids = gpt2_encoder().encode(text, [])
     assert gpt2_encoder().decode(ids) == text.encode()

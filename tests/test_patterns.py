@@ -118,7 +118,7 @@ UNITS = ["a", "1", " ", "\n", "!", "\u0301", "\u4e2d", "aB", "A\u4e2d", "' ", " 
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_long_runs_equal_the_regex_and_take_linear_time(name: str, unit: str) -> None:
-    """Quadratic time would be hours, and a test has five minutes."""
+    """Quadratic time would be hours, and a test has ten minutes."""
     text = unit * (20_000 // len(unit)) + "x"
     assert split_pieces(text, name) == split(pattern_regex(name), text)
     pieces = split_pieces(unit * (2_000_000 // len(unit)), name)

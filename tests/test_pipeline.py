@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import ramlet as package
+from conftest import AMPLE
 from oracles_training import metrics, sentences
 from ramlet.budget import Budget
 from ramlet.cli import main
@@ -299,7 +300,7 @@ def test_datasets_and_columns_of_a_folder_that_was_moved(place: Path) -> None:
     (place / "sub").mkdir()
     (place / "a.jsonl").write_text(json.dumps({"body": "a b c"}) + "\n")
     (place / "b.jsonl").write_text(json.dumps({"story": "d e f"}) + "\n")
-    package.prepare("corpus", "there", tokenizer="byte", memory="1GB")
+    package.prepare("corpus", "there", tokenizer="byte", memory=AMPLE)
     (place / "sub" / "here").symlink_to(place)
     texts = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "story"}]
     for changes in ({"data": "there", "text": None, "tokenizer": None}, {"text": texts}):

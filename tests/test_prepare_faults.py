@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from conftest import RunRamlet
+from conftest import AMPLE, RunRamlet
 from ramlet.budget import Budget, Meter
 from ramlet.dataset.verify import verify
 from ramlet.errors import BrokenInput, DiskFull, RamletError, SettingsError, SourceChanged, SourceError
@@ -29,7 +29,7 @@ from test_prepare_same_bytes import files
 
 
 def run(inputs: Any, out: Path, **given: Any) -> Prepared:
-    return prepare(inputs, out, **{"tokenizer": "byte", "memory": "2GB", "threads": 1, **given})
+    return prepare(inputs, out, **{"tokenizer": "byte", "memory": AMPLE, "threads": 1, **given})
 
 
 def write(folder: Path, count: int = 5) -> Path:
@@ -140,7 +140,7 @@ def change_while_running(folder: Path, change: Callable[[], object], out: Path, 
             watch(name)
             super().stage(name)
 
-    with Telling(Budget(2_000_000_000)) as meter:
+    with Telling(Budget.parse(AMPLE)) as meter:
         prepare_to(folder, out, PrepareSettings(tokenizer="byte"), meter=meter, threads=1)
 
 
