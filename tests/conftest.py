@@ -110,29 +110,30 @@ def _machine_with_room() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _as_others_found_it() -> Iterator[None]:
-    """A test leaves the process as it was: whatever comes next, in whatever order, finds the same one."""
-    _draw_as_from_the_start()
+    """Whatever comes next, in whatever order, finds the process as this test did.
+
+    Loading torch and running with it change the environment and the number of threads.
+    """
+    _draw_from_the_start()
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else None
-    before = _surroundings()
+    environment, folder, handler = dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGINT)
     yield
-    torch = sys.modules.get("torch")
-    if torch and threads:
+    os.environ.update(environment)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    if torch:
         torch.set_num_threads(threads)
-    assert _surroundings() == before, "the test has changed what the next one starts from"
+    assert os.getcwd() == folder, "the test ends in another folder than it began in"
+    assert signal.getsignal(signal.SIGINT) == handler, "the test leaves another handler of Ctrl-C"
 
 
-def _draw_as_from_the_start() -> None:
+def _draw_from_the_start() -> None:
     random.seed(0)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
-
-
-def _surroundings() -> dict[str, object]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return {"folder": os.getcwd(), "environment": environment, "Ctrl-C": signal.getsignal(signal.SIGINT)}
 
 
 @pytest.fixture(scope="module", autouse=True)
