@@ -138,7 +138,7 @@ def _begun(work: Callable[..., None], *arguments: Any) -> int:
     child = os.fork()
     if child:
         return child
-    signal.alarm(90)  # one that waits for another for ever ends, also when no one waits for it
+    signal.alarm(300)  # one that waits for another for ever ends, also when no one waits for it
     try:
         work(*arguments)
     except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
