@@ -150,6 +150,6 @@ def ramlet(tmp_path: Path) -> RunRamlet:
     def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
         given = {"cwd": tmp_path, "env": {**os.environ, "COLUMNS": "100"}, **options}
         command = [sys.executable, "-m", "ramlet", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, **given)  # type: ignore[call-overload,no-any-return]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, **given)  # type: ignore[call-overload,no-any-return]
 
     return run

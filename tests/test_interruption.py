@@ -416,7 +416,7 @@ def test_a_file_that_may_not_grow_is_an_error(tmp_path: Path, corpus: list[Any])
         [sys.executable, "-c", code, str(Path(__file__).parent), json.dumps(settings), str(log)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 1
     assert "ramlet.errors" in done.stderr

@@ -160,7 +160,7 @@ def start(path: Path, rest: str) -> subprocess.Popen[str]:
 
 def test_a_program_ends_with_a_loop_open(dataset: Path) -> None:
     process = start(dataset, "sys.exit(7)")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (7, "")
 
 
@@ -171,7 +171,7 @@ def test_ctrl_c(dataset: Path) -> None:
     assert process.stdout.readline() == "reading\n"
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
@@ -195,5 +195,5 @@ if child == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     process = start(dataset, "import threading\n" + rest)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")

@@ -303,11 +303,11 @@ class TestDisk:
             resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
         command = [sys.executable, "-m", "ramlet", *arguments]
-        failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=limit, timeout=60)
+        failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=limit, timeout=120)
         assert failed.returncode == 1
         assert failed.stderr.startswith("error: ")
         assert "defect" not in failed.stderr
-        assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60).returncode == 0
+        assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
         assert verify(tmp_path / "out").notes == []
 
 
