@@ -13,11 +13,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
-import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,17 @@ class Browser:
     """A headless Chromium with a profile of its own."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         assert DRIVER is not None
+        # It finds a free port by itself, and tells it.
         self._driver = subprocess.Popen(
-            [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
-        self._base = f"http://127.0.0.1:{port}"
+        assert self._driver.stdout is not None
+        told = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
+        port = next(filter(None, told), None)
+        if port is None:
+            raise RuntimeError("chromedriver does not start")
+        self._base = f"http://127.0.0.1:{port[1]}"
         # Requests to this machine go to this machine, whatever proxy there is.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._session = ""
@@ -66,21 +68,16 @@ class Browser:
         if self._session:
             self._ask("DELETE", self._session)
         self._driver.terminate()
-        self._driver.wait(20)
+        self._driver.communicate(timeout=120)
 
     def _wait(self) -> None:
-        for _ in range(200):
-            try:
-                if self._ask("GET", "/status")["ready"]:
-                    return
-            except urllib.error.URLError:
-                time.sleep(0.05)
-        raise RuntimeError("chromedriver does not answer")
+        while not self._ask("GET", "/status")["ready"]:
+            time.sleep(0.05)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if method != "POST" else json.dumps(body or {}).encode()
         request = urllib.request.Request(self._base + path, data, {"Content-Type": "application/json"}, method=method)
-        with self._opener.open(request, timeout=60) as answer:
+        with self._opener.open(request, timeout=120) as answer:
             return json.load(answer)["value"]
 
     def command(self, name: str, **given: Any) -> Any:

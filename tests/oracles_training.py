@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ramlet
+from conftest import AMPLE
 from ramlet.training.entry import train
 
 SMALL: dict[str, Any] = {
@@ -33,7 +34,7 @@ SMALL: dict[str, Any] = {
     "sample_every": 0,
 }
 """A run of a second."""
-MEMORY = "8GB"
+MEMORY = AMPLE
 TIMES = ("tokens_per_second", "memory", "seconds")
 """What two runs differ in, of each line of metrics.jsonl."""
 
@@ -137,7 +138,7 @@ def _begun(work: Callable[..., None], *arguments: Any) -> int:
     child = os.fork()
     if child:
         return child
-    signal.alarm(90)  # one that waits for another for ever ends, also when no one waits for it
+    signal.alarm(300)  # one that waits for another for ever ends, also when no one waits for it
     try:
         work(*arguments)
     except BaseException:  # noqa: BLE001 - the child ends here, whatever it was

@@ -375,7 +375,7 @@ def test_a_line_without_a_space_is_cut_in_flat_memory(tmp_path: Path, unit: str,
     content = unit.encode() * (size // len(unit.encode()))
     path = write(tmp_path / "line", b'{"text": "' + content + b'"}\n' if form == "jsonl" else content)
     command = [sys.executable, "-c", ENDLESS, str(Path(__file__).parent), str(path), form, str(least_memory(1, 260))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     peak, total, pieces, cut = json.loads(done.stdout)
     assert pieces == size // LONGEST_PIECE

@@ -180,10 +180,9 @@ def test_meter_by_stage() -> None:
         meter.stage("large")
         block = fill(80 * MB)
         time.sleep(0.05)
-        assert meter.current > base + 70 * MB
+        assert meter.sample() > base + 70 * MB
         del block
         meter.stage("small")
-        time.sleep(0.05)
     assert meter.peak >= base + 75 * MB
     assert meter.stages["large"].peak >= base + 75 * MB
     assert meter.stages["small"].peak < base + 40 * MB
@@ -193,9 +192,13 @@ def test_meter_by_stage() -> None:
 
 
 def test_meter_samples_by_itself() -> None:
+    began = time.monotonic()
     with Meter(interval=0.01) as meter:
-        time.sleep(0.3)
-    assert 8 <= len(meter.timeline) <= 40
+        while len(meter.timeline) < 20:
+            assert time.monotonic() < began + 120
+            time.sleep(0.01)
+    # And no more often than it should: one sample at the start, one at the end.
+    assert len(meter.timeline) <= 2 + (time.monotonic() - began) / 0.01
     assert meter._thread is not None
     assert not meter._thread.is_alive()
 
@@ -252,10 +255,9 @@ def test_meter_sees_children_come_and_go() -> None:
         child = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
-        time.sleep(0.05)
-        child.communicate(timeout=30)
-        time.sleep(0.05)
-        after = meter.current
+        meter.sample()
+        child.communicate(timeout=120)
+        after = meter.sample()
     assert meter.peak > base + 90 * MB
     assert after < base + 50 * MB
 

@@ -16,6 +16,7 @@ import pytest
 import ramlet.dataset.ledger
 import ramlet.dataset.manifest
 import ramlet.dataset.reader
+from conftest import AMPLE
 from oracles_dataset import checksums, write_dataset  # noqa: F401
 from ramlet.cli import main
 
@@ -95,12 +96,12 @@ class TestInspect:
 
 class TestVerify:
     def test_sound(self, path: Path, run: Run) -> None:
-        code, out, err = run("verify", "d", "--memory", "4GB")
+        code, out, err = run("verify", "d", "--memory", AMPLE)
         assert (code, err) == (0, "")
         first, last = out.splitlines()
         assert first.startswith("d is sound: 3 shards, 5 documents, 348 tokens, ")
         assert last.startswith("peak ")
-        assert last.endswith(" of 4.00 GB")
+        assert last.endswith(" of 8.00 GB")
 
     def test_problems(self, path: Path, run: Run) -> None:
         (path / "train/shard_00000.bin").unlink()

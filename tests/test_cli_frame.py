@@ -101,7 +101,7 @@ def toy(tmp_path: Path) -> list[str]:
 
 
 def run(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
 
 
 class TestErrors:
@@ -148,7 +148,7 @@ class TestErrors:
         assert child.stdout is not None
         assert child.stdout.readline() == "asleep\n"
         child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=30)
+        _, errors = child.communicate(timeout=120)
         assert (child.returncode, errors) == (130, "interrupted; run the same command to go on\n")
 
     def test_a_closed_pipe_is_no_error(self, toy: list[str]) -> None:
@@ -160,7 +160,7 @@ class TestErrors:
         assert child.stdout.readline() == "0\n"
         child.stdout.close()
         assert child.stderr.read() == ""
-        assert child.wait(timeout=30) == 141
+        assert child.wait(timeout=120) == 141
         child.stderr.close()
 
 

@@ -168,7 +168,7 @@ class Terminal:
         except OSError:
             pass
         os.close(self._screen)
-        return self.child.wait(timeout=60)
+        return self.child.wait(timeout=120)
 
 
 def _own_terminal() -> None:

@@ -238,7 +238,9 @@ class TestTrain:
             process = subprocess.Popen(
                 [sys.executable, "-m", "ramlet", *words, "-o", "out"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
             )
-            time.sleep(chance.uniform(0.1, 0.6))
+            while process.poll() is None and not (tmp_path / "out").exists():
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 0.5))
             process.send_signal(how)
             said = process.communicate()[1]
             if process.returncode == 130:

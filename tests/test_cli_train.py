@@ -280,7 +280,7 @@ def test_ended_by_a_signal(data: Path, tmp_path: Path) -> None:
         while process.poll() is None and not (lines.exists() and lines.read_text().count("\n") >= 3):
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert out == ""
     found = re.fullmatch(
@@ -309,7 +309,7 @@ def test_the_budget_holds_to_the_end_of_the_process(
     (tmp_path / "run").symlink_to(run)
     arguments = [*words, "--data", str(data), "--memory", "500MB", "--threads", "1", "--quiet"]
     command = [sys.executable, "-c", LAUNCH, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     code, peak = done.stdout.splitlines()[-1].split()
     assert (code, done.stderr) == ("0", "")
     assert re.search(r"^peak \d+ MB of 500 MB", done.stdout, re.MULTILINE)

@@ -16,28 +16,30 @@ import pytest
 import ramlet
 
 PROBE = """
-import os, sys, time
-began = time.perf_counter()
+import os, sys
+before = set(sys.modules)
 {statement}
-seconds = time.perf_counter() - began
 for line in open("/proc/self/status"):
     if line.startswith("VmHWM:"):
         rss = int(line.split()[1]) * 1024
-sys.__stdout__.write("\\n" + repr((seconds, rss, sorted(sys.modules))))
+sys.__stdout__.write("\\n" + repr((rss, sorted(set(sys.modules) - before))))
 """
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-def probe(statement: str) -> tuple[float, int, set[str]]:
-    """Seconds and peak RSS of the statement in a fresh interpreter, the best of three, and its modules."""
+def probe(statement: str) -> tuple[int, set[str]]:
+    """Peak RSS of the statement in a fresh interpreter, the best of three, and the modules that it loads.
+
+    How many they are stands for its time, which is spent in loading them and differs with what else the machine does.
+    """
     runs = []
     for _ in range(3):
         done = subprocess.run(
             [sys.executable, "-c", PROBE.format(statement=statement)], capture_output=True, text=True, check=True
         )
         runs.append(ast.literal_eval(done.stdout.splitlines()[-1]))
-    return min(run[0] for run in runs), min(run[1] for run in runs), set(runs[0][2])
+    return min(run[0] for run in runs), set(runs[0][1])
 
 
 HEAVY = {"torch", "numpy", "rich", "pydantic", "tokenizers", "huggingface_hub", "pyarrow", "psutil", "asyncio"}
@@ -45,16 +47,16 @@ HEAVY = {"torch", "numpy", "rich", "pydantic", "tokenizers", "huggingface_hub", 
 
 @linux
 def test_importing_ramlet_is_light() -> None:
-    seconds, rss, modules = probe("import ramlet")
-    assert seconds < 0.15
+    rss, modules = probe("import ramlet")
+    assert len(modules) < 10
     assert rss < 60e6
     assert not modules & (HEAVY | {"typer", "typing", "ramlet._native"})
 
 
 @linux
 def test_the_budget_and_the_sources_are_light() -> None:
-    seconds, rss, modules = probe("import ramlet.budget, ramlet.sources; ramlet.sources.fingerprint('.')")
-    assert seconds < 0.5
+    rss, modules = probe("import ramlet.budget, ramlet.sources; ramlet.sources.fingerprint('.')")
+    assert len(modules) < 100
     assert rss < 25e6
     # hashlib would bring in OpenSSL.
     assert not modules & (HEAVY | {"typer", "hashlib"})
@@ -64,8 +66,8 @@ def test_the_budget_and_the_sources_are_light() -> None:
 @pytest.mark.parametrize("arguments", [["--version"], ["tokenizer", "--help"], ["data", "--help"]])
 def test_commands_are_light(arguments: list[str]) -> None:
     """What the frame takes of a 128 MB budget before a command has done anything."""
-    seconds, rss, modules = probe(f"from ramlet.cli import main; assert main({arguments!r}) == 0")
-    assert seconds < 0.5
+    rss, modules = probe(f"from ramlet.cli import main; assert main({arguments!r}) == 0")
+    assert len(modules) < 300
     assert rss < 25e6
     assert not modules & HEAVY
 

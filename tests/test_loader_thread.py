@@ -19,12 +19,21 @@ from ramlet.errors import SettingsError
 from ramlet.loading.loader import Loader
 from ramlet.loading.read_ahead import ReadAhead
 
+_others: set[threading.Thread] = set()
+"""What tests of other files have left open is not what these are about."""
+
+
+@pytest.fixture(autouse=True)
+def _without_others() -> None:
+    _others.clear()
+    _others.update(threading.enumerate())
+
 
 def readers() -> int:
-    return sum(thread.name == "ramlet-read-ahead" for thread in threading.enumerate())
+    return sum(thread.name == "ramlet-read-ahead" for thread in set(threading.enumerate()) - _others)
 
 
-def settled(seconds: float = 10) -> int:
+def settled(seconds: float = 60) -> int:
     """The number of threads, given time to end."""
     until = time.monotonic() + seconds
     while readers() and time.monotonic() < until:
@@ -151,7 +160,7 @@ def start(path: Path, rest: str) -> subprocess.Popen[str]:
 
 def test_a_program_ends_with_a_loop_open(dataset: Path) -> None:
     process = start(dataset, "sys.exit(7)")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (7, "")
 
 
@@ -162,7 +171,7 @@ def test_ctrl_c(dataset: Path) -> None:
     assert process.stdout.readline() == "reading\n"
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
@@ -186,5 +195,5 @@ if child == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     process = start(dataset, "import threading\n" + rest)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")

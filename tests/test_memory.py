@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -141,7 +142,7 @@ def holding(size: int, then: str = "sys.stdin.read()") -> subprocess.Popen[str]:
 
 
 def release(child: subprocess.Popen[str]) -> None:
-    child.communicate(timeout=30)
+    child.communicate(timeout=120)
 
 
 def tree_rss() -> int:
@@ -179,13 +180,13 @@ def test_a_child_of_another_thread_counts() -> None:
 
     def work() -> None:
         started.append(holding(50 * MB))
-        stay.wait(30)
+        stay.wait()
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        deadline = time.monotonic() + 20
-        while not started and time.monotonic() < deadline:
+        while not started:
+            assert thread.is_alive()
             time.sleep(0.01)
         assert resident_memory() - before > 50 * MB
     finally:
@@ -206,13 +207,21 @@ def test_children_are_found_by_the_slow_way_too() -> None:
 
 
 @linux
-def test_a_sample_is_cheap() -> None:
-    def median() -> float:
-        times = []
-        for _ in range(200):
-            began = time.perf_counter()
-            resident_memory()
-            times.append(time.perf_counter() - began)
-        return sorted(times)[100]
+def test_a_sample_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the processes that it is about, each read once, whatever else the machine runs."""
+    opened: list[str] = []
 
-    assert min(median() for _ in range(5)) < 0.0003
+    def noted(path: str, mode: str) -> Any:
+        opened.append(path)
+        return open(path, mode)
+
+    monkeypatch.setattr(memory, "open", noted, raising=False)
+    child = holding(MB)
+    try:
+        resident_memory()
+        ours = {process.pid for process in [psutil.Process(), *psutil.Process().children(recursive=True)]}
+    finally:
+        release(child)
+    assert child.pid in ours
+    assert {int(path.split("/")[2]) for path in opened} == ours
+    assert len(opened) == len(set(opened))

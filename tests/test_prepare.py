@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles_prepare as oracle
+from conftest import AMPLE
 from ramlet.dataset.verify import verify
 from ramlet.prepare_dataset import Prepared, prepare
 from ramlet.prepare_settings import PrepareSettings
@@ -28,7 +29,7 @@ TEXT = "The first line of it.\n\nA second, with\tblanks  and “quotes”.\nÄ t
 
 
 def run(inputs: Any, out: Path, **given: Any) -> Prepared:
-    given = {"tokenizer": "byte", "memory": "2GB", "threads": 1, **given}
+    given = {"tokenizer": "byte", "memory": AMPLE, "threads": 1, **given}
     return prepare(inputs, out, **given)
 
 
@@ -183,7 +184,7 @@ def test_ids_decode_to_the_kept_texts_in_order(tmp_path: Path, kind: str) -> Non
     if kind == "trained":
         tokenizer = tmp_path / "own.json"
         Tokenizer.train(
-            [tmp_path / "in.jsonl"], vocab_size=300, special_tokens=["<|endoftext|>", "<|other|>"], memory="2GB"
+            [tmp_path / "in.jsonl"], vocab_size=300, special_tokens=["<|endoftext|>", "<|other|>"], memory=AMPLE
         ).save(tokenizer, format="json")
     made = run(tmp_path / "in.jsonl", tmp_path / "out", tokenizer=tokenizer, val_fraction=0)
     own = Tokenizer.load(made.path / "tokenizer.json")
@@ -200,7 +201,7 @@ def test_ids_decode_to_the_kept_texts_in_order(tmp_path: Path, kind: str) -> Non
 def test_end_tokens(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("some text to learn from, some text")
     Tokenizer.train(
-        [tmp_path / "in.txt"], vocab_size=270, special_tokens=["<|endoftext|>", "<|other|>"], memory="2GB"
+        [tmp_path / "in.txt"], vocab_size=270, special_tokens=["<|endoftext|>", "<|other|>"], memory=AMPLE
     ).save(tmp_path / "own.json", format="json")
     given = {"tokenizer": tmp_path / "own.json", "val_fraction": 0}
     own = Tokenizer.load(tmp_path / "own.json")

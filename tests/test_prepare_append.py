@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import oracles_prepare as oracle
+from conftest import AMPLE
 from ramlet.dataset.verify import verify
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.prepare_dataset import Prepared, prepare
@@ -23,7 +24,7 @@ def write(path: Path, *texts: str) -> Path:
 
 
 def run(inputs: Any, out: Path, **given: Any) -> Prepared:
-    return prepare(inputs, out, **{"memory": "2GB", "threads": 1, **given})
+    return prepare(inputs, out, **{"memory": AMPLE, "threads": 1, **given})
 
 
 def texts(made: Prepared) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import oracles_prepare as oracle
+from conftest import AMPLE
 from ramlet.budget import Budget, Meter
 from ramlet.memory import resident_memory
 from ramlet.prepare_dataset import Prepared, prepare_to
@@ -47,9 +48,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(corpus: Path, out: Path, given: dict[str, Any], *, budget: int = 0, **others: Any) -> Prepared:
     """`budget`: bytes above what is resident."""
-    total = resident_memory() * 32 // 31 + budget if budget else 2_000_000_000
+    total = resident_memory() * 32 // 31 + budget if budget else AMPLE
     chosen = PrepareSettings(**{"tokenizer": "byte", **given})
-    with Meter(Budget(total)) as meter:
+    with Meter(Budget.parse(total)) as meter:
         return prepare_to(corpus, out, chosen, meter=meter, **others)
 
 

@@ -155,7 +155,7 @@ def test_ctrl_c_is_how_it_ends(tmp_path: Path) -> None:
             connection.request("GET", "/")
             assert connection.getresponse().status == 200
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=120)
         finally:
             process.kill()
     assert (process.returncode, told) == (0, "")

@@ -309,7 +309,7 @@ for count, batch in enumerate(loader, 1):
         print(json.dumps(loader.state()), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 """
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
         assert done.returncode == -9, done.stderr
         loader = StreamLoader(corpus, tokenizer=tokenizer, seq_len=16, batch_size=6, shuffle_buffer=9)
         loader.restore(json.loads(done.stdout))

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ramlet.tokenizer
+from conftest import AMPLE
 from oracles import PATTERNS, hf_train, many_scripts
 from ramlet import BrokenInput, BudgetError, SettingsError, SourceError, Tokenizer, TokenizerError, _native
 
@@ -87,7 +88,7 @@ class TestTraining:
         lines = "".join(json.dumps({"body": document}) + "\n" for document in DOCUMENTS[:200])
         (tmp_path / "all.jsonl").write_text(lines)
         from_texts = Tokenizer.train(iter(DOCUMENTS[:200]), vocab_size=700)
-        from_files = Tokenizer.train(str(tmp_path / "*.txt"), vocab_size=700, memory="4GB", threads=1)
+        from_files = Tokenizer.train(str(tmp_path / "*.txt"), vocab_size=700, memory=AMPLE, threads=1)
         from_lines = Tokenizer.train([tmp_path / "all.jsonl"], vocab_size=700, text_field="body")
         assert from_texts.fingerprint == from_files.fingerprint == from_lines.fingerprint
         assert from_files.statistics["read"]["files"] == 200
