@@ -144,9 +144,7 @@ def assert_same_weights(out: Path, other: Path) -> None:
     assert metrics(out) == metrics(other)
 
 
-def test_the_signal_in_the_last_step_leaves_its_evaluation(
-    data: Path, whole: dict[str, Path], tmp_path: Path
-) -> None:
+def test_the_signal_in_the_last_step_leaves_its_evaluation(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match=r"behind the last of 12 steps, and saved: run the same command to go on"):
         run(data, tmp_path / "out", listener=At(12, signal.SIGTERM))
     run(data, tmp_path / "out")

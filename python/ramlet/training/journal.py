@@ -42,7 +42,8 @@ class Journal:
     ) -> None:
         """Writes into `place`; a rank that is not the first writes nowhere.
 
-        `run` is the run's folder, where that is another, for what others keep there. `position` and `step` are where a resumed run goes on.
+        `run` is the run's folder, where that is another, for what others keep there. `position` and `step` are where
+        a resumed run goes on.
         """
         self._writes = writes
         self._tensorboard = tensorboard and writes
