@@ -1,4 +1,4 @@
-"""A process that is killed at a chosen change of the disk: just before its n-th rename, link, removal, mkdir or fsync."""
+"""A process that is killed at a chosen change of the disk: before its n-th rename, link, removal, mkdir or fsync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new run takes the place of an old one: killed at any moment, one of them is there, whole, and never some of each."""
+"""A new run takes the place of an old one: killed at any moment, one of them is there, whole, never some of each."""
 
 from __future__ import annotations
 

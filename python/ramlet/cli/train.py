@@ -366,7 +366,7 @@ class _Shown(Listener):
         self._left = seconds
 
     def stopping(self) -> None:
-        line = "stopping: saving a checkpoint first (Ctrl-C again stops at once)"
+        line = "stopping, and saving what was learned so far (Ctrl-C again stops at once)"
         try:
             self._line(line)
         except RuntimeError:  # the signal came in the middle of a line, which cannot be written into
