@@ -15,7 +15,7 @@ import pytest
 
 from documented import ROOT, blocks, commands, make_checkout, run_all
 from ramlet.cli import main
-from ramlet.training.journal import NAME as JOURNAL
+from ramlet.training.run_files import METRICS as JOURNAL
 from ramlet.training.settings import EVALUATIONS, RunSettings, help_text
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

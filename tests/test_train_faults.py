@@ -267,7 +267,7 @@ def stopped(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
     class Stop(Listener):
         def stepped(self, step: int, *_: Any) -> None:
-            if step == 6:
+            if step == 7:
                 os.kill(os.getpid(), 2)
 
     with pytest.raises(Interrupted):
@@ -293,7 +293,7 @@ def test_a_damaged_checkpoint(data: Path, whole: Path, stopped: Path, how: str) 
         words = ["model.safetensors is missing"]
     elif how == "state":
         (last / "state.json").write_text('{"step": 7,')
-        words = ["state.json cannot be read"]
+        words = ["state.json is damaged", "cannot be read"]
     else:
         (last / "state.json").unlink()  # as a removal that was killed leaves it: no checkpoint, and no error
         words = []

@@ -107,7 +107,7 @@ def test_killed_while_writing(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_step_and_saves(data: Path, whole: dict[str, Path], tmp_path: Path, number: int) -> None:
     with pytest.raises(Interrupted, match=r"at step 5 of 12, and saved: run the same command"):
-        run(data, tmp_path / "out", listener=At(4, number))
+        run(data, tmp_path / "out", listener=At(5, number))
     assert steps_kept(tmp_path / "out") == [4, 5]
     run(data, tmp_path / "out")
     assert_same_weights(tmp_path / "out", whole["adamw"])
@@ -144,9 +144,17 @@ def assert_same_weights(out: Path, other: Path) -> None:
     assert metrics(out) == metrics(other)
 
 
-def test_the_signal_in_the_last_step_changes_nothing(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
-    run(data, tmp_path / "out", listener=At(12, signal.SIGTERM))
+def test_the_signal_in_the_last_step_leaves_its_evaluation(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match=r"behind the last of 12 steps, and saved: run the same command to go on"):
+        run(data, tmp_path / "out", listener=At(12, signal.SIGTERM))
+    run(data, tmp_path / "out")
     assert_same_run(tmp_path / "out", whole["adamw"])
+
+
+def test_the_signal_in_the_last_step_with_nothing_left_to_do_changes_nothing(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text that is long enough. " * 200)
+    given = {"stream": tmp_path / "text.txt", "tokenizer": "byte"}
+    assert run(None, tmp_path / "out", listener=At(12, signal.SIGTERM), **given).steps == 12
 
 
 def test_lines_behind_a_checkpoint_are_never_told_twice(

@@ -13,7 +13,7 @@ from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import SettingsError
-from ramlet.training.settings import RunSettings
+from ramlet.training.settings import EVAL_TOKENS
 
 DATA = "Data"
 
@@ -53,7 +53,7 @@ def evaluate(
             rich_help_panel=DATA,
             help="How many tokens of each set to look at.",
         ),
-    ] = str(RunSettings().eval_tokens),
+    ] = str(EVAL_TOKENS),
     seq_len: Annotated[
         int | None,
         typer.Option(
@@ -103,7 +103,7 @@ def evaluate(
             precision=precision,
             memory=memory,
             threads=threads,
-            progress=lambda name, done, total: bar.update("evaluating", done, total, "sets", name),
+            progress=lambda name, done, total: bar.update(f"evaluating {name}", done, total, "tokens"),
         )
     if json:
         told = {name: score.to_dict() for name, score in scores.items()}

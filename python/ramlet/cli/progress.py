@@ -68,7 +68,9 @@ class Progress:
         self._done = 0.0
         self._total: float | None = None
         self._detail = ""
-        self._began = 0.0
+        self._left: float | None = None
+        self._began: dict[str, tuple[float, float]] = {}
+        """Of each thing that was told of: when, and how far it has come; one that goes on has not begun anew."""
         self._drawn = 0.0
         self._recent: deque[tuple[float, float]] = deque()
 
@@ -83,19 +85,30 @@ class Progress:
     ) -> None:
         self.close(finished=error is None)
 
-    def update(self, what: str, done: float, total: float | None = None, unit: str = "bytes", detail: str = "") -> None:
+    def update(
+        self,
+        what: str,
+        done: float,
+        total: float | None = None,
+        unit: str = "bytes",
+        detail: str = "",
+        left: float | None = None,
+    ) -> None:
         """`done` of `total` (None: not known), counted in `unit`; another `what` begins another line.
 
-        `detail` is shown in place of the speed, where another figure says more.
+        `detail` is shown in place of the speed, where another figure says more. `left` is how many seconds it still
+        takes, where someone knows it better than the speed does.
         """
         if not self._on:
             return
         now = time.monotonic()
         if what != self._what:
             self.close()
-            self._what, self._unit, self._began, self._drawn = what, unit, now, 0.0
+            self._what, self._unit, self._drawn = what, unit, 0.0
+            began, before = self._began.get(what, (now, done))
+            self._began[what] = (began if done >= before else now, done)
             self._recent.clear()
-        self._done, self._total, self._detail = done, total, detail
+        self._done, self._total, self._detail, self._left = done, total, detail, left
         if now - self._drawn < REDRAW_SECONDS:
             return
         self._drawn = now
@@ -109,7 +122,9 @@ class Progress:
         if not self._on or not self._what:
             return
         if finished:
-            seconds = time.monotonic() - self._began
+            began, _ = self._began[self._what]
+            self._began[self._what] = (began, self._done)
+            seconds = time.monotonic() - began
             parts = [self._what, format_count(self._done, self._unit), f"in {format_duration(seconds)}"]
             if self._detail:
                 parts.append(self._detail)
@@ -119,6 +134,13 @@ class Progress:
         self._stream.write("\n")
         self._stream.flush()
         self._what = ""
+
+    def erase(self) -> None:
+        """Takes the line away: what it told of is told otherwise."""
+        if self._on and self._what:
+            self._draw("")
+            self._began.pop(self._what, None)
+            self._what = ""
 
     def _running_line(self) -> str:
         parts = [self._what]
@@ -133,7 +155,8 @@ class Progress:
         if speed > 0:
             parts.append(self._detail or self._speed_words(speed))
             if self._total:
-                parts.append(f"{format_duration(max(0.0, self._total - self._done) / speed)} left")
+                left = max(0.0, self._total - self._done) / speed if self._left is None else self._left
+                parts.append(f"{format_duration(left)} left")
         if self._meter is not None:
             memory = f"memory {format_bytes(self._meter.current)}"
             if self._meter.budget is not None:

@@ -169,7 +169,7 @@ def train(
         ),
     ] = None,
     eval_every: Annotated[str | None, _option("eval_every", WATCH, metavar="STEPS")] = None,
-    eval_tokens: Annotated[str, _option("eval_tokens", WATCH, metavar="N")] = str(DEFAULTS.eval_tokens),
+    eval_tokens: Annotated[str | None, _option("eval_tokens", WATCH, metavar="N")] = None,
     forgetting: Annotated[float, _option("forgetting", WATCH, metavar="F")] = DEFAULTS.forgetting,
     sample_every: Annotated[str | None, _option("sample_every", WATCH, metavar="STEPS")] = None,
     sample_prompt: Annotated[str, _option("sample_prompt", WATCH, metavar="TEXT")] = "",
@@ -328,6 +328,7 @@ class _Shown(Listener):
     def __init__(self, bar: Progress, *, quiet: bool) -> None:
         self.bar = bar
         self._quiet = quiet
+        self._left: float | None = None
 
     def _line(self, line: str) -> None:
         if not self._quiet:
@@ -359,9 +360,23 @@ class _Shown(Listener):
 
     def stepped(self, step: int, steps: int, loss: float, tokens_per_second: float, memory: int) -> None:
         detail = f"loss {loss:.4f}   {tokens_per_second:,.0f} tokens/s"
-        self.bar.update("training", step, steps, "steps", detail)
+        self.bar.update("training", step, steps, "steps", detail, self._left)
+
+    def expected(self, seconds: float) -> None:
+        self._left = seconds
+
+    def stopping(self) -> None:
+        line = "stopping, and saving what was learned so far (Ctrl-C again stops at once)"
+        try:
+            self._line(line)
+        except RuntimeError:  # the signal came in the middle of a line, which cannot be written into
+            os.write(2, f"\n{line}\n".encode())
+
+    def evaluating(self, name: str, done: int, total: int) -> None:
+        self.bar.update(f"evaluating {name}", done, total, "tokens")
 
     def evaluated(self, step: int, scores: Mapping[str, Any], forgotten: Mapping[str, float]) -> None:
+        self.bar.erase()
         for name, score in scores.items():
             rise = f" ({forgotten[name]:+.4f} since the start)" if name in forgotten and step else ""
             self._line(f"step {step:,}: {_score_words(name, score.to_dict())}{rise}")

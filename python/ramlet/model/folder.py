@@ -19,6 +19,7 @@ from typing import Any
 from ramlet.errors import ModelError
 from ramlet.model.hf_config import end_ids, shape_from_hf
 from ramlet.model.shape import Shape
+from ramlet.training.run_files import whole_run
 
 __all__ = ["ModelFolder", "find_model", "read_json"]
 
@@ -67,6 +68,7 @@ def find_model(path: str | os.PathLike[str]) -> ModelFolder:
         folder = folder.parent
     if not folder.is_dir():
         raise ModelError(f"there is no folder {folder}: give a run, one of its checkpoints or a model for transformers")
+    folder = whole_run(folder)
     weights = folder if _has_weights(folder) else _last_checkpoint(folder)
     if weights is None:
         pickled = next(

@@ -25,6 +25,7 @@ from ramlet.memory import resident_memory
 from ramlet.reporting.lengths import Lengths, count_lengths
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
+from ramlet.training.run_files import whole_run
 
 __all__ = ["DatasetFound", "Finder", "Found", "Run", "TokenizerFound", "figure", "look"]
 
@@ -101,12 +102,13 @@ class Finder:
         )
 
     def _run(self, path: Path, waiting: bool) -> Run:
-        metrics = self._metrics.setdefault(path, Metrics(path / METRICS))
+        place = whole_run(path)
+        metrics = self._metrics.setdefault(place, Metrics(place / METRICS))
         metrics.read(self._bytes(f"reading {METRICS}"))
         if not metrics.lines and not waiting:
             raise ModelError(f"{path} has no step yet: wait for its first one, or give --watch to see it come")
-        files = tuple(path / name for name in (SETTINGS, METRICS, STATISTICS, MEASURES))
-        return Run(path, _settings(path), metrics, _json(path / STATISTICS, ModelError), _measures(path), files)
+        files = tuple(place / name for name in (SETTINGS, METRICS, STATISTICS, MEASURES))
+        return Run(path, _settings(place), metrics, _json(place / STATISTICS, ModelError), _measures(place), files)
 
     def dataset(self, path: Path) -> DatasetFound:
         from ramlet.dataset.reader import Dataset

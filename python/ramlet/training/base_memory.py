@@ -33,9 +33,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ramlet.errors import SettingsError
@@ -53,23 +58,53 @@ _LARGE_LIBRARIES = (
 
 def load_torch(threads: int | None = None) -> Any:
     """Torch, working in so many threads, or as many as this process may use; no device is touched."""
-    if "torch" not in sys.modules:
-        found = find_spec("torch")
-        if found is None or found.origin is None:
-            raise SettingsError("training needs PyTorch: pip install 'ramlet[train]'")
-        if sys.platform.startswith("linux"):
-            _load_libraries(Path(found.origin).parent)
-    # Segments that grow: what a GPU's allocator reserves is then what tensors take, without the gaps.
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    import torch
+    with _hearing_ctrl_c():
+        if "torch" not in sys.modules:
+            found = find_spec("torch")
+            if found is None or found.origin is None:
+                raise SettingsError("training needs PyTorch: pip install 'ramlet[train]'")
+            if sys.platform.startswith("linux"):
+                _load_libraries(Path(found.origin).parent)
+        # Segments that grow: what a GPU's allocator reserves is then what tensors take, without the gaps.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        import torch
 
-    _leave_compiler_out(torch)
-    release_library_pages()
+        _leave_compiler_out(torch)
+        release_library_pages()
     # torch counts the machine's cores, also where a container is granted fewer.
     threads = threads or min(torch.get_num_threads(), available_threads())
     if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
     return torch
+
+
+@contextmanager
+def _hearing_ctrl_c() -> Iterator[None]:
+    """Ctrl-C in the block is a KeyboardInterrupt, also where it meets code that loads a library: that may pass over it
+    (where numpy is not there torch does without), or make an error of its own of it."""
+    heard = False
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard = True
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    # Others have their own way of hearing it, and a thread hears no signals.
+    ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    except BaseException:
+        if heard:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _load_libraries(torch_folder: Path) -> None:

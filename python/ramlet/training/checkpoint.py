@@ -13,6 +13,7 @@ does not.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -27,11 +28,11 @@ from ramlet.dataset.checksum import file_checksum
 from ramlet.errors import ModelError
 from ramlet.model.files import tensors_by_name
 from ramlet.model.tensor_file import read_tensors_into, write_tensors
+from ramlet.training.run_files import CHECKPOINTS
 from ramlet.training.step import Trainee
 
-__all__ = ["Snapshot", "checkpoints", "latest", "load", "prune", "read_state", "save"]
+__all__ = ["Snapshot", "checkpoints", "damaged", "latest", "load", "path_of", "prune", "read_state", "save"]
 
-FOLDER = "checkpoints"
 _NAME = re.compile(r"step_(\d{6,})")
 _FILES = ("model.safetensors", "optimizer.safetensors")
 
@@ -66,11 +67,18 @@ class Snapshot:
         return sum(tensor.nbytes for tensor in (*self.model.values(), *self.optimizer.values()))
 
 
+def path_of(run: Path, step: int) -> Path:
+    return run / CHECKPOINTS / f"step_{step:06}"
+
+
 def save(run: Path, snapshot: Snapshot) -> Path:
-    """Writes a checkpoint."""
-    folder = run / FOLDER
+    """Writes a checkpoint; of one that is there already, for the run went on from it, only the state."""
+    folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
-    final = folder / f"step_{snapshot.step:06}"
+    final = path_of(run, snapshot.step)
+    if (final / "state.json").is_file():
+        _write_state(final, snapshot, read_state(final)["xxh64"])
+        return final
     hidden = folder / f".{final.name}"
     shutil.rmtree(hidden, ignore_errors=True)
     hidden.mkdir()
@@ -79,8 +87,7 @@ def save(run: Path, snapshot: Snapshot) -> Path:
             "model.safetensors": write_tensors(hidden / _FILES[0], snapshot.model, {"format": "pt"}),
             "optimizer.safetensors": write_tensors(hidden / _FILES[1], snapshot.optimizer),
         }
-        with replacing(hidden / "state.json") as file:
-            json.dump({"step": snapshot.step, **snapshot.state, "xxh64": sums}, file, indent=1)
+        _write_state(hidden, snapshot, sums)
         shutil.rmtree(final, ignore_errors=True)
         hidden.rename(final)
         sync_folder(folder)
@@ -90,10 +97,15 @@ def save(run: Path, snapshot: Snapshot) -> Path:
     return final
 
 
+def _write_state(folder: Path, snapshot: Snapshot, sums: Mapping[str, str]) -> None:
+    with replacing(folder / "state.json") as file:
+        json.dump({"step": snapshot.step, **snapshot.state, "xxh64": dict(sums)}, file, indent=1)
+
+
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
     """The whole ones, oldest first."""
     found = []
-    for path in (run / FOLDER).glob("step_*"):
+    for path in (run / CHECKPOINTS).glob("step_*"):
         match = _NAME.fullmatch(path.name)
         if match and (path / "state.json").is_file():
             found.append((int(match[1]), path))
@@ -106,13 +118,40 @@ def latest(run: Path) -> Path | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, all of it there and of the right kind."""
+    file = path / "state.json"
     try:
-        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        if not isinstance(state["step"], int) or not isinstance(state["xxh64"], dict):
-            raise ValueError("step or checksums are missing")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path / 'state.json'} cannot be read ({error}): {_way_out(path)}") from None
+        state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(path, f"it cannot be read: {error}") from None
+    if not isinstance(state, dict):
+        raise damaged(path, "it holds no JSON object")
+    scale = state.get("loss_scale")
+    for name, holds in {
+        "step": _is_count(state.get("step")),
+        "journal": _is_count(state.get("journal")),
+        "xxh64": isinstance(state.get("xxh64"), dict),
+        "progress": isinstance(state.get("progress"), dict),
+        "data": isinstance(state.get("data"), dict),
+        "loss_scale": isinstance(scale, dict) and _is_scale(scale),
+    }.items():
+        if not holds:
+            raise damaged(path, f"{name} is missing" if name not in state else f"{name} is not as it was written")
     return state
+
+
+def damaged(path: Path, what: str) -> ModelError:
+    """The error about a checkpoint whose state says too little, or nonsense."""
+    return ModelError(f"{path / 'state.json'} is damaged ({what}): {_way_out(path)}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_scale(scale: Mapping[str, Any]) -> bool:
+    value = scale.get("loss_scale")
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0 and _is_count(scale.get("good_steps"))
 
 
 def load(path: Path, trainee: Trainee) -> dict[str, Any]:
@@ -147,8 +186,8 @@ def prune(run: Path, keep: int, best: int | None) -> None:
             # Without its state it counts no more, wherever a kill interrupts the removal.
             (path / "state.json").unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
-    for path in (run / FOLDER).glob("step_*"):
+    for path in (run / CHECKPOINTS).glob("step_*"):
         if not (path / "state.json").exists():
             shutil.rmtree(path, ignore_errors=True)
-    for path in (run / FOLDER).glob(".step_*"):
+    for path in (run / CHECKPOINTS).glob(".step_*"):
         shutil.rmtree(path, ignore_errors=True)

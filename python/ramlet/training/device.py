@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -78,6 +80,26 @@ class Device:
 
     def peak(self, meter: Meter) -> int:
         return torch.cuda.max_memory_reserved(self.index) if self.kind == "cuda" else meter.peak
+
+    @property
+    def runs_behind(self) -> bool:
+        """Whether Python is ahead of the work that it asked for."""
+        return self.kind == "cuda"
+
+    def mark(self) -> Any:
+        """The moment when all that was asked for so far is done; on a GPU only the GPU knows it."""
+        if self.kind == "cpu":
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, earlier: Any, later: Any) -> float:
+        """Between two marks, of which the later one is waited for."""
+        if self.kind == "cpu":
+            return float(later - earlier)
+        later.synchronize()
+        return float(earlier.elapsed_time(later)) / 1000
 
     def synchronize(self) -> None:
         if self.kind == "cuda":

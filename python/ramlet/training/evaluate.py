@@ -8,7 +8,7 @@ compared between models that have different ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,8 @@ class EvalSet:
     val_fraction: float = 0.1
     document_mask: bool = False
 
-    def batches(self) -> Iterator[Mapping[str, Tensor]]:
+    def batches(self, told: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Mapping[str, Tensor]]:
+        """What is evaluated; `told` hears how many of how many tokens were asked for."""
         from ramlet.loading.loader import Loader
 
         with Loader(
@@ -79,8 +80,9 @@ class EvalSet:
             document_mask=self.document_mask,
             read_ahead=1,
         ) as loader:
-            left = max(1, self.tokens // self.seq_len)
+            whole = left = min(max(1, self.tokens // self.seq_len), len(loader.examples))
             for batch in loader:
+                told((whole - left) * self.seq_len, whole * self.seq_len)
                 rows = min(left, len(batch["input_ids"]))
                 yield {name: batch[name][:rows] for name in batch.keys()}  # noqa: SIM118 - a Batch is no dictionary
                 left -= rows
@@ -88,10 +90,10 @@ class EvalSet:
                     return
 
 
-def evaluate_model(model: GPT, wanted: EvalSet) -> Score:
-    """The model's score on the set."""
+def evaluate_model(model: GPT, wanted: EvalSet, told: Callable[[int, int], None] = lambda done, total: None) -> Score:
+    """The model's score on the set; `told` hears how many of how many tokens are done."""
     total, tokens, size = 0.0, 0, 0
-    for batch in wanted.batches():
+    for batch in wanted.batches(told):
         placed = {name: value.to(model.device) for name, value in batch.items()}
         losses = model.losses(
             placed["input_ids"],

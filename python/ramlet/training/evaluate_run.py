@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from ramlet.memory import resident_memory
 from ramlet.model.folder import ModelFolder, find_model
 from ramlet.model.shape import Shape
 from ramlet.training.eval_sets import usable_split
-from ramlet.training.run_folder import SETTINGS, RunFolder
-from ramlet.training.settings import DEVICES, PRECISIONS, RunSettings
+from ramlet.training.run_files import SETTINGS
+from ramlet.training.run_folder import RunFolder
+from ramlet.training.settings import DEVICES, EVAL_TOKENS, PRECISIONS, RunSettings
 
 if TYPE_CHECKING:
     from ramlet.training.evaluate import Score
@@ -58,7 +60,7 @@ def evaluate(
     data: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]],
     *,
     split: str | None = None,
-    tokens: int | str = RunSettings().eval_tokens,
+    tokens: int | str = EVAL_TOKENS,
     seq_len: int | None = None,
     device: str = "auto",
     precision: str = "auto",
@@ -73,7 +75,7 @@ def evaluate(
 
     `run` is a run, one of its checkpoints or a Llama for transformers. `split` is val or train; left out: val, or
     all of a set that has none. `tokens` is how many are looked at, or "all"; `seq_len` is that of the training where
-    nothing is said. `progress` is told the set, and how many of how many are done.
+    nothing is said. `progress` is told the set, and how many of how many tokens are done.
     """
     for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
         if value not in known:
@@ -115,9 +117,8 @@ def evaluate(
     fit = _fit(shape, length, precision, base, budget, masked=learned.document_mask)
     model = load_model(found, device=place.name, dtype=DTYPES[precision], chunk=fit.chunk)
     scores: dict[str, Score] = {}
-    for number, (name, found_tokens) in enumerate(sets.items()):
-        if progress is not None:
-            progress(name, number, len(sets))
+    for name, found_tokens in sets.items():
+        told = partial(progress, name) if progress is not None else lambda done, total: None
         scores[name] = evaluate_model(
             model,
             EvalSet(
@@ -131,6 +132,7 @@ def evaluate(
                 val_fraction=learned.val_fraction,
                 document_mask=learned.document_mask and found_tokens.end_id is not None,
             ),
+            told,
         )
     return scores
 

@@ -17,13 +17,18 @@ from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.training.device import Device
 from ramlet.training.feed import Feed
+from ramlet.training.pace import times_left
 from ramlet.training.schedule import Schedule, default_rate
-from ramlet.training.settings import EVALUATIONS, RunSettings, default_seq_len
+from ramlet.training.settings import EVAL_SHARE, EVAL_TOKENS, EVALUATIONS, RunSettings, default_seq_len
 
 __all__ = ["Job", "read_model_config", "resolve"]
 
 MOST_WARMUP = 2000
 SAMPLE_EACH = 2
+EVALUATION_COST = 1 / 3
+"""Of a token, of what training on it costs: a way forth, without the two ways back."""
+LEAST_EVAL_TOKENS = 8192
+"""Fewer tell little; before an evaluation looks at fewer, there are fewer evaluations, down to the one at the end."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Job:
     precision: str
     schedule: Schedule
     eval_every: int
+    eval_tokens: int
+    """Of each set, in each evaluation."""
     sample_every: int
     checkpoint_every: int
 
@@ -52,11 +59,16 @@ class Job:
             "lr": self.schedule.peak,
             "min_lr": self.schedule.floor,
             "warmup": self.schedule.warmup,
+            "eval_every": self.eval_every,
+            "eval_tokens": self.eval_tokens,
         }
 
 
-def resolve(settings: RunSettings, feed: Feed, device: Device) -> Job:
-    """Decides what the settings leave open, and refuses what does not fit together."""
+def resolve(settings: RunSettings, feed: Feed, device: Device, *, evals: int = 0) -> Job:
+    """Decides what the settings leave open, and refuses what does not fit together.
+
+    `evals` is how many sets there are to evaluate on, besides the data's own.
+    """
     settings.require_size()
     known = _known_shape(settings, feed)
     seq_len = settings.seq_len or feed.packed_length
@@ -81,10 +93,9 @@ def resolve(settings: RunSettings, feed: Feed, device: Device) -> Job:
         )
     sequences = settings.step_sequences(seq_len)
     steps = _steps(settings, feed, seq_len, sequences)
-    eval_every = max(1, steps // EVALUATIONS) if settings.eval_every is None else settings.eval_every
-    sample_every = (
-        SAMPLE_EACH * max(1, steps // EVALUATIONS) if settings.sample_every is None else settings.sample_every
-    )
+    sets = len(feed.validation()) + evals
+    eval_every, eval_tokens = evaluations(settings, steps, sequences * seq_len, seq_len, sets)
+    tenth = math.ceil(steps / EVALUATIONS)
     peak = default_rate(shape.parameters) if settings.lr is None else settings.lr
     warmup = min(MOST_WARMUP, math.ceil(steps / 20)) if settings.warmup is None else settings.warmup
     return Job(
@@ -102,11 +113,33 @@ def resolve(settings: RunSettings, feed: Feed, device: Device) -> Job:
             kind=settings.schedule,
         ),
         eval_every=eval_every,
-        sample_every=sample_every,
-        checkpoint_every=(eval_every or max(1, steps // EVALUATIONS))
+        eval_tokens=eval_tokens,
+        sample_every=SAMPLE_EACH * tenth if settings.sample_every is None else settings.sample_every,
+        checkpoint_every=(settings.eval_every or tenth)
         if settings.checkpoint_every is None
         else settings.checkpoint_every,
     )
+
+
+def evaluations(settings: RunSettings, steps: int, step_tokens: int, seq_len: int, sets: int) -> tuple[int, int]:
+    """Steps from one evaluation to the next, and the tokens that each looks at of each set.
+
+    What is not said is chosen such that all of them together take at most a tenth of the run, but for the one at the
+    end, which has a sequence of each set in any case.
+    """
+    sets = max(1, sets)
+    before = settings.init_from is not None  # one more, of the model as it was
+    spent = EVAL_SHARE / EVALUATION_COST * steps * step_tokens / sets
+    if settings.eval_every is not None:
+        every = settings.eval_every
+    else:
+        least = min(LEAST_EVAL_TOKENS, settings.eval_tokens or LEAST_EVAL_TOKENS)
+        times = min(EVALUATIONS, max(1, int(spent / least) - before))
+        every = math.ceil(steps / times)
+    if settings.eval_tokens is not None:
+        return every, settings.eval_tokens
+    times = times_left(0, steps, every) + before
+    return every, max(seq_len, min(EVAL_TOKENS, int(spent / times)))
 
 
 def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ramlet.errors import DiskFull, SettingsError
+from ramlet.training.run_files import METRICS, TENSORBOARD
 
 __all__ = ["Journal", "load_loggers"]
-
-NAME = "metrics.jsonl"
 
 
 class Journal:
@@ -32,22 +31,40 @@ class Journal:
 
     def __init__(
         self,
-        run: Path,
+        place: Path,
         *,
+        run: Path | None = None,
         position: int = 0,
         step: int = 0,
         tensorboard: bool = False,
         wandb: bool = False,
         writes: bool = True,
     ) -> None:
-        """`position` and `step` are where a resumed run goes on; a rank that is not the first writes nowhere."""
-        self._path = path = run / NAME if writes else Path(os.devnull)
-        self._file: IO[str] = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - held by close()
+        """Writes into `place`; a rank that is not the first writes nowhere.
+
+        `run` is the run's folder, where that is another, for what others keep there. `position` and `step` are where
+        a resumed run goes on.
+        """
+        self._writes = writes
+        self._tensorboard = tensorboard and writes
+        self._open(place, step)
         if writes:
-            self._file.truncate(min(position, os.path.getsize(path)))
-        tensorboard, wandb = tensorboard and writes, wandb and writes
-        self._board = _tensorboard(run, step) if tensorboard else None
-        self._wandb = _wandb(run) if wandb else None
+            self._file.truncate(min(position, os.path.getsize(self._path)))
+        self._wandb = _wandb(run or place) if wandb and writes else None
+
+    def _open(self, place: Path, step: int) -> None:
+        self._place = place
+        self._path = place / METRICS if self._writes else Path(os.devnull)
+        self._file: IO[str] = open(self._path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - held by close()
+        self._board = _tensorboard(place, step) if self._tensorboard else None
+
+    def follow(self, place: Path, step: int) -> None:
+        """Goes on in the folder that the files of the run are in now."""
+        if self._writes and place != self._place:
+            self._file.close()
+            if self._board is not None:
+                self._board.close()
+            self._open(place, step)
 
     def write(self, step: int, **values: Any) -> None:
         try:
@@ -118,9 +135,7 @@ def _tensorboard(run: Path, step: int) -> Any:
         raise SettingsError(
             "TensorBoard is not installed: pip install tensorboard, or leave --tensorboard out"
         ) from None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(run / "tensorboard"), purge_step=step or None)
+    return SummaryWriter(str(run / TENSORBOARD), purge_step=step or None)
 
 
 def _wandb(run: Path) -> Any:

@@ -24,6 +24,15 @@ class Listener:
     def stepped(self, step: int, steps: int, loss: float, tokens_per_second: float, memory: int) -> None:
         """After every step."""
 
+    def expected(self, seconds: float) -> None:
+        """How long the run still takes, with its evaluations; before `stepped`."""
+
+    def stopping(self) -> None:
+        """Ctrl-C was heard, wherever the run is: a checkpoint comes, and then its end."""
+
+    def evaluating(self, name: str, done: int, total: int) -> None:
+        """So many tokens of a set are evaluated."""
+
     def evaluated(self, step: int, scores: Mapping[str, Any], forgotten: Mapping[str, float]) -> None:
         """After every evaluation: scores by the name of the set, and how far its loss rose."""
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,23 @@ from ramlet.budget import Meter
 from ramlet.errors import Interrupted, TrainingStopped
 from ramlet.training import checkpoint
 from ramlet.training.device import Device
-from ramlet.training.evaluate import EvalSet, Score, evaluate_model
+from ramlet.training.evaluate import EvalSet, evaluate_model
 from ramlet.training.job import Job
 from ramlet.training.journal import Journal
 from ramlet.training.listener import Listener
+from ramlet.training.pace import Pace
 from ramlet.training.plan import Plan
 from ramlet.training.ranks import Ranks
+from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
-from ramlet.training.signals import StopSignals
+from ramlet.training.signals import GaveUp, StopSignals
 from ramlet.training.step import Trainee
 
 __all__ = ["Progress", "Run", "run_steps"]
 
 SPIKE_WINDOW = 64
+EVAL, SAMPLE, SAVE = "eval", "sample", "save"
+"""What is done between steps, in this order."""
 
 
 @dataclass
@@ -54,16 +58,45 @@ class Progress:
     recent: list[float] = field(default_factory=list)
     """The last losses, to know a spike by."""
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    owed: list[str] = field(default_factory=list)
+    """What was due behind this step and given up for Ctrl-C: done first when the run goes on."""
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Progress:
+        """As a checkpoint has it; ValueError names what is missing or makes no sense."""
+        kinds: dict[str, tuple[type, ...]] = {
+            **dict.fromkeys(("step", "tokens"), (int,)),
+            **dict.fromkeys(("seconds", "loss", "best_loss"), (int, float)),
+            "best": (int,),
+            **dict.fromkeys(("before", "scores"), (dict,)),
+            **dict.fromkeys(("recent", "owed"), (list,)),
+        }
+        found: dict[str, Any] = {}
+        for each in fields(cls):
+            if each.name not in values:
+                if each.name == "owed":  # of a checkpoint that knows nothing of it
+                    continue
+                raise ValueError(f"progress.{each.name} is missing")
+            value, empty = values[each.name], each.default is None
+            inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            wanted = {"before": (int, float), "recent": (int, float), "scores": (dict,), "owed": (str,)}.get(each.name)
+            good = (value is None and empty) or (isinstance(value, kinds[each.name]) and not isinstance(value, bool))
+            if not good or (wanted and not all(isinstance(one, wanted) for one in inside)):
+                raise ValueError(f"progress.{each.name} is not as it was written")
+            found[each.name] = value
+        if found["step"] < 1 or found["tokens"] < 0 or not set(found.get("owed", ())) <= {EVAL, SAMPLE}:
+            raise ValueError("progress makes no sense")
+        return cls(**found)
 
 
 @dataclass
 class Run:
     """All that the steps need; `start.py` makes it."""
 
-    path: Path
+    folder: RunFolder
     job: Job
     plan: Plan
     trainee: Trainee
@@ -76,43 +109,58 @@ class Run:
     meter: Meter
     progress: Progress
     saver: Saver
-    settled: float = 0.0
-    """When the last step was done, or what comes between steps."""
+    signals: StopSignals
+    pace: Pace
     sampler: Any = None
     """Model and step -> a text; None where none is wanted."""
+    mark: Any = None
+    """When the last step was done, or what comes between steps, as the device has it."""
+
+    @property
+    def path(self) -> Path:
+        """Where its files are now."""
+        return self.folder.place
 
 
 def run_steps(run: Run) -> None:
     """From where the run stands to its end; every way out leaves a checkpoint to go on from."""
-    with StopSignals() as signals:
-        if run.progress.step == 0:
-            _evaluate(run, first=True)
-            _sample(run)
+    progress = run.progress
+    with run.signals as signals:
+        if _attend(run, _owed_at_the_start(run)):
+            raise _interrupted(run)
         batches = iter(run.loader)
-        began = time.monotonic() - run.progress.seconds
-        run.settled = time.monotonic()
+        began = time.monotonic() - progress.seconds
+        run.mark = run.device.mark()
         pending: _Figures | None = None
-        while run.progress.step < run.job.steps:
+        while progress.step < run.job.steps:
             figures = _one_step(run, batches)
-            run.progress.seconds = time.monotonic() - began
+            progress.seconds = time.monotonic() - began
             # Of a GPU the figures are read a step later, when they are long there: it never waits for Python.
             if pending is not None:
                 _settle(run, pending)
             pending = figures
-            stopping = run.ranks.any(signals.asked)
-            due = _due(run, stopping)
-            if due or run.device.kind == "cpu":
+            if not run.device.runs_behind:
                 _settle(run, pending)
                 pending = None
-            if due:
-                _attend(run, stopping)
-                began = time.monotonic() - run.progress.seconds
-                run.settled = time.monotonic()
-            if stopping and run.progress.step < run.job.steps:
-                raise Interrupted(
-                    f"interrupted at step {run.progress.step:,} of {run.job.steps:,}, and saved: "
-                    "run the same command to go on"
-                )
+            stopping = run.ranks.any(signals.asked)
+            jobs = _jobs(run)
+            if jobs or stopping:
+                if pending is not None:
+                    _settle(run, pending)
+                    pending = None
+                stopping = _attend(run, jobs, stopping=stopping)
+                began = time.monotonic() - progress.seconds
+                run.mark = run.device.mark()
+            if stopping and (progress.step < run.job.steps or progress.owed):
+                raise _interrupted(run)
+
+
+def _interrupted(run: Run) -> Interrupted:
+    step, steps = run.progress.step, run.job.steps
+    if not step:
+        return Interrupted("interrupted before the first step, with nothing to save: run the same command to begin")
+    where = f"at step {step:,} of {steps:,}" if step < steps else f"behind the last of {steps:,} steps"
+    return Interrupted(f"interrupted {where}, and saved: run the same command to go on")
 
 
 @dataclass
@@ -126,6 +174,8 @@ class _Figures:
     rate: float
     loss: torch.Tensor
     length: torch.Tensor
+    mark: Any
+    """When it is done."""
 
 
 def _one_step(run: Run, batches: Iterator[Any]) -> _Figures:
@@ -149,16 +199,18 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _Figures:
     length = run.trainee.update(rate, run.job.settings.clip, assumed / learned)
     run.progress.step += 1
     run.progress.tokens += learned
-    return _Figures(run.progress.step, learned, run.progress.tokens, rate, total / learned, length)
+    so_far = run.progress.tokens
+    return _Figures(run.progress.step, learned, so_far, rate, total / learned, length, run.device.mark())
 
 
 def _settle(run: Run, figures: _Figures) -> None:
     """Reads a step's figures, tells of them, and ends the run where they say that it went wrong."""
     loss, length = float(figures.loss), float(figures.length)  # a GPU has done the step by then
     progress = run.progress
-    now = time.monotonic()
-    speed = figures.tokens / max(1e-9, now - run.settled)
-    run.settled = now
+    seconds = run.device.seconds(run.mark, figures.mark)
+    run.mark = figures.mark
+    run.pace.stepped(seconds)
+    speed = figures.tokens / max(1e-9, seconds)
     overflow = not math.isfinite(length) and run.trainee.overflow_is_normal
     if not overflow:
         _check_health(run, figures.step, loss, length)
@@ -176,6 +228,9 @@ def _settle(run: Run, figures: _Figures) -> None:
             memory=memory,
             seconds=round(progress.seconds, 3),
         )
+    left = run.pace.left(figures.step)
+    if left is not None:
+        run.listener.expected(left)
     run.listener.stepped(figures.step, run.job.steps, loss, speed, memory)
 
 
@@ -200,32 +255,59 @@ def _check_health(run: Run, step: int, loss: float, length: float) -> None:
     raise TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {way}{check}")
 
 
-def _due(run: Run, stopping: bool) -> bool:
-    step = run.progress.step
-    return (
-        stopping
-        or step == run.job.steps
-        or any(
-            every and step % every == 0
-            for every in (run.job.eval_every, run.job.sample_every, run.job.checkpoint_every)
-        )
-    )
+def _jobs(run: Run) -> list[str]:
+    """What is to be done behind the step that the run is at."""
+    step, job = run.progress.step, run.job
+    last = step == job.steps
+
+    def falls(every: int) -> bool:
+        return every > 0 and step % every == 0
+
+    wanted = {
+        EVAL: bool(run.evals) and (last or falls(job.eval_every)),
+        SAMPLE: run.sampler is not None and job.sample_every > 0 and (last or falls(job.sample_every)),
+        SAVE: last or falls(job.checkpoint_every),
+    }
+    return [name for name, due in wanted.items() if due]
 
 
-def _attend(run: Run, stopping: bool) -> None:
-    """What is done between steps: evaluate, sample, save."""
-    step, last = run.progress.step, run.progress.step == run.job.steps
-    if last or (run.job.eval_every and step % run.job.eval_every == 0):
-        _evaluate(run)
-    if run.job.sample_every and (last or step % run.job.sample_every == 0):
-        _sample(run)
-    best = run.ranks.any(run.progress.best == step)  # known to the first alone, and all save or none
-    if last or stopping or best or (run.job.checkpoint_every and step % run.job.checkpoint_every == 0):
+def _owed_at_the_start(run: Run) -> list[str]:
+    """Before the first step, how good another model is that the run begins from; later what Ctrl-C left undone."""
+    progress = run.progress
+    if progress.step == 0:
+        first = bool(run.evals) and run.job.settings.init_from is not None
+        return [*([EVAL] if first else []), *([SAMPLE] if run.sampler is not None else [])]
+    if not progress.owed:
+        return []
+    return [name for name in _jobs(run) if name in (*progress.owed, SAVE)]
+
+
+def _attend(run: Run, jobs: list[str], *, stopping: bool = False) -> bool:
+    """What is done between steps, as long as no one wants the run to end; returns whether someone does.
+
+    An evaluation or a sample is given up for that, and noted in the checkpoint: the run goes on with it.
+    """
+    progress = run.progress
+    progress.owed = [job for job in jobs if job != SAVE]
+    while progress.owed and not stopping:
+        began = time.monotonic()
+        kind = progress.owed[0]
+        done = not run.ranks.first or (_evaluate(run) if kind == EVAL else _sample(run))
+        stopping = run.ranks.any(not done)
+        if not stopping:
+            seconds = time.monotonic() - began
+            run.pace.paused(kind, seconds)
+            progress.seconds += seconds if kind == EVAL else 0.0
+            progress.owed = progress.owed[1:]
+    # The best is known to the first alone, and all save or none.
+    if progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in jobs):
         _save(run)
+    return stopping or run.ranks.any(run.signals.asked)
 
 
 def _save(run: Run) -> None:
-    """A checkpoint of the run as it stands."""
+    """A checkpoint of the run as it stands; its first one makes it the run of its folder."""
+    began = time.monotonic()
     if run.ranks.first:
         state = {
             "progress": run.progress.to_dict(),
@@ -234,41 +316,53 @@ def _save(run: Run) -> None:
         }
         snapshot = checkpoint.Snapshot.of(run.trainee, run.progress.step, state)
         run.saver.save(snapshot, run.progress.best, run.listener.saved)
+        run.journal.follow(run.path, run.progress.step)
     run.ranks.wait()
+    run.pace.paused(SAVE, time.monotonic() - began)
 
 
-def _evaluate(run: Run, *, first: bool = False) -> None:
-    """All sets; the first score of a set that another model was trained on is what forgetting is measured from."""
-    if not run.evals or (first and not run.job.settings.init_from):
-        return
-    began = time.monotonic()
-    scores: dict[str, Score] = {}
-    if run.ranks.first:
-        scores = {wanted.name: evaluate_model(run.trainee.model, wanted) for wanted in run.evals}
-        progress = run.progress
-        if first:
-            progress.before = {name: score.loss for name, score in scores.items()}
-        forgotten = {name: scores[name].loss - loss for name, loss in progress.before.items() if name in scores}
-        progress.scores = {name: score.to_dict() for name, score in scores.items()}
-        judged = scores.get("val") or next(iter(scores.values()))
-        if not first and (progress.best_loss is None or judged.loss < progress.best_loss):
-            progress.best, progress.best_loss = progress.step, judged.loss
-        rounded = {name: round(value, 6) for name, value in forgotten.items()}
-        run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rounded} if rounded else {}))
-        run.listener.evaluated(progress.step, scores, forgotten)
-        for name, rise in forgotten.items():
-            if rise > run.job.settings.forgetting and name != "val" and not name.startswith("val_"):
-                run.listener.warned(
-                    f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
-                    f"{rise:.3f} above what it was before (a lower --lr, or some of that data mixed in, helps)"
-                )
-    run.ranks.wait()
-    run.progress.seconds += time.monotonic() - began
+def _evaluate(run: Run) -> bool:
+    """All sets, unless it is given up; the first score of a set that another model was trained on is what forgetting
+    is measured from."""
+    progress = run.progress
+    first = progress.step == 0
+    scores = {}
+    try:
+        with run.signals.giving_up():
+            for wanted in run.evals:
+
+                def told(done: int, total: int, name: str = wanted.name) -> None:
+                    run.listener.evaluating(name, done, total)
+
+                scores[wanted.name] = evaluate_model(run.trainee.model, wanted, told)
+    except GaveUp:
+        return False
+    if first:
+        progress.before = {name: score.loss for name, score in scores.items()}
+    forgotten = {name: scores[name].loss - loss for name, loss in progress.before.items() if name in scores}
+    progress.scores = {name: score.to_dict() for name, score in scores.items()}
+    judged = scores.get("val") or next(iter(scores.values()))
+    if not first and (progress.best_loss is None or judged.loss < progress.best_loss):
+        progress.best, progress.best_loss = progress.step, judged.loss
+    rounded = {name: round(value, 6) for name, value in forgotten.items()}
+    run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rounded} if rounded else {}))
+    run.listener.evaluated(progress.step, scores, forgotten)
+    for name, rise in forgotten.items():
+        if rise > run.job.settings.forgetting and name != "val" and not name.startswith("val_"):
+            run.listener.warned(
+                f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
+                f"{rise:.3f} above what it was before (a lower --lr, or some of that data mixed in, helps)"
+            )
+    return True
 
 
-def _sample(run: Run) -> None:
-    if run.sampler is None or not run.ranks.first:
-        return
-    text = run.sampler(run.trainee.model, run.progress.step)
+def _sample(run: Run) -> bool:
+    """What the model writes by now, unless it is given up."""
+    try:
+        with run.signals.giving_up():
+            text = run.sampler(run.trainee.model, run.progress.step)
+    except GaveUp:
+        return False
     run.journal.write(run.progress.step, sample=text)
     run.listener.sampled(run.progress.step, text)
+    return True

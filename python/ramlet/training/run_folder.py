@@ -7,7 +7,9 @@
       config.json model.safetensors tokenizer.json ...   the trained model, for transformers as well
       stats.json           written last: what was done, in what time and memory, and what had been predicted
 
-A folder with stats.json is finished; one with settings.yaml alone was interrupted.
+A folder with stats.json is finished; one with settings.yaml alone was interrupted. Nothing of a run is there without
+its settings. A run that is begun anew replaces the one that is there when it has a checkpoint, and not before
+(run_files.py).
 """
 
 from __future__ import annotations
@@ -20,17 +22,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ramlet.atomic_files import is_temporary, remove, replacing, sync_folder
+from ramlet.atomic_files import is_temporary, replacing
 from ramlet.errors import SettingsError
 from ramlet.folder_lock import hold
+from ramlet.training import run_files
+from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
 
 __all__ = ["RunFolder"]
 
-SETTINGS = "settings.yaml"
-STATISTICS = "stats.json"
-_BEFORE = {".lock", "data", "stream"}
+_BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may be there before a run has begun: text that was prepared for it, a stream's tokenizer."""
-_WRITTEN = ("stats.json", "model.safetensors", "metrics.jsonl", "config.json", "report.html", "measures.json")
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule")
 """What `--resume` may change: a run that goes on for longer than was planned."""
 
@@ -40,6 +41,8 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.place = self.path
+        """Where this run's files are: in the folder, or inside it until they replace those of another run."""
         self._lock: IO[bytes] | None = None
         self._new = False
 
@@ -47,6 +50,7 @@ class RunFolder:
         self._new = not self.path.exists()
         self.refuse_foreign()
         self._lock = hold(self.path / ".lock", self.path)
+        run_files.settle(self.path)
         return self
 
     def refuse_foreign(self) -> None:
@@ -63,6 +67,8 @@ class RunFolder:
             )
 
     def __exit__(self, *_: object) -> None:
+        if self.replaces:
+            shutil.rmtree(self.place, ignore_errors=True)
         if self._lock is not None:
             with suppress(OSError):
                 (self.path / ".lock").unlink()
@@ -79,17 +85,19 @@ class RunFolder:
             noted = yaml.safe_load((self.path / SETTINGS).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            reason = str(error).splitlines()[0]
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise SettingsError(f"{self.path / SETTINGS} cannot be read ({reason}): choose another --out") from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
             raise SettingsError(f"{self.path / SETTINGS} is not a run's: choose another --out")
+        if odd := _odd(noted):
+            raise SettingsError(f"{self.path / SETTINGS} is damaged, for {odd} is not as it was written: restore it")
         return noted
 
     def note(self, values: Mapping[str, Any]) -> None:
         import yaml
 
-        with replacing(self.path / SETTINGS) as file:
+        with replacing(self.place / SETTINGS) as file:
             yaml.safe_dump(dict(values), file, sort_keys=False, allow_unicode=True)
 
     def refuse_others(
@@ -118,37 +126,69 @@ class RunFolder:
         if noted["job"]["shape"] != shape:
             raise SettingsError(f"{self.path} holds a model of another shape: choose another --out, or give the same")
 
-    def clear(self) -> None:
-        """Removes the run that is here, its settings last: until then it is known for one."""
-        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
-        for name in (*_WRITTEN, SETTINGS):
-            remove(self.path / name)
+    def holds_model(self) -> bool:
+        """Whether there is anything to lose: a model, or a checkpoint to go on from."""
+        if (self.path / STATISTICS).exists() or (self.path / WEIGHTS).exists():
+            return True
+        return any(self.path.glob(f"{CHECKPOINTS}/step_*/state.json"))
 
-    def link(self, file: Path, name: str) -> None:
-        """The same file under another name, without a second copy of it where the file system can do that."""
-        hidden = self.path / f".{name}.ramlet-tmp"
-        hidden.unlink(missing_ok=True)
-        try:
-            os.link(file, hidden)
-        except OSError:
-            shutil.copyfile(file, hidden)
-        os.replace(hidden, self.path / name)
-        # Of two names of one file a rename leaves both.
-        hidden.unlink(missing_ok=True)
-        sync_folder(self.path)
+    def begin(self) -> None:
+        """Makes room for a new run: beside a model that is there, or in place of what never became one."""
+        if self.holds_model():
+            self.place = self.path / NEW
+            self.place.mkdir()
+        else:
+            run_files.clear(self.path)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the folder still holds another run, which this one replaces."""
+        return self.place != self.path
+
+    def replace(self) -> None:
+        """Makes this run, which has a checkpoint now, the one of the folder."""
+        run_files.move_in(self.path)
+        self.place = self.path
 
     def statistics(self) -> dict[str, Any] | None:
-        """Of a finished run."""
+        """Of a finished run; None where they say nothing that can be used."""
         try:
             found: dict[str, Any] = json.loads((self.path / STATISTICS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            memory, loss = found["memory"], found["loss"]
+            whole = [found["steps"], found["tokens"], memory["device_peak"], memory["predicted"]]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return found
+        told = isinstance(found["scores"], dict) if "scores" in found else False
+        known = all(isinstance(value, int) for value in whole) and isinstance(loss, (int, float, type(None)))
+        return found if told and known else None
 
     def finish(self, statistics: Mapping[str, Any]) -> None:
-        with replacing(self.path / STATISTICS) as file:
+        with replacing(self.place / STATISTICS) as file:
             json.dump(dict(statistics), file, ensure_ascii=False, indent=1)
             file.write("\n")
+
+
+def _odd(noted: Mapping[str, Any]) -> str | None:
+    """The first of what others rely on that is missing, or of another kind."""
+    data, job, plan = noted["data"], noted["job"], noted["plan"]
+    shape, length = (job.get("shape"), job.get("seq_len")) if isinstance(job, dict) else (None, None)
+    choice = plan.get("choice") if isinstance(plan, dict) else None
+    chosen = choice if isinstance(choice, dict) else {}
+    checks = {
+        "settings": isinstance(noted["settings"], dict),
+        "data": isinstance(data, list) and all(isinstance(each, dict) for each in data),
+        "job.shape": isinstance(shape, dict),
+        "job.seq_len": _is_count(length),
+        "plan.choice": isinstance(choice, dict),
+        **{f"plan.choice.{name}": isinstance(chosen.get(name), str) for name in ("optimizer", "weights", "compute")},
+        **{f"plan.choice.{name}": _is_count(chosen.get(name)) for name in ("micro_batch", "chunk")},
+        **{f"plan.choice.{name}": isinstance(chosen.get(name), bool) for name in ("recompute", "reuse")},
+    }
+    return next((name for name, holds in checks.items() if not holds), None)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _without(data: Any, left_out: str) -> Any:

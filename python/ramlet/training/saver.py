@@ -14,6 +14,7 @@ from pathlib import Path
 from ramlet.budget import Budget
 from ramlet.training import checkpoint
 from ramlet.training.checkpoint import Snapshot
+from ramlet.training.run_folder import RunFolder
 
 __all__ = ["Saver"]
 
@@ -21,17 +22,21 @@ __all__ = ["Saver"]
 class Saver:
     """Writes one checkpoint at a time; what goes wrong with one is raised by the next call."""
 
-    def __init__(self, run: Path, keep: int, *, beside: bool, host: Budget | None) -> None:
+    def __init__(self, folder: RunFolder, keep: int, *, beside: bool, host: Budget | None) -> None:
         """`beside`: whether a thread may write, where `host` has room for a copy."""
-        self._run, self._keep = run, keep
+        self._folder, self._keep = folder, keep
         self._beside, self._host = beside, host
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
     def save(self, snapshot: Snapshot, best: int | None, saved: Callable[[int, Path], None]) -> None:
-        """Saves, and removes what need not be kept; `saved` is told when it is done."""
+        """Saves, and removes what need not be kept; `saved` is told when it is done.
+
+        With its first checkpoint a run replaces one that was there before: then all that it writes moves, and waits.
+        """
         self.wait()
-        if not (self._beside and self._host is not None and self._host.available() > snapshot.bytes):
+        beside = self._beside and not self._folder.replaces
+        if not (beside and self._host is not None and self._host.available() > snapshot.bytes):
             self._write(snapshot, best, saved)
             return
         copied = snapshot.on_host()
@@ -39,8 +44,11 @@ class Saver:
         self._thread.start()
 
     def _write(self, snapshot: Snapshot, best: int | None, saved: Callable[[int, Path], None]) -> None:
-        path = checkpoint.save(self._run, snapshot)
-        checkpoint.prune(self._run, self._keep, best)
+        path = checkpoint.save(self._folder.place, snapshot)
+        if self._folder.replaces:
+            self._folder.replace()
+            path = checkpoint.path_of(self._folder.place, snapshot.step)
+        checkpoint.prune(self._folder.place, self._keep, best)
         saved(snapshot.step, path)
 
     def _guarded(self, snapshot: Snapshot, best: int | None, saved: Callable[[int, Path], None]) -> None:

@@ -23,6 +23,10 @@ SCHEDULES = ("cosine", "linear", "constant")
 DEVICES = ("auto", "cpu", "cuda")
 EVALUATIONS = 10
 """In a run, where nothing is said."""
+EVAL_TOKENS = 131_072
+"""That an evaluation looks at, where nothing is said; in a short run fewer (job.py)."""
+EVAL_SHARE = 0.1
+"""Of the time of a run that its evaluations take together, at most, where nothing is said."""
 LARGE = 50_000_000
 """Parameters from which on sequences are longer, where nothing is said."""
 
@@ -81,17 +85,24 @@ class RunSettings:
         None, "Make activations again on the way back; left out: where it must.", decides=False
     )
     eval_every: int | None = _option(
-        None, f"Steps between evaluations; left out: {EVALUATIONS} over the run; 0: only at its end.", decides=False
+        None,
+        f"Steps between evaluations; left out: {EVALUATIONS} over the run, fewer in a short one; 0: only at its end.",
+        decides=False,
     )
-    eval_tokens: int = _option(131_072, "Tokens that an evaluation looks at.", decides=False)
+    eval_tokens: int | None = _option(
+        None,
+        f"Tokens that an evaluation looks at; left out: {EVAL_TOKENS:,}, or fewer, so that all evaluations "
+        f"together take no more than about {EVAL_SHARE:.0%} of the run.",
+        decides=False,
+    )
     forgetting: float = _option(0.1, "Warn when a set's loss is so much above what it was before.", decides=False)
     sample_every: int | None = _option(
-        None, "Steps between samples; left out: with every second evaluation; 0: none.", decides=False
+        None, f"Steps between samples; left out: {EVALUATIONS // 2} over the run; 0: none.", decides=False
     )
     sample_prompt: str = _option("", "What samples begin with.", decides=False)
     sample_tokens: int = _option(100, "How long samples are.", decides=False)
     checkpoint_every: int | None = _option(
-        None, "Steps between checkpoints; left out: with every evaluation.", decides=False
+        None, f"Steps between checkpoints; left out: --eval-every, or {EVALUATIONS} over the run.", decides=False
     )
     keep: int = _option(2, "Checkpoints to keep, besides the best.", decides=False)
     log_every: int = _option(10, "Steps between lines in metrics.jsonl.", decides=False)
@@ -152,8 +163,14 @@ class RunSettings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
+        """As settings.yaml has them; what is not known here is left out."""
         known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        try:
+            return cls(**{name: value for name, value in values.items() if name in known})
+        except TypeError:  # a word where a number is wanted
+            raise SettingsError(
+                "settings.yaml is damaged, for a setting is not as it was written: restore it"
+            ) from None
 
 
 _POSITIVE = (

@@ -18,7 +18,7 @@ import torch
 
 from ramlet import __version__
 from ramlet.budget import Budget, Meter
-from ramlet.errors import BudgetError, SettingsError
+from ramlet.errors import BudgetError, RamletError, SettingsError
 from ramlet.model.files import load_weights, save_description
 from ramlet.model.weights import DTYPES
 from ramlet.training import checkpoint
@@ -27,16 +27,19 @@ from ramlet.training.device import Device, choose_device
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths
 from ramlet.training.feed import Feed
-from ramlet.training.job import Job, resolve
+from ramlet.training.job import EVALUATION_COST, Job, resolve
 from ramlet.training.journal import Journal, load_loggers
 from ramlet.training.listener import Listener
-from ramlet.training.loop import Progress, Run, run_steps
+from ramlet.training.loop import EVAL, SAMPLE, SAVE, Progress, Run, run_steps
+from ramlet.training.pace import Pace
 from ramlet.training.plan import Choice, Plan, make_plan
 from ramlet.training.probe import ResidentGauge, allowance, probe
 from ramlet.training.ranks import Ranks, joined
+from ramlet.training.run_files import WEIGHTS, link
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
+from ramlet.training.signals import StopSignals
 from ramlet.training.step import Trainee
 from ramlet.training.trial import tried
 
@@ -95,13 +98,13 @@ def train_run(
     with joined(settings.device) as ranks:
         device = choose_device(settings.device, ranks.local)
         place = Place(device, ranks, device.budget(memory), meter, listener)
-        job = resolve(settings, feed, device)
+        job = resolve(settings, feed, device, evals=len(evals))
         with RunFolder(out) if ranks.first else _read_only(out) as folder:
+            ranks.wait()  # until the first has ended what a kill interrupted
             described = {"settings": settings.decisive(), "data": feed.identity()}
             saved, done = checkpoint.latest(folder.path), folder.statistics()
             # A run that has not come to its first checkpoint has nothing to go on from, and nothing to lose.
-            anew = resume is False or (saved is None and done is None)
-            noted = None if anew else folder.noted()
+            noted = None if resume is False or not folder.holds_model() else folder.noted()
             if noted is not None:
                 folder.refuse_others(noted, described, job.shape.to_dict(), resume=bool(resume))
                 if done is not None and done["steps"] >= job.steps:
@@ -111,9 +114,7 @@ def train_run(
                         f"the checkpoints of {folder.path} are gone, so it cannot go on: "
                         f"choose another --out, with --init-from {folder.path}"
                     )
-            ranks.wait()
-            if ranks.first and anew:
-                folder.clear()
+            ranks.wait()  # until all have looked
             try:
                 return _train(job, feed, folder, place, dict(evals), described, noted)
             except torch.OutOfMemoryError:
@@ -153,7 +154,10 @@ def _train(
     progress, state = Progress(), None
     if found is not None:
         state = checkpoint.load(found, trainee)
-        progress = Progress(**state["progress"])
+        try:
+            progress = Progress.from_dict(state["progress"])
+        except ValueError as error:
+            raise checkpoint.damaged(found, str(error)) from None
         if progress.step >= job.steps and progress.step > 0:
             job = _ended(job, progress.step)
     else:
@@ -162,12 +166,15 @@ def _train(
             load_weights(trainee.model, settings.init_from)
             trainee.model.weights.refresh()
     if ranks.first:
+        # From here on the run is certain to begin.
+        if found is None:
+            folder.begin()
         feed.settle()
         made_by = {"ramlet": __version__, "torch": str(torch.__version__)}
         noted_now = {"job": job.described(), "plan": plan.to_dict(), "all_settings": asdict(settings)}
         folder.note({**described, **noted_now, "evals": evals, **made_by})
         stored = DTYPES[plan.choice.weights]
-        save_description(job.shape, folder.path, tokenizer_file=feed.tokenizer_file, end_id=feed.end_id, dtype=stored)
+        save_description(job.shape, folder.place, tokenizer_file=feed.tokenizer_file, end_id=feed.end_id, dtype=stored)
     trainee.capture(
         plan.part_sizes(ranks.rank),
         job.seq_len,
@@ -181,7 +188,8 @@ def _train(
     if not named:
         place.listener.noted("there is nothing to evaluate on: a validation split, or --eval NAME=DIR, would tell more")
     journal = Journal(
-        folder.path,
+        folder.place,
+        run=folder.path,
         position=state["journal"] if state else 0,
         step=progress.step,
         tensorboard=settings.tensorboard,
@@ -190,22 +198,25 @@ def _train(
     )
     place.meter.stage("training")
     with loader:
-        if state is not None:
-            loader.restore(state["data"])
+        if found is not None and state is not None:
+            _restore(loader, state["data"], found)
+        sets = _eval_sets(job, named, plan, lengths)
         run = Run(
-            path=folder.path,
+            folder=folder,
             job=job,
             plan=plan,
             trainee=trainee,
             loader=loader,
-            evals=_eval_sets(job, named, plan, lengths),
+            evals=sets,
             journal=journal,
             listener=place.listener,
             device=place.device,
             ranks=ranks,
             meter=place.meter,
             progress=progress,
-            saver=Saver(folder.path, settings.keep, beside=place.device.kind == "cuda", host=place.meter.budget),
+            saver=Saver(folder, settings.keep, beside=place.device.kind == "cuda", host=place.meter.budget),
+            signals=StopSignals(place.listener.stopping),
+            pace=_pace(job, len(sets), samples=sampler is not None),
             sampler=sampler,
         )
         try:
@@ -214,6 +225,27 @@ def _train(
             run.saver.wait()
             journal.close()
     return _finish(run, folder, place)
+
+
+def _restore(loader: Any, state: Mapping[str, Any], path: Path) -> None:
+    """The place in the data that a checkpoint was made at."""
+    try:
+        loader.restore(state)
+    except RamletError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise checkpoint.damaged(path, "data is not as it was written") from None
+
+
+def _pace(job: Job, sets: int, *, samples: bool) -> Pace:
+    every = {SAVE: job.checkpoint_every}
+    if sets:
+        every[EVAL] = job.eval_every
+    if samples and job.sample_every:
+        every[SAMPLE] = job.sample_every
+    # Before the first evaluation: what it should take.
+    guessed = EVALUATION_COST * sets * job.eval_tokens / (job.sequences * job.seq_len)
+    return Pace(job.steps, every, {EVAL: guessed})
 
 
 def _plan(job: Job, feed: Feed, place: Place, noted: Mapping[str, Any] | None) -> Plan:
@@ -305,7 +337,7 @@ def _eval_sets(job: Job, named: Sequence[Named], plan: Plan, lengths: torch.Tens
             split=each.split,
             seq_len=job.seq_len,
             micro_batch=min(plan.choice.micro_batch, _eval_rows(job)),
-            tokens=job.settings.eval_tokens,
+            tokens=job.eval_tokens,
             lengths=lengths,
             val_fraction=job.settings.val_fraction,
             document_mask=job.settings.document_mask,
@@ -339,7 +371,7 @@ def _finish(run: Run, folder: RunFolder, place: Place) -> TrainResult:
     if place.ranks.first:
         last = checkpoint.latest(folder.path)
         assert last is not None
-        folder.link(last / "model.safetensors", "model.safetensors")
+        link(last / WEIGHTS, folder.path / WEIGHTS)
         folder.finish(statistics)
     return _result(folder.path, statistics)
 

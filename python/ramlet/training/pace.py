@@ -1,0 +1,53 @@
+"""How long a run still takes: its steps, and the evaluations, samples and checkpoints between them.
+
+pace = Pace(steps=2000, every={"eval": 200, "sample": 400, "save": 200})
+pace.stepped(1.7)
+pace.paused("eval", 12.0)
+pace.left(step=400)                 # seconds
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+__all__ = ["Pace", "times_left"]
+
+RECENT = 32
+"""Steps whose mean is that of those to come."""
+
+
+def times_left(step: int, steps: int, every: int) -> int:
+    """How often something comes that is done every so many steps, and at the end; 0: only there."""
+    regular = steps // every - step // every if every else 0
+    at_the_end = step < steps and (not every or steps % every != 0)
+    return regular + at_the_end
+
+
+class Pace:
+    """Counts with what was measured: the last steps, and the last of each kind of pause."""
+
+    def __init__(self, steps: int, every: Mapping[str, int], guessed: Mapping[str, float] | None = None) -> None:
+        """`guessed` is what a pause takes, in steps, as long as none of its kind was measured."""
+        self._steps = steps
+        self._every = dict(every)
+        self._guessed = dict(guessed or {})
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._seconds: dict[str, float] = {}
+
+    def stepped(self, seconds: float) -> None:
+        self._recent.append(seconds)
+
+    def paused(self, kind: str, seconds: float) -> None:
+        self._seconds[kind] = seconds
+
+    def left(self, step: int) -> float | None:
+        """Seconds; None before the first step."""
+        if not self._recent:
+            return None
+        mean = sum(self._recent) / len(self._recent)
+        between = sum(
+            times_left(step, self._steps, every) * self._seconds.get(kind, self._guessed.get(kind, 0.0) * mean)
+            for kind, every in self._every.items()
+        )
+        return (self._steps - step) * mean + between

@@ -1,0 +1,44 @@
+"""A process that is killed at a chosen change of the disk: before its n-th rename, link, removal, mkdir or fsync."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oracles_training import apart
+
+CHANGES = ("rename", "replace", "link", "unlink", "remove", "rmdir", "mkdir", "fsync")
+
+
+def _counted(work: Callable[..., None], arguments: tuple[Any, ...], deadly: int | None, told: Path) -> None:
+    calls = 0
+
+    def before(real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **named)
+
+        return called
+
+    os.fsync = lambda file: None  # a kill loses nothing of what was not synced, and waiting for a disk takes long
+    for name in CHANGES:
+        setattr(os, name, before(getattr(os, name)))
+    work(*arguments)
+    told.write_text(str(calls))
+
+
+def changes_of(told: Path, work: Callable[..., None], *arguments: Any) -> int:
+    """How many changes the work makes when it is left alone."""
+    assert apart(_counted, work, arguments, None, told) == 0
+    return int(told.read_text())
+
+
+def killed_at(change: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Does the work in a process of its own, until just before this change."""
+    assert apart(_counted, work, arguments, change, Path(os.devnull)) == -signal.SIGKILL
