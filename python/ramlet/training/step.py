@@ -60,10 +60,8 @@ class Trainee:
 
     def learn(self, batch: Mapping[str, Tensor], scale: float) -> Tensor:
         """The batch's summed loss; `scale` times its gradient is added to the gradients."""
-        if not len(batch["labels"]):
-            return torch.zeros(
-                (), device=self.model.device, dtype=torch.float64
-            )  # a step smaller than the number of ranks
+        if not len(batch["labels"]):  # a step smaller than the number of ranks
+            return torch.zeros((), device=self.model.device, dtype=torch.float64)
         placed = {name: batch[name].to(self.model.device, non_blocking=True) for name in batch.keys()}  # noqa: SIM118 - a Batch is no dictionary
         captured = self._captured.get(len(placed["input_ids"]))
         if captured is not None and captured.fits(placed, scale):

@@ -25,11 +25,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ramlet.model.kernels.plain import IGNORE, length
-
-__all__ = [
-    *("accumulate_", "cross_entropy_", "gate", "gate_backward_", "length", "norm", "norm_backward", "rotate_"),
-]
+from ramlet.model.kernels.plain import IGNORE
+from ramlet.model.kernels.plain import length as length  # nothing to gain
 
 # Four for each multiprocessor of an H100 or H200, and the same on every device so that sums come out the same.
 GAIN_PROGRAMS = 528
