@@ -63,7 +63,7 @@ def lean_kernels() -> ModuleType:
     def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
         return torch.empty_like(x).copy_(x)
 
-    def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor) -> Tensor:
+    def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int) -> Tensor:
         return torch.empty_like(x).copy_(dy)
 
     def rotate_(qkv: Tensor, *given: Any, **named: Any) -> None:
@@ -78,7 +78,7 @@ def lean_kernels() -> ModuleType:
     def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
         return torch.zeros(len(logits))
 
-    def accumulate_(grad: Tensor, dy: Tensor, x: Tensor) -> None:
+    def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
         if grad.dtype == dy.dtype:
             grad.addmm_(dy.t(), x)
         else:

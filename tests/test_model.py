@@ -96,7 +96,7 @@ def test_masked_documents_are_documents_alone(shape: Shape) -> None:
     logits = together.logits(ids, positions=positions, mask=mask)
     total = learned(together, ids, labels, positions=positions, mask=mask)
     alone.weights.make_gradients()
-    start, loss = 0, torch.zeros(())
+    start, loss = 0, torch.zeros((), dtype=torch.float64)
     for length in lengths:
         part = slice(start, start + length)
         assert torch.allclose(logits[:, part], alone.logits(ids[:, part]), atol=1e-5)

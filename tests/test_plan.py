@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from ramlet.budget import Budget
 from ramlet.errors import BudgetError, SettingsError
+from ramlet.model.order import GROUP_TOKENS
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.training.plan import FAST_TOKENS, Plan, make_plan
+from ramlet.training.plan import Plan, make_plan
 from ramlet.training.predict import Correction, predict
 
 TEN_MILLION = shape_for(10_000_000, vocab_size=8192, context=256)
@@ -42,7 +43,7 @@ def smallest(**changes) -> int:
 
 def test_without_pressure_the_micro_batch_is_the_fastest_not_the_largest() -> None:
     plan = planned("100GB")
-    assert plan.choice.micro_batch * plan.seq_len == FAST_TOKENS["cpu"]
+    assert plan.choice.micro_batch * plan.seq_len == GROUP_TOKENS
     assert not plan.choice.recompute
     assert (plan.choice.optimizer, plan.choice.weights, plan.choice.reuse) == ("adamw", "fp32", True)
     assert plan.notes == ()
@@ -72,10 +73,10 @@ def test_every_plan_fits_and_keeps_the_batch() -> None:
         assert plan.choice.micro_batch * plan.accumulation >= 64 > plan.choice.micro_batch * (plan.accumulation - 1)
 
 
-def test_micro_batches_are_even() -> None:
-    plan = planned("100GB", batch_size=33, seq_len=128)
-    # Sixteen at a time would be 16, 16, 1.
-    assert (plan.choice.micro_batch, plan.accumulation) == (11, 3)
+def test_micro_batches_are_even_on_a_gpu() -> None:
+    plan = planned("100GB", batch_size=129, seq_len=256, device="cuda")
+    # Sixty-four at a time would be 64, 64, 1.
+    assert (plan.choice.micro_batch, plan.accumulation) == (43, 3)
 
 
 def test_what_changes_results_is_said() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "kernel_norm",
     "kernel_norm_backward",
     "kernel_rotate",
+    "kernel_squares",
     "least_memory",
     "least_room",
     "pattern_regex",
@@ -206,6 +207,7 @@ def kernel_norm_backward(
     dx: int,
     rows: int,
     width: int,
+    unit: int,
     threads: int,
 ) -> None: ...
 def kernel_rotate(
@@ -239,3 +241,4 @@ def kernel_cross_entropy(
     threads: int,
 ) -> None: ...
 def kernel_accumulate(bf16: bool, total: int, part: int, count: int, threads: int) -> None: ...
+def kernel_squares(bf16: bool, numbers: int, count: int, threads: int) -> float: ...

@@ -3,7 +3,7 @@
 //! Activations are `f32` or `Bf16`, reckoned in `f32` and rounded once; gains and their gradients are `f32`.
 //! The specification is `ramlet/model/kernels/plain.py`. No number depends on the threads or on the
 //! processor: sums are taken in lanes of fixed width, products are not fused, and what is summed over
-//! rows is summed in chunks that the number of rows alone decides.
+//! rows is summed in pieces that the caller's unit of rows decides, not their number.
 //!
 //! A kernel is a struct of its operands with a method that does some rows. `team` shares the rows among threads
 //! and calls it in the widest vectors the processor has: the method is compiled once for each kind.
@@ -16,6 +16,7 @@ mod exp;
 mod gate;
 mod norm;
 mod rotate;
+mod squares;
 mod team;
 mod vector;
 
@@ -25,6 +26,7 @@ pub use element::{Bf16, Element};
 pub use gate::{gate, gate_backward};
 pub use norm::{norm, norm_backward};
 pub use rotate::{BadPosition, Turn, rotate};
+pub use squares::squares;
 pub use team::together;
 
 #[cfg(test)]

@@ -98,13 +98,43 @@ fn threads_change_no_bit() {
     let gain: Vec<f32> = (0..width).map(|i| i as f32 / 100.0).collect();
     let backward = |threads| {
         let (mut gain_grad, mut dx) = (vec![0.5; width], vec![0.0; x.len()]);
-        norm_backward(&x, &x, &gain, 1e-5, &mut gain_grad, &mut dx, threads);
+        norm_backward(&x, &x, &gain, 1e-5, &mut gain_grad, &mut dx, 100, threads);
         (gain_grad, dx)
     };
     let alone = backward(1);
     for threads in [2, 3, 8] {
         assert!(backward(threads) == alone);
+        assert_eq!(squares(&x, threads), squares(&x, 1));
     }
+}
+
+#[test]
+fn units_of_rows_one_by_one_change_no_bit() {
+    let (rows, width, unit) = (330, 40, 100);
+    let x: Vec<f32> = (0..rows * width).map(|i| ((i * 2654435761) % 1000003) as f32 / 5e5 - 1.0).collect();
+    let gain = vec![1.5; width];
+    let together = |at_once: usize| {
+        let mut gain_grad = vec![0.5; width];
+        for x in x.chunks(at_once * width) {
+            norm_backward(x, x, &gain, 1e-5, &mut gain_grad, &mut vec![0.0; x.len()], unit, 2);
+        }
+        gain_grad
+    };
+    assert_eq!(together(100), together(rows));
+    assert_eq!(together(200), together(rows));
+    assert_ne!(together(50), together(rows), "half a unit is summed otherwise");
+}
+
+#[test]
+fn squares_of_all_lengths() {
+    for length in [0, 1, 15, 16, 17, 8191, 8192, 8193, 70_000] {
+        let x: Vec<f32> = (0..length).map(|i| (i % 13) as f32 / 4.0 - 1.0).collect();
+        let expected: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+        assert!((squares(&x, 2) - expected).abs() <= 1e-5 * expected, "{length}");
+        let narrow: Vec<Bf16> = x.iter().map(|x| Bf16::narrow(*x)).collect();
+        assert_eq!(squares(&narrow, 2), squares(&x, 2), "these numbers are exact in either");
+    }
+    assert!(squares(&[f32::NAN, 1.0], 1).is_nan());
 }
 
 /// Every operation of a kind of vectors, on one register's worth.

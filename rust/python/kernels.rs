@@ -73,22 +73,23 @@ pub fn kernel_norm_backward(
     dx: usize,
     rows: usize,
     width: usize,
+    unit: usize,
     threads: usize,
 ) {
     unsafe fn call<T: Element>(
         [dy, x, gain, gain_grad, dx]: [usize; 5],
         eps: f32,
-        [rows, width]: [usize; 2],
+        [rows, width, unit]: [usize; 3],
         threads: usize,
     ) {
         // SAFETY: by the module's word.
         unsafe {
             let (dy, x) = (read::<T>(dy, rows * width), read(x, rows * width));
             let (gain, gain_grad) = (read(gain, width), write(gain_grad, width));
-            kernels::norm_backward(dy, x, gain, eps, gain_grad, write(dx, rows * width), threads);
+            kernels::norm_backward(dy, x, gain, eps, gain_grad, write(dx, rows * width), unit, threads);
         }
     }
-    for_element!(py, bf16, call([dy, x, gain, gain_grad, dx], eps, [rows, width], threads));
+    for_element!(py, bf16, call([dy, x, gain, gain_grad, dx], eps, [rows, width, unit], threads));
 }
 
 #[pyfunction]
@@ -239,4 +240,13 @@ pub fn kernel_accumulate(
         kernels::accumulate(total, part, threads);
     }
     for_element!(py, bf16, call([total, part], count, threads));
+}
+
+#[pyfunction]
+pub fn kernel_squares(py: Python<'_>, bf16: bool, numbers: usize, count: usize, threads: usize) -> f64 {
+    unsafe fn call<T: Element>(numbers: usize, count: usize, threads: usize) -> f64 {
+        // SAFETY: by the module's word.
+        kernels::squares(unsafe { read::<T>(numbers, count) }, threads)
+    }
+    for_element!(py, bf16, call(numbers, count, threads))
 }

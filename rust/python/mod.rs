@@ -49,6 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kernels::kernel_gate_backward, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_cross_entropy, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_accumulate, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_squares, module)?)?;
     Ok(())
 }
 

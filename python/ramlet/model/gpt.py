@@ -20,7 +20,19 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ramlet.model.kernels import kernels_for
-from ramlet.model.layers import LAYER_WEIGHTS, Embed, FeedForward, GoBack, Join, Layer, Normed, Project, Turn
+from ramlet.model.layers import (
+    LAYER_WEIGHTS,
+    Embed,
+    FeedForward,
+    GoBack,
+    HeldSlopes,
+    Join,
+    Layer,
+    Normed,
+    Project,
+    Turn,
+)
+from ramlet.model.order import even_parts, unit_rows
 from ramlet.model.shape import Shape
 from ramlet.model.weights import Weights
 
@@ -49,9 +61,11 @@ class GPT:
         compute: torch.dtype | None = None,
         chunk: int = 1024,
         recompute: bool = False,
+        held: int = 0,
     ) -> None:
         """`dtype` is what weights are kept in, `compute` what products are made in; `chunk` is how many tokens' logits
-        exist at once; `recompute` keeps only each layer's input and makes the rest again on the way back."""
+        exist at once; `recompute` keeps only each layer's input and makes the rest again on the way back; `held` is of
+        how many tokens the embedding's gradients are added together, or when `settle_gradients` is called."""
         self.shape = shape
         self.device = torch.device(device)
         self.compute = compute or dtype
@@ -59,6 +73,7 @@ class GPT:
         self.recompute = recompute
         self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute)
         self.kernels = kernels_for(self.device)
+        self._held = HeldSlopes(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
         self._layers = [self._layer(number) for number in range(shape.layers)]
         half = shape.head_width // 2
@@ -86,18 +101,25 @@ class GPT:
         token may look, and replaces the plain look back at all before. With a `cache` the ids are the newest tokens.
         """
         batch, tokens = ids.shape
+        unit = self._unit(tokens)
         if positions is None:
             positions = torch.arange(tokens, device=ids.device).expand(batch, tokens)
         turn = Turn(self._cos, self._sin, positions.reshape(-1))
-        x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"])  # type: ignore[no-untyped-call]
+        x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
         for number, layer in enumerate(self._layers):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(
-                    self._through, x, number, layer, turn, batch, mask, use_reentrant=False, preserve_rng_state=False
+                    *(self._through, x, number, layer, turn, batch, unit, mask),
+                    use_reentrant=False,
+                    preserve_rng_state=False,
                 )
             else:
-                x = self._through(x, number, layer, turn, batch, mask, cache)
-        return Normed.apply(x, self.weights["norm"], self.shape.norm_eps, self.kernels)  # type: ignore[no-any-return, no-untyped-call]
+                x = self._through(x, number, layer, turn, batch, unit, mask, cache)
+        return Normed.apply(x, self.weights["norm"], self.shape.norm_eps, self.kernels, unit)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _unit(self, seq_len: int) -> int:
+        """Tokens whose gradients are summed at once; 0: all that are given."""
+        return unit_rows(seq_len) * seq_len if self.device.type == "cpu" else 0
 
     def _through(
         self,
@@ -106,17 +128,18 @@ class GPT:
         layer: Layer,
         turn: Turn,
         batch: int,
+        unit: int,
         mask: Tensor | None,
         cache: Cache | None = None,
     ) -> Tensor:
-        q, k, v = (self._heads(part, batch) for part in Project.apply(x, layer, turn))  # type: ignore[no-untyped-call]
+        q, k, v = (self._heads(part, batch) for part in Project.apply(x, layer, turn, unit))  # type: ignore[no-untyped-call]
         if cache is not None:
             k, v = cache.extend(number, k, v)
         causal = mask is None and q.shape[2] > 1
         groups = {} if layer.heads == layer.kv_heads else {"enable_gqa": True}
         attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, **groups)
-        x = Join.apply(x, attended.transpose(1, 2).reshape(x.shape), layer)  # type: ignore[no-untyped-call]
-        return FeedForward.apply(x, layer)  # type: ignore[no-any-return, no-untyped-call]
+        x = Join.apply(x, attended.transpose(1, 2).reshape(x.shape), layer, unit)  # type: ignore[no-untyped-call]
+        return FeedForward.apply(x, layer, unit)  # type: ignore[no-any-return, no-untyped-call]
 
     def _heads(self, part: Tensor, batch: int) -> Tensor:
         """(batch x tokens, heads x head width) -> (batch, heads, tokens, head width)."""
@@ -139,26 +162,34 @@ class GPT:
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """The summed loss of a batch; `scale` times its gradient is added to the weights' gradients."""
+        """The summed loss of a batch, fp64; `scale` times its gradient is added to the weights' gradients."""
         hidden = self.hidden(ids, positions=positions, mask=mask)
-        slope, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale)
+        unit = self._unit(ids.shape[1])
+        slope, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
         back = GoBack.apply(hidden, slope)  # type: ignore[no-untyped-call]
         del hidden, slope  # a stream's worth each, which the way back needs no more
         back.backward()
         return total
 
-    def _head_backward(self, hidden: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    def settle_gradients(self) -> None:
+        """After the last micro-batch of a step: adds the gradients that were held back."""
+        if self._held is not None:
+            weight = self.weights["embedding"]
+            assert weight.grad is not None
+            self._held.settle(weight.grad)
+
+    def _head_backward(self, hidden: Tensor, labels: Tensor, scale: float, unit: int) -> tuple[Tensor, Tensor]:
         weight = self.weights["embedding" if self.shape.tied else "head"]
         assert weight.grad is not None
         slope = torch.empty_like(hidden)
-        total = torch.zeros((), device=hidden.device)
+        # In fp64 sums of a few thousand parts are exact, so it does not matter which are added first.
+        total = torch.zeros((), device=hidden.device, dtype=torch.float64)
         logits = hidden.new_empty((min(self.chunk, len(hidden)), self.shape.padded_vocab))
-        for start in range(0, len(hidden), self.chunk):
-            part = hidden[start : start + self.chunk]
+        for some in even_parts(len(hidden), unit, self.chunk):
+            part = hidden[some]
             made = torch.mm(part, weight.compute.t(), out=logits[: len(part)])
-            wanted = labels[start : start + self.chunk]
-            total += self.kernels.cross_entropy_(made, wanted, self.shape.vocab_size, scale).sum()
-            torch.mm(made, weight.compute, out=slope[start : start + self.chunk])
+            total += self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, scale).sum()
+            torch.mm(made, weight.compute, out=slope[some])
             self.kernels.accumulate_(weight.grad, made, part)
         return slope, total
 
@@ -171,8 +202,7 @@ class GPT:
             labels = labels.reshape(-1)
             parts = []
             chunk = min(self.chunk, EVALUATED_AT_ONCE)
-            for start in range(0, len(hidden), chunk):
-                made = torch.mm(hidden[start : start + chunk], self.head.t())
-                wanted = labels[start : start + chunk]
-                parts.append(self.kernels.cross_entropy_(made, wanted, self.shape.vocab_size, 0.0))
+            for some in even_parts(len(hidden), self._unit(ids.shape[1]), chunk):
+                made = torch.mm(hidden[some], self.head.t())
+                parts.append(self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, 0.0))
             return torch.cat(parts)

@@ -101,7 +101,8 @@ def evaluate_model(model: GPT, wanted: EvalSet, told: Callable[[int, int], None]
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
         )
-        total += float(losses.double().sum())
+        for row in losses.view(placed["labels"].shape).tolist():
+            total += math.fsum(row)  # exact, so that it does not matter how many rows a batch has
         labels = batch["labels"].reshape(-1)
         labels = labels[labels >= 0]
         tokens += len(labels)

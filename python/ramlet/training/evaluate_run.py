@@ -22,6 +22,7 @@ from ramlet.errors import DatasetError, ModelError, SettingsError
 from ramlet.loading.tokens import Tokens
 from ramlet.memory import resident_memory
 from ramlet.model.folder import ModelFolder, find_model
+from ramlet.model.order import unit_rows
 from ramlet.model.shape import Shape
 from ramlet.training.eval_sets import usable_split
 from ramlet.training.run_files import SETTINGS
@@ -210,7 +211,7 @@ def _ways(shape: Shape, seq_len: int, precision: str, base: int, *, masked: bool
                 "libraries": LIBRARIES,
             },
         )
-        if micro_batch > 1:
+        if micro_batch // 2 >= unit_rows(seq_len):
             micro_batch //= 2
             chunk = min(chunk, micro_batch * seq_len)
         elif chunk > LEAST_CHUNK:

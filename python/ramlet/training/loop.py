@@ -181,7 +181,7 @@ class _Figures:
 def _one_step(run: Run, batches: Iterator[Any]) -> _Figures:
     """Learns from one global batch, this rank's share of it, and steps."""
     assumed = run.plan.batch_size * run.plan.seq_len
-    total = torch.zeros((), device=run.device.name)
+    total = torch.zeros((), device=run.device.name, dtype=torch.float64)
     learned = 0
     while True:
         batch = next(batches)

@@ -3,10 +3,11 @@
     plan = make_plan(shape, seq_len=256, batch_size=32, budget=Budget.parse("1GB"), compute="bf16", base=310_000_000)
     plan.choice.micro_batch, plan.accumulation, plan.peak, plan.notes
 
-What costs least is given up first: the size of the logits' chunks, then the micro-batch (the effective batch stays:
-gradients of more micro-batches are added up), then a second forward pass (`recompute`). Only when all that is not
-enough, and the user has not fixed them, come the two that change results: 8-bit optimizer states, bf16 weights; the
-plan's notes say so. Where nothing fits, the error names the smallest budget that does.
+What costs least is given up first: the micro-batch (the effective batch stays: gradients of more micro-batches are
+added up), on a GPU before it the size of the logits' chunks, then a second forward pass (`recompute`). On a CPU none of
+these changes a bit of the result (model/order.py). Only when all that is not enough, and the user has not fixed them,
+come the two that change results: 8-bit optimizer states, bf16 weights; the plan's notes say so. Where nothing fits, the
+error names the smallest budget that does.
 
 Without pressure the micro-batch is not the largest that fits but the fastest: beyond `FAST_TOKENS` a larger one takes
 memory and gains nothing.
@@ -21,20 +22,20 @@ from typing import Any
 
 from ramlet.budget import Budget, format_bytes
 from ramlet.errors import BudgetError, SettingsError
+from ramlet.model.order import group_rows, head_chunk, unit_rows
 from ramlet.model.shape import Shape
 from ramlet.training.predict import PARTS, Choice, Correction, Prediction, predict, work_bytes
 
 __all__ = ["Choice", "Plan", "make_plan"]
 
-FAST_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""Tokens of a micro-batch from which on more of them are not faster."""
+FAST_TOKENS = 16384
+"""Tokens of a micro-batch from which on more of them are not faster on a GPU."""
 
 SMALL_TOKENS = 512
 """Tokens of a micro-batch below which it becomes slow itself."""
 
-FAST_CHUNK = {"cpu": 512, "cuda": 4096}
-LEAST_CHUNK = {"cpu": 64, "cuda": 256}
-"""Smaller chunks make the products of the head too thin to be fast."""
+FAST_CHUNK, LEAST_CHUNK = 4096, 256
+"""Of the logits on a GPU: smaller chunks make the products of the head too thin to be fast."""
 
 JITTER = 2_000_000
 """By how much what is resident before the model differs from run to run; added to a smallest budget that is named."""
@@ -179,7 +180,7 @@ def make_plan(
         )
 
     least: tuple[Choice, Prediction] | None = None
-    for choice in _choices(seq_len, share, device, compute, forced):
+    for choice in _choices(shape, seq_len, share, device, compute, forced):
         prediction = predicted(choice)
         if prediction.peak <= room:
             return Plan(
@@ -193,7 +194,7 @@ def make_plan(
                 prediction.moment,
                 prediction.logits,
                 world,
-                _notes(choice, forced),
+                _notes(choice, seq_len, share, device, forced),
                 document_mask,
                 correction or NOTHING_LEARNED,
             )
@@ -224,7 +225,9 @@ def smallest_budget(peak: int) -> int:
     return total
 
 
-def _choices(seq_len: int, share: int, device: str, compute: str, forced: Mapping[str, Any]) -> Iterator[Choice]:
+def _choices(
+    shape: Shape, seq_len: int, share: int, device: str, compute: str, forced: Mapping[str, Any]
+) -> Iterator[Choice]:
     """All that may be chosen, the cheapest first."""
     compute = forced.get("compute", compute)
     for optimizer, weights in _states(compute, forced):
@@ -235,8 +238,9 @@ def _choices(seq_len: int, share: int, device: str, compute: str, forced: Mappin
                     if "reuse" in forced or _may_reuse(
                         reuse, micro_batch, micro_batch * seq_len, device, gappy, forced
                     ):
-                        for chunk in _chunks(micro_batch * seq_len, device, forced):
-                            yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, reuse)
+                        held = _held(shape, seq_len, share, micro_batch, device)
+                        for chunk in _chunks(shape, seq_len, micro_batch, device, forced):
+                            yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held)
 
 
 def _may_reuse(reuse: bool, micro_batch: int, tokens: int, device: str, gappy: bool, forced: Mapping[str, Any]) -> bool:
@@ -263,11 +267,20 @@ def _states(compute: str, forced: Mapping[str, Any]) -> Iterator[tuple[str, str]
 
 
 def _micro_batches(seq_len: int, share: int, device: str, forced: Mapping[str, Any]) -> Iterator[int]:
-    """From the fastest down, none uneven for nothing: a batch of 32 in three parts is 11, 11, 10."""
+    """From the fastest down. On a CPU such that none changes a result; on a GPU none uneven for nothing: a batch of 32
+    in three parts is 11, 11, 10."""
     if "micro_batch" in forced:
         yield min(forced["micro_batch"], share)
         return
-    largest = min(share, max(1, FAST_TOKENS[device] // seq_len))
+    if device == "cpu":
+        micro_batch = group_rows(seq_len)
+        while micro_batch >= 2 * share and micro_batch > unit_rows(seq_len):
+            micro_batch //= 2  # the same, for all are at most the share
+        while micro_batch >= unit_rows(seq_len):
+            yield min(micro_batch, share)
+            micro_batch //= 2
+        return
+    largest = min(share, max(1, FAST_TOKENS // seq_len))
     last = 0
     for parts in range(-(-share // largest), share + 1):
         micro_batch = -(-share // parts)
@@ -276,20 +289,43 @@ def _micro_batches(seq_len: int, share: int, device: str, forced: Mapping[str, A
         last = micro_batch
 
 
-def _chunks(tokens: int, device: str, forced: Mapping[str, Any]) -> Iterator[int]:
+def _in_order(seq_len: int, share: int, micro_batch: int) -> bool:
+    """Whether gradients come out on a CPU as with every other micro-batch that is: whole units, that a group is of."""
+    rows = unit_rows(seq_len)
+    return micro_batch >= share or (micro_batch % rows == 0 and group_rows(seq_len) % micro_batch == 0)
+
+
+def _held(shape: Shape, seq_len: int, share: int, micro_batch: int, device: str) -> int:
+    """Tokens of a group, where a tied embedding must wait until it is complete."""
+    group = min(share, group_rows(seq_len))
+    waits = device == "cpu" and shape.tied and micro_batch < group and _in_order(seq_len, share, micro_batch)
+    return group * seq_len if waits else 0
+
+
+def _chunks(shape: Shape, seq_len: int, micro_batch: int, device: str, forced: Mapping[str, Any]) -> Iterator[int]:
+    """On a CPU one, which the model decides: another would change results."""
     if "chunk" in forced:
         yield forced["chunk"]
         return
-    chunk = min(FAST_CHUNK[device], tokens)
+    tokens = micro_batch * seq_len
+    if device == "cpu":
+        yield min(head_chunk(seq_len, shape.width), tokens)
+        return
+    chunk = min(FAST_CHUNK, tokens)
     while True:
         yield chunk
-        if chunk <= LEAST_CHUNK[device]:
+        if chunk <= LEAST_CHUNK:
             return
-        chunk = max(LEAST_CHUNK[device], chunk // 2)
+        chunk = max(LEAST_CHUNK, chunk // 2)
 
 
-def _notes(choice: Choice, forced: Mapping[str, Any]) -> tuple[str, ...]:
+def _notes(choice: Choice, seq_len: int, share: int, device: str, forced: Mapping[str, Any]) -> tuple[str, ...]:
     notes = []
+    if device == "cpu" and not _in_order(seq_len, share, choice.micro_batch):
+        notes.append(
+            f"micro-batches of {choice.micro_batch} sum gradients in an order of their own: "
+            "the last digits differ from a run that is left to choose"
+        )
     if choice.optimizer == "adamw8bit" and "optimizer" not in forced:
         notes.append(
             "the optimizer's states are kept in 8 bits, for nothing else fits: results differ slightly from adamw"

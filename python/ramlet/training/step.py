@@ -32,7 +32,6 @@ __all__ = ["Trainee"]
 
 LARGEST_LOSS_SCALE = 2.0**16
 STEPS_TO_DOUBLE = 2000
-PIECE = 1 << 20
 
 
 class Trainee:
@@ -50,6 +49,7 @@ class Trainee:
             compute=DTYPES[choice.compute],
             chunk=choice.chunk,
             recompute=choice.recompute,
+            held=choice.held,
         )
         self.model.weights.make_gradients()
         self.optimizer = _optimizer(self.model, choice, settings)
@@ -60,8 +60,8 @@ class Trainee:
 
     def learn(self, batch: Mapping[str, Tensor], scale: float) -> Tensor:
         """The batch's summed loss; `scale` times its gradient is added to the gradients."""
-        if not len(batch["labels"]):
-            return torch.zeros((), device=self.model.device)  # a step smaller than the number of ranks
+        if not len(batch["labels"]):  # a step smaller than the number of ranks
+            return torch.zeros((), device=self.model.device, dtype=torch.float64)
         placed = {name: batch[name].to(self.model.device, non_blocking=True) for name in batch.keys()}  # noqa: SIM118 - a Batch is no dictionary
         captured = self._captured.get(len(placed["input_ids"]))
         if captured is not None and captured.fits(placed, scale):
@@ -103,11 +103,12 @@ class Trainee:
         never waits.
         """
         weights = self.model.weights
+        self.model.settle_gradients()
         grads = [flat.grad for flat in weights.flat if flat.grad is not None]
         self.ranks.sum(*grads)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        lengths = [_length(grad) for grad in grads]
+        lengths = [self.model.kernels.length(grad) for grad in grads]
         length: Tensor = torch.linalg.vector_norm(torch.stack(lengths)) * (correction / self.loss_scale)
         factor = correction / self.loss_scale * (_shortening(length, clip) if clip else torch.ones_like(length))
         if self.model.device.type == "cuda" and not self._scaled:
@@ -180,14 +181,6 @@ class Trainee:
             if name.endswith(".step"):
                 value.zero_()
         self.model.weights.initialise(seed)
-
-
-def _length(grad: Tensor) -> Tensor:
-    """In pieces where it is bf16: torch would make an fp32 copy of all of it."""
-    if grad.dtype == torch.float32:
-        return torch.linalg.vector_norm(grad)  # type: ignore[no-any-return]
-    pieces = [torch.linalg.vector_norm(piece, dtype=torch.float32) for piece in grad.split(PIECE)]
-    return torch.linalg.vector_norm(torch.stack(pieces))  # type: ignore[no-any-return]
 
 
 def _shortening(length: Tensor, clip: float) -> Tensor:

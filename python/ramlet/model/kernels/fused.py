@@ -12,7 +12,8 @@ a CUDA graph.
     dx = norm_backward(dy, x, gain, 1e-5, gain_grad)       # gain_grad += what these tokens say
 
 Sums go in an order that depends on the shapes alone, without atomics: the same input gives the same bits. The tensors
-must be on the current device; labels and positions are trusted to be in range.
+must be on the current device; labels and positions are trusted to be in range. `unit` changes nothing: what is summed
+over tokens is summed over all of them at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ramlet.model.kernels.plain import IGNORE
+from ramlet.model.kernels.plain import length as length  # nothing to gain
 
 # Four for each multiprocessor of an H100 or H200, and the same on every device so that sums come out the same.
 GAIN_PROGRAMS = 528
@@ -99,7 +101,7 @@ def _add_columns_kernel(out, table, rows, width, ROWS: tl.constexpr, COLUMNS: tl
     tl.store(out + column, before + tl.sum(total, axis=0), mask=column < width)
 
 
-def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor) -> Tensor:
+def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
     """dx; the gain's gradient is added to `gain_grad`."""
     tokens, width = x.shape
     dx = torch.empty_like(x)
@@ -231,7 +233,7 @@ def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> 
 _WIDE_SUMS = hasattr(torch.ops.aten.addmm, "dtype_out")  # torch 2.8
 
 
-def accumulate_(grad: Tensor, dy: Tensor, x: Tensor) -> None:
+def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
     """grad += dy^T @ x, for dy (tokens, out), x (tokens, in) and an fp32 grad (out, in).
 
     The product of bf16 or fp16 is added in fp32 within the matrix product where torch can do that, without a rounding

@@ -9,6 +9,8 @@ They work in the threads of torch (`torch.set_num_threads`).
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -58,10 +60,10 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     return out
 
 
-def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor) -> Tensor:
+def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
     """dx; the gain's gradient is added to `gain_grad`."""
     if not (_ours(x, dy) and _flat_fp32(gain, gain_grad)):
-        return plain.norm_backward(dy, x, gain, eps, gain_grad)
+        return plain.norm_backward(dy, x, gain, eps, gain_grad, unit)
     rows, width = x.shape
     dx = torch.empty_like(x)
     _native.kernel_norm_backward(
@@ -74,6 +76,7 @@ def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Te
         dx.data_ptr(),
         rows,
         width,
+        unit or max(1, rows),
         torch.get_num_threads(),
     )
     return dx
@@ -159,12 +162,15 @@ def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> 
     return losses
 
 
-def accumulate_(grad: Tensor, dy: Tensor, x: Tensor) -> None:
+def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
     """grad += dy^T @ x: the gradient of a matrix from what came back and what went in."""
     if grad.dtype == dy.dtype:
-        grad.addmm_(dy.t(), x)
-    else:
-        add_(grad, dy.t() @ x)
+        return plain.accumulate_(grad, dy, x, unit)
+    at_once = unit or max(1, len(x))
+    product = grad.new_empty(grad.shape, dtype=dy.dtype)
+    for slope, part in zip(dy.split(at_once), x.split(at_once)):
+        add_(grad, torch.mm(slope.t(), part, out=product))
+    return None
 
 
 def add_(grad: Tensor, part: Tensor) -> None:
@@ -175,3 +181,11 @@ def add_(grad: Tensor, part: Tensor) -> None:
     _native.kernel_accumulate(
         part.dtype is torch.bfloat16, grad.data_ptr(), part.data_ptr(), grad.numel(), torch.get_num_threads()
     )
+
+
+def length(grad: Tensor) -> Tensor:
+    """The root of the sum of the squares, fp32."""
+    if not _ours(grad):
+        return plain.length(grad)
+    total = _native.kernel_squares(grad.dtype is torch.bfloat16, grad.data_ptr(), grad.numel(), torch.get_num_threads())
+    return torch.tensor(math.sqrt(total))

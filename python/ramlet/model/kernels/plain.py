@@ -1,7 +1,8 @@
 """The kernels in plain torch: the slow obvious version, for any device, and what the fast ones are tested against.
 
 All take contiguous 2-D activations (tokens, features) in fp32, bf16 or fp16, reckon in fp32 and round once. What
-ends in `_` works in place on its first argument.
+ends in `_` works in place on its first argument. Where gradients are summed over tokens, `unit` says how many are
+summed before the sum is added; 0 is all at once (model/order.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+PIECE = 1 << 20
 IGNORE = -100
 """The label of a token whose successor is not to be learned."""
 
@@ -19,12 +21,13 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * gain.float()).to(x.dtype)
 
 
-def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor) -> Tensor:
+def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
     """dx; the gain's gradient is added to `gain_grad`."""
     wide, slope = x.float(), dy.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     normed = wide * scale
-    gain_grad += (slope * normed).sum(0).to(gain_grad.dtype)
+    for part in (slope * normed).split(unit or max(1, len(x))):
+        gain_grad += part.sum(0).to(gain_grad.dtype)
     slope = slope * gain.float()
     return (scale * (slope - normed * (slope * normed).mean(-1, keepdim=True))).to(x.dtype)
 
@@ -81,9 +84,20 @@ def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> 
     return losses
 
 
-def accumulate_(grad: Tensor, dy: Tensor, x: Tensor) -> None:
+def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
     """grad += dy^T @ x: the gradient of a matrix from what came back and what went in."""
-    if grad.dtype == dy.dtype:
-        grad.addmm_(dy.t(), x)
-    else:
-        grad.add_(dy.t() @ x)
+    at_once = unit or max(1, len(x))
+    for slope, part in zip(dy.split(at_once), x.split(at_once)):
+        if grad.dtype == dy.dtype:
+            grad.addmm_(slope.t(), part)
+        else:
+            grad.add_(slope.t() @ part)
+
+
+def length(grad: Tensor) -> Tensor:
+    """The root of the sum of the squares, fp32."""
+    if grad.dtype == torch.float32:
+        return torch.linalg.vector_norm(grad)  # type: ignore[no-any-return]
+    # In pieces: torch would make an fp32 copy of all of it.
+    pieces = [torch.linalg.vector_norm(piece, dtype=torch.float32) for piece in grad.split(PIECE)]
+    return torch.linalg.vector_norm(torch.stack(pieces))  # type: ignore[no-any-return]
