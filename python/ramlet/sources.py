@@ -87,9 +87,9 @@ class Source:
     modified: int = 0
     """Time of the last change, in nanoseconds."""
 
-    def spec(self) -> tuple[str, str, str, int]:
-        """As the native core takes it: (path, format, compression, size or -1)."""
-        return self.path, self.format, self.compression, -1 if self.size is None else self.size
+    def spec(self) -> tuple[str, str, str, int, int]:
+        """As the native core takes it: (path, format, compression, size or -1, time of the last change)."""
+        return self.path, self.format, self.compression, -1 if self.size is None else self.size, self.modified
 
 
 Input = str | os.PathLike[str]

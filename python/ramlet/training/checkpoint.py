@@ -27,6 +27,7 @@ from ramlet.dataset.checksum import file_checksum
 from ramlet.errors import ModelError
 from ramlet.model.files import tensors_by_name
 from ramlet.model.tensor_file import read_tensors_into, write_tensors
+from ramlet.small_files import read_json_object
 from ramlet.training.step import Trainee
 
 __all__ = ["Snapshot", "checkpoints", "latest", "load", "prune", "read_state", "save"]
@@ -107,7 +108,7 @@ def latest(run: Path) -> Path | None:
 
 def read_state(path: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        state = read_json_object(path / "state.json", ModelError)
         if not isinstance(state["step"], int) or not isinstance(state["xxh64"], dict):
             raise ValueError("step or checksums are missing")
     except (OSError, ValueError, KeyError, TypeError) as error:

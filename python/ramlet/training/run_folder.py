@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ramlet.atomic_files import is_temporary, remove, replacing, sync_folder
-from ramlet.errors import SettingsError
+from ramlet.errors import ModelError, SettingsError
 from ramlet.folder_lock import hold
+from ramlet.small_files import YAML, read_json_object, read_text
 
 __all__ = ["RunFolder"]
 
@@ -76,10 +77,10 @@ class RunFolder:
         import yaml
 
         try:
-            noted = yaml.safe_load((self.path / SETTINGS).read_text(encoding="utf-8"))
+            noted = yaml.safe_load(read_text(self.path / SETTINGS, SettingsError, YAML))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             reason = str(error).splitlines()[0]
             raise SettingsError(f"{self.path / SETTINGS} cannot be read ({reason}): choose another --out") from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
@@ -140,7 +141,7 @@ class RunFolder:
     def statistics(self) -> dict[str, Any] | None:
         """Of a finished run."""
         try:
-            found: dict[str, Any] = json.loads((self.path / STATISTICS).read_text(encoding="utf-8"))
+            found = read_json_object(self.path / STATISTICS, ModelError)
         except (OSError, ValueError):
             return None
         return found

@@ -93,10 +93,10 @@ fn stops_at_the_end_of_the_line() {
     let input = "{\"t\":\"a\"}\n{\"t\":\"b\"}\n";
     assert_eq!(reader.feed(input, &mut out), Ok(Fed::LineEnd(10)));
     assert_eq!(reader.finish(), Ok(Line::Text));
-    reader.start_line();
+    reader.start_line(0);
     assert_eq!(reader.feed(&input[10..], &mut out), Ok(Fed::LineEnd(10)));
     assert_eq!(out, "ab");
-    reader.start_line();
+    reader.start_line(0);
     let fault = reader.feed("{\"t\":\"x\n", &mut out).unwrap_err();
     assert_eq!((fault.at, fault.column), (7, 8));
 }
