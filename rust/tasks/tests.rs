@@ -195,7 +195,8 @@ fn tables_are_cut_by_row_groups() {
     assert_eq!(groups.len(), 10);
     let plan_dir = dir.path().join("plan");
     for target in [1, groups[0] * 2, groups[0] * 5 / 2, size - 1, size] {
-        let files = [file(&path, Format::Parquet, size, 0), file("-", Format::Text, 1 << 40, 0)];
+        let table = FileSpec { modified: None, ..file(&path, Format::Parquet, size, 0) };
+        let files = [table, file("-", Format::Text, 1 << 40, 0)];
         let summary = plan_of(&files[..1], Documents::File, Some(target), &plan_dir);
         let tasks = segments(&plan_dir, summary.tasks);
         let mut next = 0;

@@ -40,7 +40,7 @@ fn finds_the_field() {
     assert_eq!(found(r#"{"a":{"b":{"d":1}},"a.b":{"c":"y"}}"#, "a.b.c"), "y");
     assert_eq!(found(r#"{"a":"no","a.b":"yes"}"#, "a.b"), "yes");
     assert_eq!(found(r#"{"t\u0065xt":"escaped key"}"#, "text"), "escaped key");
-    assert_eq!(found(r#"{"text":"first","text":"second"}"#, "text"), "first");
+    assert_eq!(found(r#"{"text":"first","text":"second"}"#, "text"), "second");
     assert_eq!(found(r#"{"n":NaN,"m":-Infinity,"text":""}"#, "text"), "");
     assert_eq!(found("\t{\"text\":\"a\"}\r", "text"), "a");
     assert_eq!(text(" \t\r", "text"), Ok(None));
