@@ -69,8 +69,13 @@ pub fn crew<T: Send>(
             .map(|worker| {
                 let finished = finished.clone();
                 scope.spawn(move || {
-                    // Sends on a panic too, so that the watcher never waits for the dead.
-                    let _done = OnDrop(|| _ = finished.send(()));
+                    // On a panic too, so that the watcher never waits for the dead, and the others stop.
+                    let _done = OnDrop(|| {
+                        if std::thread::panicking() {
+                            progress.cancel();
+                        }
+                        _ = finished.send(());
+                    });
                     let result = work(worker);
                     if result.is_err() {
                         progress.cancel();
@@ -142,6 +147,21 @@ mod tests {
             Err::<(), _>(Error::Cancelled)
         });
         assert!(matches!(failed, Err(Error::Invalid(_))));
+    }
+
+    #[test]
+    fn a_panic_stops_the_others_and_is_passed_on() {
+        let progress = Progress::default();
+        let run = || {
+            crew(3, &progress, &mut |_| Ok(()), |n| {
+                assert_ne!(n, 1, "on purpose");
+                while !progress.is_cancelled() {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            })
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     }
 
     #[test]

@@ -236,7 +236,7 @@ mod tests {
             let mut add = |name: String, format, bytes: String| {
                 let path = folder.path().join(name);
                 std::fs::write(&path, &bytes).unwrap();
-                specs.push(FileSpec { path, format, compression: Compression::None, size: None, range: None });
+                specs.push(FileSpec { path, format, compression: Compression::None, size: None, modified: None, range: None });
                 specs.len() as u64 - 1
             };
             let lines: Vec<String> = texts.iter().map(|text| serde_json::json!({"text": text}).to_string()).collect();
@@ -280,8 +280,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         std::fs::write(&path, "some lines\nof text\n".repeat(100)).unwrap();
-        let spec =
-            FileSpec { path, format: Format::Text, compression: Compression::None, size: None, range: None };
+        let spec = FileSpec {
+            path,
+            format: Format::Text,
+            compression: Compression::None,
+            size: None,
+            modified: None,
+            range: None,
+        };
         let mut files = Some(spec).into_iter();
         let options = ReadOptions { documents: Kind::Line, ..ReadOptions::default() };
         let sources = Sources::new(Box::new(move || Ok(files.next())), 1, options).unwrap();

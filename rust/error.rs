@@ -133,6 +133,17 @@ struct Reason<'a>(&'a io::Error);
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.to_string();
+        match self.0.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => {
+                return f.write_str(
+                    "too many files are open at once: raise the limit (ulimit -n), or give fewer --threads",
+                );
+            }
+            Some(libc::EFBIG) => {
+                return f.write_str("a limit on the size of files is in the way: raise it (ulimit -f)");
+            }
+            _ => {}
+        }
         let short = text.split(" (os error").next().unwrap_or(&text);
         f.write_str(&short.to_lowercase())
     }

@@ -350,9 +350,10 @@ def native_train(
         )
 
 
-def text_file(path: Path, compression: str = "", form: str = "text") -> tuple[str, str, str, int]:
+def text_file(path: Path, compression: str = "", form: str = "text") -> tuple[str, str, str, int, int]:
     """The file as the native core wants it named."""
-    return str(path), form, compression, path.stat().st_size
+    found = path.stat()
+    return str(path), form, compression, found.st_size, found.st_mtime_ns
 
 
 def merges_of(trained: dict[str, Any]) -> list[Merge]:

@@ -161,9 +161,9 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [-5, 5])
 def test_a_file_of_another_size(tmp_path: Path, change: int) -> None:
     path = write(tmp_path / "text.txt", "some text")
-    name, form, compression, size = text_file(path)
+    name, form, compression, size, modified = text_file(path)
     with pytest.raises(SourceChanged, match="shrunk" if change > 0 else "grown"):
-        native_train(files=[(name, form, compression, size + change)])
+        native_train(files=[(name, form, compression, size + change, modified)])
 
 
 @pytest.mark.parametrize("packer", ["", "gz"])
@@ -196,7 +196,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
     # Root may read every file; a folder in the place of a file cannot be read by anyone.
     (tmp_path / "folder.txt").mkdir()
     with pytest.raises(SourceError, match=r"folder\.txt"):
-        native_train(files=[(str(tmp_path / "folder.txt"), "text", "", -1)])
+        native_train(files=[(str(tmp_path / "folder.txt"), "text", "", -1, 0)])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")

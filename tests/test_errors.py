@@ -21,6 +21,7 @@ TREE = {
     "TrainingStopped": (errors.RamletError,),
     "PipelineError": (errors.RamletError,),
     "DiskFull": (errors.RamletError, OSError),
+    "InternalError": (errors.RamletError,),
     "Interrupted": (errors.RamletError,),
 }
 

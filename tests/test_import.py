@@ -89,6 +89,7 @@ def test_public_names() -> None:
         "BrokenInput",
         "TokenizerError",
         "DiskFull",
+        "InternalError",
         "Interrupted",
         "ModelError",
         "PipelineError",

@@ -269,7 +269,7 @@ class TestRefused:
     def test_a_broken_config(self, saved: Path) -> None:
         for text in ("", "[]", "{", "[" * 100_000, "\xff"):
             (saved / "config.json").write_text(text, encoding="latin-1")
-            with pytest.raises(ModelError, match=r"config.json is broken"):
+            with pytest.raises(ModelError, match=r"config.json is damaged"):
                 read_shape(saved)
 
     @pytest.mark.parametrize(

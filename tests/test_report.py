@@ -19,9 +19,10 @@ from conftest import RunRamlet
 from oracles_report import Outline, eval_line, sample_line, step_line, usual_lines, write_run
 from oracles_training import make_data, sentences
 from oracles_training import run as train_small
+from ramlet import small_files
 from ramlet.budget import Budget, Meter
 from ramlet.errors import BudgetError, DatasetError, ModelError, RamletError, SettingsError, TokenizerError
-from ramlet.reporting import found, lengths
+from ramlet.reporting import lengths
 from ramlet.reporting.found import Finder
 from ramlet.reporting.story import Teller
 from ramlet.train_folder import train_to_folder
@@ -368,15 +369,15 @@ def test_a_file_that_is_too_large_to_be_ours_is_not_read(tmp_path: Path) -> None
     run = write_run(tmp_path / "run")
     with open(run / "stats.json", "wb") as file:
         file.truncate(9_000_000)
-    with pytest.raises(ModelError, match="larger than 8 MB"):
+    with pytest.raises(ModelError, match="larger than 1 MB"):
         Finder().find(run)
 
 
 def test_a_list_of_shards_that_does_not_fit_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found, "SMALL_MANIFEST", 0)
-    monkeypatch.setattr(found, "MANIFEST_TIMES", 1_000_000)
+    monkeypatch.setattr(small_files, "NOTICED", 0)
+    monkeypatch.setattr(small_files, "parsed_bytes", lambda text: 1_000_000 * len(text))
     assert Teller().tell([made / "data"])
-    with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for the shards of"):
+    with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for reading"):
         Teller(budget=Budget(2_000_000_000)).tell([made / "data"])
     (story,) = Teller(budget=Budget(2_000_000_000)).tell([made / "run"])
     assert story.datasets == []

@@ -63,7 +63,7 @@ class TestFiles:
         (source,) = expand(name)
         assert (source.path, source.format, source.compression, source.size) == (name, form, compression, 5)
         assert source.modified == os.stat(name).st_mtime_ns
-        assert source.spec() == (name, form, compression, 5)
+        assert source.spec() == (name, form, compression, 5, source.modified)
 
     def test_format_overrides_the_suffix_and_not_the_compression(self, here: Path) -> None:
         make(here, "a.json", "b.txt.gz")
@@ -74,11 +74,11 @@ class TestFiles:
 
     def test_standard_input(self) -> None:
         assert list(expand("-")) == [Source("-", "text", "", None)]
-        assert next(expand("-", format="jsonl")).spec() == ("-", "jsonl", "", -1)
+        assert next(expand("-", format="jsonl")).spec() == ("-", "jsonl", "", -1, 0)
 
     def test_a_pipe_has_no_size(self, here: Path) -> None:
         os.mkfifo("pipe")
-        assert [source.spec() for source in expand("pipe")] == [("pipe", "text", "", -1)]
+        assert [source.spec() for source in expand("pipe")] == [("pipe", "text", "", -1, 0)]
 
     def test_paths_and_iterators_are_inputs_too(self, here: Path) -> None:
         make(here, "a.txt", "b.txt")

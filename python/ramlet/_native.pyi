@@ -29,6 +29,7 @@ __all__ = [
     "kernel_squares",
     "least_memory",
     "least_room",
+    "panic_on_purpose",
     "pattern_regex",
     "plan_tasks",
     "recognise_pattern",
@@ -41,7 +42,7 @@ __all__ = [
     "xxh64_file",
 ]
 
-_Spec = tuple[str, str, str, int]
+_Spec = tuple[str, str, str, int, int]
 """Path ("-" is standard input), format (text, jsonl, parquet), compression ("", gz, zst, xz, bz2), size or -1."""
 
 _Watch = Callable[[str, int, int], None]
@@ -88,10 +89,11 @@ def shuffled(length: int, words: Sequence[int]) -> npt.NDArray[np.uint64]: ...
 def release_file_pages() -> int: ...
 def keep_large_blocks(keep: bool) -> None: ...
 def release_freed_memory() -> None: ...
+def panic_on_purpose(threads: int) -> None: ...
 def recognise_pattern(regex: str) -> str | None: ...
 def split_pieces(text: str, pattern_name: str) -> list[str]: ...
 def plan_tasks(
-    files: Iterator[tuple[str, str, str, int, int]],
+    files: Iterator[_Spec],
     folder: str | PathLike[str],
     *,
     documents: str,

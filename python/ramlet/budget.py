@@ -24,19 +24,21 @@ import math
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
 from ramlet.errors import BudgetError
 from ramlet.memory import PeakCounter, free_memory, resident_memory
 
-__all__ = ["Budget", "Meter", "Point", "StageUsage", "format_bytes"]
+__all__ = ["Budget", "Meter", "Point", "StageUsage", "budget_in_force", "format_bytes", "within"]
 
 AUTO_PERCENT = 60
 """What `auto` takes of the free memory: the rest is for the page cache, which makes reading fast, and
 for whatever else the machine does."""
 
+MOST = 1e18
 SMALLEST = 1_000_000
 """Anything below a megabyte is a forgotten unit, not a budget."""
 
@@ -98,11 +100,17 @@ class Budget:
             return value
         if isinstance(value, int):
             return cls(_checked(value, str(value)))
+        if value is not None and not isinstance(value, str):
+            raise BudgetError(f"{value!r} is no memory budget: give a text like 2GB, or a whole number of bytes")
         text = f"{AUTO_PERCENT}%" if value is None or value.strip().lower() == "auto" else value.strip()
         match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|[a-z]*)", text.lower())
         if match is None or (match[2] != "%" and match[2] not in _UNITS):
             raise BudgetError(f"cannot read {text!r} as memory: write it like 512MB, 2GB, 2GiB, 50% or auto")
         amount = float(match[1])
+        if amount > MOST:
+            raise BudgetError(
+                f"{text[:20]}... is more memory than there is: write it like 512MB, 2GB, 2GiB, 50% or auto"
+            )
         if match[2] != "%":
             return cls(_checked(int(amount * _UNITS[match[2]]), text))
         if not 0 < amount <= 100:
@@ -171,6 +179,27 @@ class StageUsage:
     peak: int = 0
 
 
+_IN_FORCE: list[Budget] = []
+
+
+def budget_in_force() -> Budget | None:
+    """That of the run that is being measured, for what reads files deep below it; None where there is none."""
+    return _IN_FORCE[-1] if _IN_FORCE else None
+
+
+@contextmanager
+def within(budget: Budget | None) -> Iterator[None]:
+    """The budget is in force; a meter's is while it measures."""
+    if budget is None:
+        yield
+        return
+    _IN_FORCE.append(budget)
+    try:
+        yield
+    finally:
+        _IN_FORCE.remove(budget)
+
+
 class Meter:
     """Samples the RSS of the process tree in a thread, by stage.
 
@@ -199,6 +228,7 @@ class Meter:
         self._current = 0
         self._peak = 0
         self._counter = PeakCounter()
+        self._in_force = ExitStack()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -206,6 +236,7 @@ class Meter:
     def __enter__(self) -> Meter:
         if self._thread is not None:
             raise RuntimeError("a meter measures one run: make another")
+        self._in_force.enter_context(within(self.budget))
         self._began = self._stage_began = time.monotonic()
         self._counter = PeakCounter()
         self.sample()
@@ -220,6 +251,7 @@ class Meter:
         traceback: TracebackType | None,
     ) -> None:
         self._stop.set()
+        self._in_force.close()
         if self._thread is not None:
             self._thread.join()
         self.sample()

@@ -17,14 +17,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ramlet.errors import SettingsError
+from ramlet.small_files import read_bytes
 
 if TYPE_CHECKING:
     import yaml
 
 __all__ = ["Convert", "NodeReader", "compose"]
 
-LARGEST_FILE = 1 << 20
-"""A config of more than a megabyte is a data file named by mistake."""
+LARGEST_FILE = 1 << 18
+"""A larger config is a data file named by mistake; as nodes this much may take 100 MB."""
 
 Convert = Callable[[Any], Any]
 
@@ -34,12 +35,9 @@ def compose(name: str) -> yaml.Node | None:
     import yaml
 
     try:
-        with open(name, "rb") as file:
-            text = file.read(LARGEST_FILE + 1)
+        text = read_bytes(name, SettingsError, LARGEST_FILE)
     except OSError as error:
         raise SettingsError(f"cannot read {name}: {error.strerror}") from None
-    if len(text) > LARGEST_FILE:
-        raise SettingsError(f"{name} is larger than a config can be: give data as inputs, not as the config")
     try:
         # The C parser, where there is one, words its errors differently; a config is short.
         return yaml.compose(text, Loader=yaml.SafeLoader)

@@ -12,6 +12,7 @@
     ├── TrainingStopped                 a run whose loss is no number any more, or jumped
     ├── PipelineError                   a stage of a pipeline that failed, with its own sentence
     ├── DiskFull         (OSError)      no space left for spilled counts or for a result
+    ├── InternalError                   a mistake in ramlet itself; please report it
     └── Interrupted                     Ctrl-C between two batches; what is on disk is whole
 
 The commands print `str(error)` and exit with 1. In a program, the built-in parents let code that does
@@ -25,6 +26,7 @@ __all__ = [
     "BudgetError",
     "DatasetError",
     "DiskFull",
+    "InternalError",
     "Interrupted",
     "ModelError",
     "PipelineError",
@@ -94,6 +96,10 @@ class PipelineError(RamletError):
 
 class DiskFull(RamletError, OSError):
     """No space left for spilled counts or for a result."""
+
+
+class InternalError(RamletError):
+    """A mistake in ramlet itself, with what it takes to report it; what is on disk is whole."""
 
 
 class Interrupted(RamletError):

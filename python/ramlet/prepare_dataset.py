@@ -36,6 +36,7 @@ from ramlet.prepare_manifest import build_manifest, check_same, run_ledger, skip
 from ramlet.prepare_plan import make_plan
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.setting_names import check_names
+from ramlet.sources import check_path
 from ramlet.staging.apart import stage_apart
 from ramlet.threads import fitting_threads
 from ramlet.tokenizer import Tokenizer
@@ -124,6 +125,7 @@ def prepare_to(
     `own_tokenizer`: what is appended takes the dataset's. `shard_bytes` is the size of a shard where it is not known
     in tokens. `task_bytes` is for tests: the size of a task.
     """
+    check_path(out)
     npy = out if settings.output_format == "npy" else None
     if npy and (append or settings.pack):
         raise SettingsError("an npy file is one row of ids: it takes neither --append nor --pack")

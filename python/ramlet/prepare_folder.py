@@ -25,6 +25,7 @@ from ramlet.dataset.manifest import FORMAT, VERSION, Manifest
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.errors import DatasetError, SettingsError
 from ramlet.folder_lock import hold
+from ramlet.small_files import read_json, read_json_object
 
 __all__ = ["OutFolder"]
 
@@ -51,7 +52,7 @@ class OutFolder:
             return Manifest.read(self.out).as_json() if (self.out / MANIFEST).exists() else None
         path = self.npy.with_name(self.npy.name + ".json")
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            found: dict[str, Any] = read_json(path, DatasetError)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -121,10 +122,9 @@ class OutFolder:
     def plan(self) -> dict[str, Any] | None:
         """The plan of an unfinished run."""
         try:
-            plan: dict[str, Any] = json.loads((self.work / "plan.json").read_text(encoding="utf-8"))
+            return read_json_object(self.work / "plan.json", DatasetError)
         except (OSError, ValueError):
             return None
-        return plan
 
     def begin(self, plan: dict[str, Any]) -> None:
         """Starts anew: what another plan had done is of no use. `inputs.new` becomes the plan's inputs."""
@@ -164,7 +164,16 @@ class OutFolder:
 
     def notes(self, stage: str, count: int) -> list[dict[str, Any]]:
         """What the tasks of a finished stage noted, in order."""
-        return [json.loads((self.work / stage / f"{index:06}.json").read_text("utf-8")) for index in range(count)]
+        return [self._note(self.work / stage / f"{index:06}.json") for index in range(count)]
+
+    def _note(self, path: Path) -> dict[str, Any]:
+        way_out = f"remove {self.work} and run the same command again"
+        try:
+            return read_json_object(path, DatasetError)
+        except FileNotFoundError:
+            raise DatasetError(f"{path} is missing: {way_out}") from None
+        except DatasetError as error:
+            raise DatasetError(f"{error}; {way_out}") from None
 
     def finish(self) -> None:
         """Removes the work, once the manifest is there."""

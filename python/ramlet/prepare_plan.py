@@ -102,7 +102,7 @@ def _listing(
             raise SourceError(
                 f"{source.path} can be read once only, and is needed twice: pipe it in, with - in its place"
             )
-        yield (*source.spec(), source.modified)
+        yield source.spec()
 
 
 def _cached(cache: str | None) -> list[tuple[str, int]]:

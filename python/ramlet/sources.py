@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError
 
-__all__ = ["Source", "Survey", "expand", "fingerprint", "nearest_path", "survey"]
+__all__ = ["Source", "Survey", "check_path", "expand", "fingerprint", "nearest_path", "survey"]
 
 FORMATS = ("text", "jsonl", "parquet")
 
@@ -87,9 +87,9 @@ class Source:
     modified: int = 0
     """Time of the last change, in nanoseconds."""
 
-    def spec(self) -> tuple[str, str, str, int]:
-        """As the native core takes it: (path, format, compression, size or -1)."""
-        return self.path, self.format, self.compression, -1 if self.size is None else self.size
+    def spec(self) -> tuple[str, str, str, int, int]:
+        """As the native core takes it: (path, format, compression, size or -1, time of the last change)."""
+        return self.path, self.format, self.compression, -1 if self.size is None else self.size, self.modified
 
 
 Input = str | os.PathLike[str]
@@ -158,6 +158,7 @@ def fingerprint(inputs: Input | Iterable[Input], *, format: str | None = None) -
 
 def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folder | _Glob:
     """The input as what it is, checked."""
+    check_path(name)
     if not name:
         raise SourceError("an input is empty: name a file, a folder, a glob, or - for standard input")
     if name == "-":
@@ -167,6 +168,10 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
     try:
         status = os.stat(name)
     except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(name):
+            raise SourceError(
+                f"{name} is a link to {os.readlink(name)}, which is not there: mend or remove it"
+            ) from None
         if not _WILD.search(name):
             raise SourceError(f"no such file or folder: {name}{nearest_path(name)}") from None
         try:
@@ -191,7 +196,7 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
         raise SourceError(f"{name} is an archive: unpack it and give the folder")
     if not os.access(name, os.R_OK):
         raise SourceError(f"cannot read {name}: no permission")
-    if stat.S_ISREG(status.st_mode):
+    if stat.S_ISREG(status.st_mode) and not _has_no_size(name, status):
         if form is None and not compression and inner not in _FORMAT_OF and _begins_binary(name):
             raise SourceError(
                 f"{name} is no text, it has NUL bytes: name another, or give the format text to read it so"
@@ -201,6 +206,17 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
     else:
         source = Source(name, form or _FORMAT_OF.get(inner, "text"), compression, None)
     return _File(source, os.path.realpath(name))
+
+
+def _has_no_size(path: str, status: os.stat_result) -> bool:
+    """Files of the kernel, like /proc/cpuinfo, are said to have no bytes: they are read like pipes."""
+    if status.st_size:
+        return False
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return bool(file.read(1))
+    except OSError:
+        return False  # the reader will say what is wrong with it
 
 
 def _refuse_own(folder: str) -> None:
@@ -286,17 +302,23 @@ class _Folder:
     def files(self, skipped: dict[str, int]) -> Iterator[Source]:
         return self._walk(self.name.rstrip("/") + "/", skipped)
 
-    def _walk(self, folder: str, skipped: dict[str, int]) -> Iterator[Source]:
-        for name in _listing(folder):
-            if self.without.has(folder, name.rstrip("/")):
+    def _walk(self, top: str, skipped: dict[str, int]) -> Iterator[Source]:
+        # A list of the folders above, and no recursion: they may be nested deeper than Python calls functions.
+        above = [(top, iter(_listing(top)))]
+        while above:
+            folder, names = above[-1]
+            name = next(names, None)
+            if name is None:
+                above.pop()
+            elif self.without.has(folder, name.rstrip("/")):
                 continue
-            if name.startswith("."):
+            elif name.startswith("."):
                 skipped["hidden"] = skipped.get("hidden", 0) + 1
             elif not name.endswith("/"):
                 if source := _take(folder + name, name, self.form, skipped):
                     yield source
             elif not name.endswith("//"):
-                yield from self._walk(folder + name, skipped)
+                above.append((folder + name, iter(_listing(folder + name))))
 
     def covers(self, real: str) -> bool:
         """Whether this folder hands out the file at this real path."""
@@ -337,14 +359,21 @@ class _Glob:
 
     def files(self, skipped: dict[str, int]) -> Iterator[Source]:
         if not self.base or os.path.isdir(self.base):
-            yield from self._walk("", 0, skipped)
+            yield from self._walk(skipped)
 
-    def _walk(self, below: str, depth: int, skipped: dict[str, int]) -> Iterator[Source]:
-        for listed in _listing((self.base + below) or "."):
+    def _walk(self, skipped: dict[str, int]) -> Iterator[Source]:
+        above = [("", iter(_listing(self.base or ".")))]
+        while above:
+            below, names = above[-1]
+            listed = next(names, None)
+            if listed is None:
+                above.pop()
+                continue
             name = listed.rstrip("/")
             path = below + name
             if self.without.has(self.base + below, name):
                 continue
+            depth = len(above) - 1
             if depth < len(self.known):
                 if not self.known[depth].fullmatch(name):
                     continue
@@ -353,7 +382,7 @@ class _Glob:
                 # A linked folder may lead back up: it is entered only where the pattern asks for it.
                 enter = listed == name + "/" and not name.startswith(".")
             if enter:
-                yield from self._walk(path + "/", depth + 1, skipped)
+                above.append((path + "/", iter(_listing(self.base + path + "/"))))
             elif listed == name and self.path.fullmatch(path):
                 source = _take(self.base + path, name, self.form, skipped, self._means(path))
                 if source:
@@ -391,16 +420,20 @@ def _listing(folder: str) -> list[str]:
 
     Names alone, for a folder may hold a million: the entries that scandir gives, kept, take over twice as much.
     """
-    names = []
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                slashes = "" if not entry.is_dir() else "//" if entry.is_symlink() else "/"
-                names.append(entry.name + slashes)
+            names = [entry.name + _slashes(entry) for entry in entries]
     except OSError as error:
         raise SourceError(f"cannot read the folder {folder}: {error.strerror}") from None
     names.sort()
     return names
+
+
+def _slashes(entry: os.DirEntry[str]) -> str:
+    try:
+        return "" if not entry.is_dir() else "//" if entry.is_symlink() else "/"
+    except OSError:
+        return ""  # a link that leads to itself: it is passed over like one that leads nowhere
 
 
 def _take(path: str, name: str, form: str | None, skipped: dict[str, int], meant: bool = False) -> Source | None:
@@ -449,6 +482,12 @@ def _suffix_chain(name: str) -> tuple[str, str]:
     return suffix.lower(), compression
 
 
+def check_path(name: str | os.PathLike[str]) -> None:
+    """Refuses what no system takes for a path."""
+    if "\0" in os.fsdecode(os.fspath(name)):
+        raise SettingsError(f"{os.fspath(name)!r} is no path: it has a NUL in it")
+
+
 def nearest_path(name: str) -> str:
     """`; did you mean X?`, when something near is there: two names are not near because both are `.txt`."""
     import difflib
@@ -461,7 +500,8 @@ def nearest_path(name: str) -> str:
         there = sorted(os.listdir(folder or "."), key=lambda each: _suffix_chain(each)[0] == _suffix_chain(last)[0])
     except OSError:
         there = []
-    by_stem = {_stem(each): each for each in there}
+    # What is there by this very name is a link that leads nowhere.
+    by_stem = {_stem(each): each for each in there if each != last}
     near = difflib.get_close_matches(_stem(last), by_stem, 1)
     return f"; did you mean {os.path.join(folder, by_stem[near[0]])}?" if near else ""
 

@@ -12,7 +12,7 @@ from ramlet.budget import Budget
 from ramlet.errors import SettingsError
 from ramlet.memory import cgroup_folders, resident_memory
 
-__all__ = ["available_threads", "cpu_quota", "fitting_threads"]
+__all__ = ["available_threads", "check_threads", "cpu_quota", "fitting_threads"]
 
 
 def available_threads(root: str | Path = "/") -> int:
@@ -44,10 +44,25 @@ def cpu_quota(root: str | Path = "/") -> float | None:
     return min(quotas, default=None)
 
 
+MOST_THREADS = 4096
+"""More than any machine has; a system refuses to start many more."""
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuses a number of threads that no work can be done with; None lets the machine decide."""
+    if threads is None:
+        return
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise SettingsError(f"{threads!r} is no number of threads: give 1 or more")
+    if threads < 1:
+        raise SettingsError(f"{threads} threads do no work: give 1 or more")
+    if threads > MOST_THREADS:
+        raise SettingsError(f"{threads} threads are more than any machine has: give at most {MOST_THREADS}")
+
+
 def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], int], what: str) -> int:
     """The threads to use: those asked for, or as many as there are processors and the budget has room for."""
-    if threads is not None and threads < 1:
-        raise SettingsError(f"{threads} threads do no work: give 1 or more")
+    check_threads(threads)
     chosen = threads or available_threads()
     # Not available(), which is never below 0: how much is missing counts too.
     room = budget.total - resident_memory() - budget.reserve

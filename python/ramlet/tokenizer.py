@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ramlet.budget import Budget, Meter
 from ramlet.engines import Engine, HfEngine, NativeEngine, Stream
 from ramlet.errors import SettingsError, TokenizerError
-from ramlet.threads import available_threads
+from ramlet.threads import available_threads, check_threads
 from ramlet.tokenizer_model import TokenizerModel, check_names, digest
 
 if TYPE_CHECKING:
@@ -225,6 +225,7 @@ class Tokenizer:
             wide = bool(wanted == np.uint32)
             if not wide and self.vocab_size > 1 << 16:
                 raise SettingsError(f"the ids of {self.vocab_size:,} tokens do not fit uint16: use uint32")
+        check_threads(threads)
         return self.engine.encode_batch(texts, self._allowed(allowed_special), threads or available_threads(), wide)
 
     def encode_iterable(self, texts: Iterable[str], allowed_special: Collection[str] | str = ()) -> Iterator[int]:

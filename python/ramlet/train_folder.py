@@ -19,8 +19,9 @@ from typing import Any
 
 from ramlet.atomic_files import is_temporary, remove, replacing
 from ramlet.budget import Meter
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, TokenizerError
 from ramlet.formats import tokenizer_json
+from ramlet.small_files import read_json_object
 from ramlet.tokenizer_model import digest
 from ramlet.train_settings import TrainSettings
 from ramlet.train_tokenizer import Corpus, Inputs, Progress, learn
@@ -92,7 +93,7 @@ def _signature(corpus: Corpus, settings: TrainSettings) -> str:
 
 def _finished(out: Path, signature: str) -> dict[str, Any] | None:
     try:
-        statistics: dict[str, Any] = json.loads((out / "stats.json").read_text(encoding="utf-8"))
+        statistics = read_json_object(out / "stats.json", TokenizerError)
         noted = statistics["result"]
         same = signature and noted["signature"] == signature
         return statistics if same and noted["tokenizer"] == _file_digest(out / "tokenizer.json") else None

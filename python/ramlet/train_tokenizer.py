@@ -96,7 +96,7 @@ class Corpus:
         once = "" if self.lasting else f"{os.getpid()} {time.time_ns()}"
         self.signature = digest(iter([*settings.counting_parts(), self.fingerprint.encode(), once.encode()]))
 
-    def files(self) -> Iterator[tuple[str, str, str, int]] | None:
+    def files(self) -> Iterator[tuple[str, str, str, int, int]] | None:
         """For the native core, which takes them one at a time."""
         if self._texts is not None:
             return None

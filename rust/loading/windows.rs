@@ -3,6 +3,8 @@
 use super::open_files::OpenFiles;
 use super::row::{RowRules, Rows};
 use crate::error::{Error, Result};
+use crate::source::Stamp;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -43,6 +45,9 @@ impl IdType {
     }
 }
 
+/// More than these no offset of a file can reach.
+const MOST_IDS: u64 = 1 << 56;
+
 /// The ids of one split of one dataset: what lies in its shards, one after the other.
 pub struct Tokens {
     folder: PathBuf,
@@ -64,6 +69,8 @@ pub struct Tokens {
     end_id: Option<i64>,
     /// Every id is below it.
     vocab_size: u64,
+    /// Each shard as it was when it was first looked at.
+    stamps: Vec<Option<Stamp>>,
 }
 
 /// What `Tokens` are made of.
@@ -95,17 +102,24 @@ impl Tokens {
             pad_id: spec.pad_id,
             end_id: spec.end_id,
             vocab_size: spec.vocab_size.map_or(spec.id.limit(), |size| size.min(spec.id.limit())),
+            stamps: Vec::new(),
         };
         let mut first = 0;
         for (name, count) in spec.shards {
             tokens.names.push_str(&name);
             tokens.name_ends.push(tokens.names.len());
             tokens.firsts.push(first);
-            first += count;
+            first = u64::checked_add(first, count).filter(|all| *all <= MOST_IDS).ok_or_else(|| {
+                let folder = tokens.folder.display();
+                Error::Dataset(format!(
+                    "{folder} is damaged: its shards are said to hold more ids than any disk does"
+                ))
+            })?;
         }
         tokens.firsts.push(first);
         tokens.names.shrink_to_fit();
-        (0..tokens.name_ends.len()).try_for_each(|shard| tokens.check_size(shard))?;
+        tokens.stamps =
+            (0..tokens.name_ends.len()).map(|shard| tokens.check_size(shard)).collect::<Result<_>>()?;
         Ok(tokens)
     }
 
@@ -114,16 +128,29 @@ impl Tokens {
         self.folder.join(&self.names[start..self.name_ends[shard]])
     }
 
-    fn check_size(&self, shard: usize) -> Result<()> {
+    fn check_size(&self, shard: usize) -> Result<Option<Stamp>> {
         let path = self.path(shard);
-        let found = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?.len();
+        let stamp = Stamp::at(&path).map_err(|error| unreadable(&path, error))?;
+        let found = stamp.map_or(0, |stamp| stamp.size());
         let wanted = self.header + (self.firsts[shard + 1] - self.firsts[shard]) * self.id.bytes as u64;
         match found < wanted {
             true => Err(Error::Dataset(format!(
                 "{} is damaged: it has {found} bytes instead of {wanted}; bring it back from a copy, or prepare the data anew",
                 path.display()
             ))),
-            false => Ok(()),
+            false => Ok(stamp),
+        }
+    }
+
+    /// Fails if a shard is not what it was: ids of two contents must not be mixed.
+    fn check_same(&self, shard: usize, file: &File) -> Result<()> {
+        let now = Stamp::of(file).map_err(|error| unreadable(&self.path(shard), error))?;
+        match self.stamps[shard].zip(now).and_then(|(before, now)| before.difference(&now)) {
+            Some(what) => Err(Error::Dataset(format!(
+                "{} {what}: leave a dataset alone while it is read, then run the same command again",
+                self.path(shard).display()
+            ))),
+            None => Ok(()),
         }
     }
 }
@@ -172,6 +199,7 @@ impl Windows {
             let file =
                 self.files.lock().unwrap().get((dataset, shard), || tokens.path(shard)).map_err(failed)?;
             file.read_exact_at(part, offset).map_err(failed)?;
+            tokens.check_same(shard, &file)?;
             let largest = widen(part, width, &mut ids[done..done + count]);
             if largest >= tokens.vocab_size {
                 return Err(beyond(&tokens.path(shard), tokens.id, largest, tokens.vocab_size));

@@ -1,6 +1,6 @@
 //! Cleaning one text, as `prepare` cleans every document.
 
-use super::raise;
+use super::{guarded, raise};
 use crate::clean::{Cleaner, DOCUMENT_RULES, Dropped, LINE_RULES, Settings, Verdict};
 use crate::error::Error;
 use pyo3::prelude::*;
@@ -37,15 +37,17 @@ pub fn clean_text<'py>(
     text: &str,
     settings: &Bound<'py, PyDict>,
 ) -> PyResult<(Option<String>, Option<&'static str>, Bound<'py, PyDict>)> {
-    let mut cleaner = Cleaner::new(settings_from_dict(settings)?);
-    let mut dropped = Dropped::default();
-    let (kept, rule) = py.detach(|| match cleaner.clean(text, &mut dropped) {
-        Verdict::Keep(text) => (Some(text.to_owned()), None),
-        Verdict::Drop { rule, .. } => (None, Some(DOCUMENT_RULES[rule])),
-    });
-    let lines = PyDict::new(py);
-    for (rule, name) in LINE_RULES.iter().enumerate() {
-        lines.set_item(name, vec![dropped.lines[rule], dropped.bytes[rule]])?;
-    }
-    Ok((kept, rule, lines))
+    guarded(|| {
+        let mut cleaner = Cleaner::new(settings_from_dict(settings)?);
+        let mut dropped = Dropped::default();
+        let (kept, rule) = py.detach(|| match cleaner.clean(text, &mut dropped) {
+            Verdict::Keep(text) => (Some(text.to_owned()), None),
+            Verdict::Drop { rule, .. } => (None, Some(DOCUMENT_RULES[rule])),
+        });
+        let lines = PyDict::new(py);
+        for (rule, name) in LINE_RULES.iter().enumerate() {
+            lines.set_item(name, vec![dropped.lines[rule], dropped.bytes[rule]])?;
+        }
+        Ok((kept, rule, lines))
+    })
 }

@@ -1,6 +1,6 @@
 //! The encoder and its streams as Python classes.
 
-use super::{Stash, pattern, raise, watcher};
+use super::{Stash, guarded, pattern, raise, watcher};
 use crate::bpe::Rules;
 use crate::encode::{self, Batch, Bpe, Id, Model, encode_batch};
 use crate::error::{Error, Result};
@@ -80,39 +80,45 @@ impl Encoder {
         added: Vec<(String, u32)>,
         cache_bytes: usize,
     ) -> PyResult<Self> {
-        let tokens = tokens
-            .iter()
-            .map(|token| Ok(Box::from(token.extract::<Option<&[u8]>>()?.unwrap_or_default())))
-            .collect::<PyResult<Vec<Box<[u8]>>>>()?;
-        let mut bytes = [NONE; 256];
-        for (id, token) in tokens.iter().enumerate() {
-            if let [byte] = **token {
-                bytes[byte as usize] = id as u32;
+        guarded(|| {
+            let tokens = tokens
+                .iter()
+                .map(|token| Ok(Box::from(token.extract::<Option<&[u8]>>()?.unwrap_or_default())))
+                .collect::<PyResult<Vec<Box<[u8]>>>>()?;
+            let mut bytes = [NONE; 256];
+            for (id, token) in tokens.iter().enumerate() {
+                if let [byte] = **token {
+                    bytes[byte as usize] = id as u32;
+                }
             }
-        }
-        let known = |id: u32| (id as usize) < tokens.len();
-        if merges.iter().any(|&(left, right, made)| !known(left) || !known(right) || !known(made)) {
-            return Err(raise(py, Error::Invalid("a merge names an id that the vocabulary lacks".into())));
-        }
-        let whole = ignore_merges.then(|| {
-            let named = tokens.iter().enumerate().filter(|(_, token)| !token.is_empty());
-            named.map(|(id, token)| (token.clone(), id as u32)).collect::<HashMap<_, _>>()
-        });
-        let rules =
-            if rank_by_id { Rules::ranked_by_id(&merges) } else { Rules::new(merges.iter().copied()) };
-        let largest =
-            (tokens.len() as u32).saturating_sub(1).max(added.iter().map(|added| added.1).max().unwrap_or(0));
-        pattern(pattern_name)
-            .and_then(|pattern| {
-                Self::build(
-                    Model::Bpe(Box::new(Bpe::new(pattern, bytes, rules, whole, nfc))),
-                    tokens,
-                    &added,
-                    largest,
-                    cache_bytes,
-                )
-            })
-            .map_err(|error| raise(py, error))
+            let known = |id: u32| (id as usize) < tokens.len();
+            if merges.iter().any(|&(left, right, made)| !known(left) || !known(right) || !known(made)) {
+                return Err(raise(
+                    py,
+                    Error::Invalid("a merge names an id that the vocabulary lacks".into()),
+                ));
+            }
+            let whole = ignore_merges.then(|| {
+                let named = tokens.iter().enumerate().filter(|(_, token)| !token.is_empty());
+                named.map(|(id, token)| (token.clone(), id as u32)).collect::<HashMap<_, _>>()
+            });
+            let rules =
+                if rank_by_id { Rules::ranked_by_id(&merges) } else { Rules::new(merges.iter().copied()) };
+            let largest = (tokens.len() as u32)
+                .saturating_sub(1)
+                .max(added.iter().map(|added| added.1).max().unwrap_or(0));
+            pattern(pattern_name)
+                .and_then(|pattern| {
+                    Self::build(
+                        Model::Bpe(Box::new(Bpe::new(pattern, bytes, rules, whole, nfc))),
+                        tokens,
+                        &added,
+                        largest,
+                        cache_bytes,
+                    )
+                })
+                .map_err(|error| raise(py, error))
+        })
     }
 
     /// One id a character. `unknown` is the id of every other character; without it they are an error.
@@ -125,32 +131,43 @@ impl Encoder {
         added: Vec<(String, u32)>,
         cache_bytes: usize,
     ) -> PyResult<Self> {
-        let size = characters.iter().map(|&(character, _)| character as usize + 1).max().unwrap_or(0);
-        let mut ids = vec![NONE; size];
-        let largest = characters
-            .iter()
-            .map(|&(_, id)| id)
-            .chain(unknown)
-            .chain(added.iter().map(|added| added.1))
-            .max()
-            .unwrap_or(0);
-        let mut tokens: Vec<Box<[u8]>> = vec![Box::default(); largest as usize + 1];
-        for (character, id) in characters {
-            ids[character as usize] = id;
-            tokens[id as usize] = character.to_string().into_bytes().into();
-        }
-        Self::build(Model::Characters { ids, unknown }, tokens, &added, largest, cache_bytes)
-            .map_err(|error| raise(py, error))
+        guarded(|| {
+            let size = characters.iter().map(|&(character, _)| character as usize + 1).max().unwrap_or(0);
+            let mut ids = vec![NONE; size];
+            let largest = characters
+                .iter()
+                .map(|&(_, id)| id)
+                .chain(unknown)
+                .chain(added.iter().map(|added| added.1))
+                .max()
+                .unwrap_or(0);
+            let mut tokens: Vec<Box<[u8]>> = vec![Box::default(); largest as usize + 1];
+            for (character, id) in characters {
+                ids[character as usize] = id;
+                tokens[id as usize] = character.to_string().into_bytes().into();
+            }
+            Self::build(Model::Characters { ids, unknown }, tokens, &added, largest, cache_bytes)
+                .map_err(|error| raise(py, error))
+        })
     }
 
     #[pyo3(signature = (text, specials))]
     fn encode(&self, py: Python<'_>, text: &str, specials: Vec<Special>) -> PyResult<Vec<u32>> {
-        let stash = Stash::default();
-        let result = py.detach(|| {
-            let (specials, ids) = specials_of(specials)?;
-            encode_batch::<u32>(&self.shared.encoder, &[text], &specials, &ids, 1, &mut watcher(&stash, None))
-        });
-        Ok(stash.raise(py, result)?.ids)
+        guarded(|| {
+            let stash = Stash::default();
+            let result = py.detach(|| {
+                let (specials, ids) = specials_of(specials)?;
+                encode_batch::<u32>(
+                    &self.shared.encoder,
+                    &[text],
+                    &specials,
+                    &ids,
+                    1,
+                    &mut watcher(&stash, None),
+                )
+            });
+            Ok(stash.raise(py, result)?.ids)
+        })
     }
 
     /// The ids of all texts (str, or UTF-8 as bytes) in one array (uint16 where they fit and `wide` is not asked for, else
@@ -164,36 +181,46 @@ impl Encoder {
         threads: usize,
         wide: bool,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
-        let texts =
-            texts.iter().enumerate().map(|(n, text)| utf8(n, text)).collect::<PyResult<Vec<&str>>>()?;
-        let run = Run { shared: &self.shared, texts: &texts, specials, threads };
-        let wide = wide || run.specials.iter().any(|&(_, id)| id > u32::from(u16::MAX));
-        if wide || !self.shared.encoder.is_narrow() { run.arrays::<u32>(py) } else { run.arrays::<u16>(py) }
+        guarded(|| {
+            let texts =
+                texts.iter().enumerate().map(|(n, text)| utf8(n, text)).collect::<PyResult<Vec<&str>>>()?;
+            let run = Run { shared: &self.shared, texts: &texts, specials, threads };
+            let wide = wide || run.specials.iter().any(|&(_, id)| id > u32::from(u16::MAX));
+            if wide || !self.shared.encoder.is_narrow() {
+                run.arrays::<u32>(py)
+            } else {
+                run.arrays::<u16>(py)
+            }
+        })
     }
 
     /// A stream that gives the ids of one text that comes in parts.
     #[pyo3(signature = (specials))]
     fn stream(&self, py: Python<'_>, specials: Vec<Special>) -> PyResult<EncodeStream> {
-        let (specials, ids) = specials_of(specials).map_err(|error| raise(py, error))?;
-        Ok(EncodeStream { shared: self.shared(), specials, ids, held: Mutex::default() })
+        guarded(|| {
+            let (specials, ids) = specials_of(specials).map_err(|error| raise(py, error))?;
+            Ok(EncodeStream { shared: self.shared(), specials, ids, held: Mutex::default() })
+        })
     }
 
     /// The bytes of the tokens, one after another.
     fn decode<'py>(&self, py: Python<'py>, ids: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
-        let mut bytes = Vec::with_capacity(ids.len() * 4);
-        for id in ids {
-            match self.shared.tokens.get(id as usize) {
-                Some(token) => bytes.extend_from_slice(token),
-                None => {
-                    let last = self.shared.tokens.len() - 1;
-                    return Err(raise(
-                        py,
-                        Error::Invalid(format!("there is no token {id}: ids go up to {last}")),
-                    ));
+        guarded(|| {
+            let mut bytes = Vec::with_capacity(ids.len() * 4);
+            for id in ids {
+                match self.shared.tokens.get(id as usize) {
+                    Some(token) => bytes.extend_from_slice(token),
+                    None => {
+                        let last = self.shared.tokens.len() - 1;
+                        return Err(raise(
+                            py,
+                            Error::Invalid(format!("there is no token {id}: ids go up to {last}")),
+                        ));
+                    }
                 }
             }
-        }
-        Ok(PyBytes::new(py, &bytes))
+            Ok(PyBytes::new(py, &bytes))
+        })
     }
 }
 
@@ -300,10 +327,10 @@ impl EncodeStream {
 #[pymethods]
 impl EncodeStream {
     fn push(&self, py: Python<'_>, text: &str) -> PyResult<Vec<u32>> {
-        self.take(py, text, false)
+        guarded(|| self.take(py, text, false))
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        self.take(py, "", true)
+        guarded(|| self.take(py, "", true))
     }
 }

@@ -4,6 +4,7 @@
 //! would cost more than the small ones compute. `ramlet/model/kernels/native.py` is the one caller and
 //! vouches for addresses, types and sizes; labels and positions are checked here.
 
+use super::guarded;
 use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Turn};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -45,19 +46,22 @@ pub fn kernel_norm(
     rows: usize,
     width: usize,
     threads: usize,
-) {
-    unsafe fn call<T: Element>(
-        [x, gain, out]: [usize; 3],
-        eps: f32,
-        [rows, width]: [usize; 2],
-        threads: usize,
-    ) {
-        // SAFETY: by the module's word.
-        let (x, gain, out) =
-            unsafe { (read::<T>(x, rows * width), read(gain, width), write(out, rows * width)) };
-        kernels::norm(x, gain, eps, out, threads);
-    }
-    for_element!(py, bf16, call([x, gain, out], eps, [rows, width], threads));
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>(
+            [x, gain, out]: [usize; 3],
+            eps: f32,
+            [rows, width]: [usize; 2],
+            threads: usize,
+        ) {
+            // SAFETY: by the module's word.
+            let (x, gain, out) =
+                unsafe { (read::<T>(x, rows * width), read(gain, width), write(out, rows * width)) };
+            kernels::norm(x, gain, eps, out, threads);
+        }
+        for_element!(py, bf16, call([x, gain, out], eps, [rows, width], threads));
+        Ok(())
+    })
 }
 
 #[pyfunction]
@@ -75,21 +79,25 @@ pub fn kernel_norm_backward(
     width: usize,
     unit: usize,
     threads: usize,
-) {
-    unsafe fn call<T: Element>(
-        [dy, x, gain, gain_grad, dx]: [usize; 5],
-        eps: f32,
-        [rows, width, unit]: [usize; 3],
-        threads: usize,
-    ) {
-        // SAFETY: by the module's word.
-        unsafe {
-            let (dy, x) = (read::<T>(dy, rows * width), read(x, rows * width));
-            let (gain, gain_grad) = (read(gain, width), write(gain_grad, width));
-            kernels::norm_backward(dy, x, gain, eps, gain_grad, write(dx, rows * width), unit, threads);
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>(
+            [dy, x, gain, gain_grad, dx]: [usize; 5],
+            eps: f32,
+            [rows, width, unit]: [usize; 3],
+            threads: usize,
+        ) {
+            // SAFETY: by the module's word.
+            unsafe {
+                let (dy, x) = (read::<T>(dy, rows * width), read(x, rows * width));
+                let (gain, gain_grad) = (read(gain, width), write(gain_grad, width));
+                let dx = write(dx, rows * width);
+                kernels::norm_backward(dy, x, gain, eps, gain_grad, dx, unit, threads);
+            }
         }
-    }
-    for_element!(py, bf16, call([dy, x, gain, gain_grad, dx], eps, [rows, width, unit], threads));
+        for_element!(py, bf16, call([dy, x, gain, gain_grad, dx], eps, [rows, width, unit], threads));
+        Ok(())
+    })
 }
 
 #[pyfunction]
@@ -110,45 +118,47 @@ pub fn kernel_rotate(
     inverse: bool,
     threads: usize,
 ) -> PyResult<()> {
-    unsafe fn call<T: Element, P: Copy + Into<i64> + Sync>(
-        [matrix, cos, sin, positions]: [usize; 4],
-        [rows, width, context, half, heads]: [usize; 5],
-        inverse: bool,
-        threads: usize,
-    ) -> Result<(), BadPosition> {
-        // SAFETY: by the module's word.
-        let (matrix, cos, sin, positions) = unsafe {
-            let (cos, sin) = (read(cos, context * half), read(sin, context * half));
-            (write::<T>(matrix, rows * width), cos, sin, read::<P>(positions, rows))
+    guarded(|| {
+        unsafe fn call<T: Element, P: Copy + Into<i64> + Sync>(
+            [matrix, cos, sin, positions]: [usize; 4],
+            [rows, width, context, half, heads]: [usize; 5],
+            inverse: bool,
+            threads: usize,
+        ) -> Result<(), BadPosition> {
+            // SAFETY: by the module's word.
+            let (matrix, cos, sin, positions) = unsafe {
+                let (cos, sin) = (read(cos, context * half), read(sin, context * half));
+                (write::<T>(matrix, rows * width), cos, sin, read::<P>(positions, rows))
+            };
+            kernels::rotate(matrix, &Turn { cos, sin, half, positions, heads, inverse }, threads)
+        }
+        unsafe fn wide<T: Element>(
+            tensors: [usize; 4],
+            sizes: [usize; 5],
+            inverse: bool,
+            threads: usize,
+        ) -> Result<(), BadPosition> {
+            // SAFETY: by the module's word.
+            unsafe { call::<T, i64>(tensors, sizes, inverse, threads) }
+        }
+        unsafe fn narrow<T: Element>(
+            tensors: [usize; 4],
+            sizes: [usize; 5],
+            inverse: bool,
+            threads: usize,
+        ) -> Result<(), BadPosition> {
+            // SAFETY: by the module's word.
+            unsafe { call::<T, i32>(tensors, sizes, inverse, threads) }
+        }
+        let (tensors, sizes) = ([matrix, cos, sin, positions], [rows, width, context, half, heads]);
+        let done = if wide_positions {
+            for_element!(py, bf16, wide(tensors, sizes, inverse, threads))
+        } else {
+            for_element!(py, bf16, narrow(tensors, sizes, inverse, threads))
         };
-        kernels::rotate(matrix, &Turn { cos, sin, half, positions, heads, inverse }, threads)
-    }
-    unsafe fn wide<T: Element>(
-        tensors: [usize; 4],
-        sizes: [usize; 5],
-        inverse: bool,
-        threads: usize,
-    ) -> Result<(), BadPosition> {
-        // SAFETY: by the module's word.
-        unsafe { call::<T, i64>(tensors, sizes, inverse, threads) }
-    }
-    unsafe fn narrow<T: Element>(
-        tensors: [usize; 4],
-        sizes: [usize; 5],
-        inverse: bool,
-        threads: usize,
-    ) -> Result<(), BadPosition> {
-        // SAFETY: by the module's word.
-        unsafe { call::<T, i32>(tensors, sizes, inverse, threads) }
-    }
-    let (tensors, sizes) = ([matrix, cos, sin, positions], [rows, width, context, half, heads]);
-    let done = if wide_positions {
-        for_element!(py, bf16, wide(tensors, sizes, inverse, threads))
-    } else {
-        for_element!(py, bf16, narrow(tensors, sizes, inverse, threads))
-    };
-    done.map_err(|BadPosition(position)| {
-        PyIndexError::new_err(format!("position {position} is not within the context of {context}"))
+        done.map_err(|BadPosition(position)| {
+            PyIndexError::new_err(format!("position {position} is not within the context of {context}"))
+        })
     })
 }
 
@@ -161,13 +171,16 @@ pub fn kernel_gate(
     rows: usize,
     half: usize,
     threads: usize,
-) {
-    unsafe fn call<T: Element>([gate_up, out]: [usize; 2], [rows, half]: [usize; 2], threads: usize) {
-        // SAFETY: by the module's word.
-        let (gate_up, out) = unsafe { (read::<T>(gate_up, rows * 2 * half), write(out, rows * half)) };
-        kernels::gate(gate_up, half, out, threads);
-    }
-    for_element!(py, bf16, call([gate_up, out], [rows, half], threads));
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>([gate_up, out]: [usize; 2], [rows, half]: [usize; 2], threads: usize) {
+            // SAFETY: by the module's word.
+            let (gate_up, out) = unsafe { (read::<T>(gate_up, rows * 2 * half), write(out, rows * half)) };
+            kernels::gate(gate_up, half, out, threads);
+        }
+        for_element!(py, bf16, call([gate_up, out], [rows, half], threads));
+        Ok(())
+    })
 }
 
 #[pyfunction]
@@ -181,15 +194,22 @@ pub fn kernel_gate_backward(
     rows: usize,
     half: usize,
     threads: usize,
-) {
-    unsafe fn call<T: Element>([gate_up, d_act, act]: [usize; 3], [rows, half]: [usize; 2], threads: usize) {
-        // SAFETY: by the module's word.
-        unsafe {
-            let (gate_up, act) = (write::<T>(gate_up, rows * 2 * half), write(act, rows * half));
-            kernels::gate_backward(gate_up, read(d_act, rows * half), half, act, threads);
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>(
+            [gate_up, d_act, act]: [usize; 3],
+            [rows, half]: [usize; 2],
+            threads: usize,
+        ) {
+            // SAFETY: by the module's word.
+            unsafe {
+                let (gate_up, act) = (write::<T>(gate_up, rows * 2 * half), write(act, rows * half));
+                kernels::gate_backward(gate_up, read(d_act, rows * half), half, act, threads);
+            }
         }
-    }
-    for_element!(py, bf16, call([gate_up, d_act, act], [rows, half], threads));
+        for_element!(py, bf16, call([gate_up, d_act, act], [rows, half], threads));
+        Ok(())
+    })
 }
 
 #[pyfunction]
@@ -206,23 +226,25 @@ pub fn kernel_cross_entropy(
     scale: f32,
     threads: usize,
 ) -> PyResult<()> {
-    unsafe fn call<T: Element>(
-        [logits, labels, losses]: [usize; 3],
-        [rows, width, vocab]: [usize; 3],
-        scale: f32,
-        threads: usize,
-    ) -> Result<(), BadLabel> {
-        // SAFETY: by the module's word.
-        unsafe {
-            let (logits, losses) = (write::<T>(logits, rows * width), write(losses, rows));
-            kernels::cross_entropy(logits, read(labels, rows), vocab, scale, losses, threads)
+    guarded(|| {
+        unsafe fn call<T: Element>(
+            [logits, labels, losses]: [usize; 3],
+            [rows, width, vocab]: [usize; 3],
+            scale: f32,
+            threads: usize,
+        ) -> Result<(), BadLabel> {
+            // SAFETY: by the module's word.
+            unsafe {
+                let (logits, losses) = (write::<T>(logits, rows * width), write(losses, rows));
+                kernels::cross_entropy(logits, read(labels, rows), vocab, scale, losses, threads)
+            }
         }
-    }
-    for_element!(py, bf16, call([logits, labels, losses], [rows, width, vocab], scale, threads)).map_err(
-        |BadLabel(label)| {
-            PyIndexError::new_err(format!("label {label} is not within the vocabulary of {vocab}"))
-        },
-    )
+        for_element!(py, bf16, call([logits, labels, losses], [rows, width, vocab], scale, threads)).map_err(
+            |BadLabel(label)| {
+                PyIndexError::new_err(format!("label {label} is not within the vocabulary of {vocab}"))
+            },
+        )
+    })
 }
 
 #[pyfunction]
@@ -233,20 +255,31 @@ pub fn kernel_accumulate(
     part: usize,
     count: usize,
     threads: usize,
-) {
-    unsafe fn call<T: Element>([total, part]: [usize; 2], count: usize, threads: usize) {
-        // SAFETY: by the module's word.
-        let (total, part) = unsafe { (write(total, count), read::<T>(part, count)) };
-        kernels::accumulate(total, part, threads);
-    }
-    for_element!(py, bf16, call([total, part], count, threads));
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>([total, part]: [usize; 2], count: usize, threads: usize) {
+            // SAFETY: by the module's word.
+            let (total, part) = unsafe { (write(total, count), read::<T>(part, count)) };
+            kernels::accumulate(total, part, threads);
+        }
+        for_element!(py, bf16, call([total, part], count, threads));
+        Ok(())
+    })
 }
 
 #[pyfunction]
-pub fn kernel_squares(py: Python<'_>, bf16: bool, numbers: usize, count: usize, threads: usize) -> f64 {
-    unsafe fn call<T: Element>(numbers: usize, count: usize, threads: usize) -> f64 {
-        // SAFETY: by the module's word.
-        kernels::squares(unsafe { read::<T>(numbers, count) }, threads)
-    }
-    for_element!(py, bf16, call(numbers, count, threads))
+pub fn kernel_squares(
+    py: Python<'_>,
+    bf16: bool,
+    numbers: usize,
+    count: usize,
+    threads: usize,
+) -> PyResult<f64> {
+    guarded(|| {
+        unsafe fn call<T: Element>(numbers: usize, count: usize, threads: usize) -> f64 {
+            // SAFETY: by the module's word.
+            kernels::squares(unsafe { read::<T>(numbers, count) }, threads)
+        }
+        Ok(for_element!(py, bf16, call(numbers, count, threads)))
+    })
 }

@@ -1,9 +1,10 @@
 //! Batches for training, as Python asks for them.
 
-use super::raise;
+use super::{guarded, raise};
 use crate::error::{Error, Result};
 use crate::loading::{self, IdType, Rows, Schedule, Shuffle, Tokens, TokensSpec, key};
-use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, get_array_module};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -29,16 +30,18 @@ impl Windows {
         seq_len: usize,
         shuffle: bool,
     ) -> PyResult<Self> {
-        let mut specs = Vec::with_capacity(datasets.len());
-        let mut turns = Vec::with_capacity(datasets.len());
-        for dataset in &datasets {
-            let (spec, turn) = read_spec(dataset)?;
-            specs.push(spec);
-            turns.push(turn);
-        }
-        let tokens = py.detach(|| specs.into_iter().map(Tokens::new).collect::<Result<Vec<_>>>());
-        let windows = loading::Windows::new(tokens.map_err(|error| raise(py, error))?, seq_len);
-        Ok(Windows { windows, schedule: Schedule::new(turns, shuffle), seq_len })
+        guarded(|| {
+            let mut specs = Vec::with_capacity(datasets.len());
+            let mut turns = Vec::with_capacity(datasets.len());
+            for dataset in &datasets {
+                let (spec, turn) = read_spec(dataset)?;
+                specs.push(spec);
+                turns.push(turn);
+            }
+            let tokens = py.detach(|| specs.into_iter().map(Tokens::new).collect::<Result<Vec<_>>>());
+            let windows = loading::Windows::new(tokens.map_err(|error| raise(py, error))?, seq_len);
+            Ok(Windows { windows, schedule: Schedule::new(turns, shuffle), seq_len })
+        })
     }
 
     /// Samples `first`, `first + step`, ... as (inputs, labels, (positions, documents) if these are asked for).
@@ -52,8 +55,11 @@ impl Windows {
         seed: u64,
         documents: bool,
     ) -> PyResult<Arrays<'py>> {
-        let samples = (0..count as u64).map(|number| self.schedule.at(first + number * step, seed));
-        self.rows(py, samples, count, documents)
+        guarded(|| {
+            let samples = (0..count as u64)
+                .map(|number| self.schedule.at(first.wrapping_add(number.wrapping_mul(step)), seed));
+            self.rows(py, samples, count, documents)
+        })
     }
 
     /// One example of one dataset, as a batch of one row.
@@ -65,13 +71,17 @@ impl Windows {
         example: u64,
         documents: bool,
     ) -> PyResult<Arrays<'py>> {
-        self.rows(py, std::iter::once((dataset, example)), 1, documents)
+        guarded(|| self.rows(py, std::iter::once((dataset, example)), 1, documents))
     }
 
     /// The dataset and the example that each of these samples is.
     #[pyo3(signature = (first, step, count, *, seed))]
-    fn schedule(&self, first: u64, step: u64, count: usize, seed: u64) -> Vec<(usize, u64)> {
-        (0..count as u64).map(|number| self.schedule.at(first + number * step, seed)).collect()
+    fn schedule(&self, first: u64, step: u64, count: usize, seed: u64) -> PyResult<Vec<(usize, u64)>> {
+        guarded(|| {
+            Ok((0..count as u64)
+                .map(|number| self.schedule.at(first.wrapping_add(number.wrapping_mul(step)), seed))
+                .collect())
+        })
     }
 }
 
@@ -83,9 +93,20 @@ impl Windows {
         count: usize,
         documents: bool,
     ) -> PyResult<Arrays<'py>> {
-        // SAFETY: every place is written below before anyone can read it, or the arrays are dropped with the error.
-        let new = || unsafe { PyArray2::<i64>::new(py, [count, self.seq_len], false) };
-        let (inputs, labels, own) = (new(), new(), documents.then(|| (new(), new())));
+        // By Python's call, which tells of memory that is not there; every place is written before anyone reads it.
+        let new = || -> PyResult<Array<'py>> {
+            let made = get_array_module(py)?.call_method1("empty", ((count, self.seq_len), "i8"));
+            let made = made.map_err(|error| match error.is_instance_of::<PyMemoryError>(py) || error.is_instance_of::<PyValueError>(py) {
+                true => raise(py, Error::Invalid(format!(
+                    "there is no memory for a batch of {count} sequences of {} tokens: choose a smaller batch_size or micro_batch",
+                    self.seq_len
+                ))),
+                false => error,
+            })?;
+            Ok(made.cast_into()?)
+        };
+        let (inputs, labels) = (new()?, new()?);
+        let own = if documents { Some((new()?, new()?)) } else { None };
         // SAFETY: the arrays are ours alone, and contiguous.
         let places = |array: &Array<'py>| unsafe {
             std::slice::from_raw_parts_mut(array.data(), count * self.seq_len)
@@ -125,7 +146,9 @@ fn read_spec(dataset: &Bound<'_, PyDict>) -> PyResult<(TokensSpec, (u64, u64))> 
 
 /// 0..length in the order that these words give.
 #[pyfunction]
-pub fn shuffled<'py>(py: Python<'py>, length: u64, words: Vec<u64>) -> Bound<'py, PyArray1<u64>> {
-    let shuffle = Shuffle::new(length, key(&words));
-    PyArray1::from_iter(py, (0..length).map(|index| shuffle.at(index)))
+pub fn shuffled<'py>(py: Python<'py>, length: u64, words: Vec<u64>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    guarded(|| {
+        let shuffle = Shuffle::new(length, key(&words));
+        Ok(PyArray1::from_iter(py, (0..length).map(|index| shuffle.at(index))))
+    })
 }

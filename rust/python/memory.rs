@@ -1,22 +1,29 @@
 //! What Python asks of the memory of the process.
 
+use super::guarded;
 use crate::pages;
 use pyo3::prelude::*;
 
 /// Gives back the pages of mapped files that no one has written to; returns their bytes.
 #[pyfunction]
-pub fn release_file_pages(py: Python<'_>) -> u64 {
-    py.detach(pages::release_file_pages)
+pub fn release_file_pages(py: Python<'_>) -> PyResult<u64> {
+    guarded(|| Ok(py.detach(pages::release_file_pages)))
 }
 
 /// Whether the allocator keeps large blocks for the next one, or gives each back.
 #[pyfunction]
-pub fn keep_large_blocks(keep: bool) {
-    pages::keep_large_blocks(keep);
+pub fn keep_large_blocks(keep: bool) -> PyResult<()> {
+    guarded(|| {
+        pages::keep_large_blocks(keep);
+        Ok(())
+    })
 }
 
 /// Gives back what was freed and the allocator has kept.
 #[pyfunction]
-pub fn release_freed_memory(py: Python<'_>) {
-    py.detach(pages::release_freed_memory);
+pub fn release_freed_memory(py: Python<'_>) -> PyResult<()> {
+    guarded(|| {
+        py.detach(pages::release_freed_memory);
+        Ok(())
+    })
 }

@@ -2,6 +2,7 @@
 
 mod clean;
 mod encode;
+mod guard;
 mod kernels;
 mod loading;
 mod memory;
@@ -13,12 +14,14 @@ mod train;
 use crate::crew::Progress;
 use crate::error::{Error, Result};
 use crate::split::Pattern;
+use guard::guarded;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    guard::install();
     module.add_class::<encode::Encoder>()?;
     module.add_class::<encode::EncodeStream>()?;
     module.add_class::<read::Reader>()?;
@@ -42,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pattern_regex, module)?)?;
     module.add_function(wrap_pyfunction!(recognise_pattern, module)?)?;
     module.add_function(wrap_pyfunction!(split_pieces, module)?)?;
+    module.add_function(wrap_pyfunction!(guard::panic_on_purpose, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_norm, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_norm_backward, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_rotate, module)?)?;
@@ -66,29 +70,33 @@ fn pattern(text: &str) -> Result<Pattern> {
 /// The reference regex of a named pattern.
 #[pyfunction]
 fn pattern_regex(py: Python<'_>, name: &str) -> PyResult<String> {
-    pattern(name).map(|pattern| pattern.regex().to_owned()).map_err(|error| raise(py, error))
+    guarded(|| pattern(name).map(|pattern| pattern.regex().to_owned()).map_err(|error| raise(py, error)))
 }
 
 /// The pieces of a text.
 #[pyfunction]
 fn split_pieces(py: Python<'_>, text: &str, pattern_name: &str) -> PyResult<Vec<String>> {
-    let pattern = pattern(pattern_name).map_err(|error| raise(py, error))?;
-    let mut pieces = Vec::new();
-    pattern.split(text, usize::MAX, |start, end| pieces.push(text[start..end].to_owned()));
-    Ok(pieces)
+    guarded(|| {
+        let pattern = pattern(pattern_name).map_err(|error| raise(py, error))?;
+        let mut pieces = Vec::new();
+        pattern.split(text, usize::MAX, |start, end| pieces.push(text[start..end].to_owned()));
+        Ok(pieces)
+    })
 }
 
 /// The name of the pattern that a regex is a known spelling of.
 #[pyfunction]
-fn recognise_pattern(regex: &str) -> Option<&'static str> {
-    Some(match Pattern::recognise(regex)? {
-        Pattern::Gpt2 => "gpt2",
-        Pattern::Cl100k => "cl100k",
-        Pattern::O200k => "o200k",
-        Pattern::Llama3 => "llama3",
-        Pattern::Qwen2 => "qwen2",
-        Pattern::Whole => "whole",
-        Pattern::Custom(_) => return None,
+fn recognise_pattern(regex: &str) -> PyResult<Option<&'static str>> {
+    guarded(|| {
+        Ok(Pattern::recognise(regex).and_then(|pattern| match pattern {
+            Pattern::Gpt2 => Some("gpt2"),
+            Pattern::Cl100k => Some("cl100k"),
+            Pattern::O200k => Some("o200k"),
+            Pattern::Llama3 => Some("llama3"),
+            Pattern::Qwen2 => Some("qwen2"),
+            Pattern::Whole => Some("whole"),
+            Pattern::Custom(_) => None,
+        }))
     })
 }
 
@@ -104,13 +112,18 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
         Error::Invalid(_) => "SettingsError",
         Error::Dataset(_) => "DatasetError",
     };
+    exception(py, class, error.to_string())
+}
+
+/// An exception of `ramlet.errors` by its name.
+fn exception(py: Python<'_>, class: &str, sentence: String) -> PyErr {
     let made = py
         .import("ramlet.errors")
         .and_then(|errors| errors.getattr(class))
-        .and_then(|class| class.call1((error.to_string(),)));
+        .and_then(|class| class.call1((&sentence,)));
     match made {
         Ok(exception) => PyErr::from_value(exception),
-        Err(_) => PyRuntimeError::new_err(error.to_string()),
+        Err(_) => PyRuntimeError::new_err(sentence),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The optimizer's step, in place on arrays that are views of tensors.
 
-use super::raise;
+use super::{guarded, raise};
 use crate::adamw8bit::{BLOCK, Moments, Number, Step, step};
 use crate::error::Error;
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
@@ -36,29 +36,40 @@ pub fn adamw8bit_step(
     first_index: u64,
     threads: usize,
 ) -> PyResult<()> {
-    let [first_decay, first_gain, root_decay, root_gain, rate, eps, keep] = factors;
-    let settings =
-        Step { first_decay, first_gain, root_decay, root_gain, rate, eps, keep, rounding_key, first_index };
-    let moments = Moments {
-        first: first.as_slice_mut()?,
-        first_scales: first_scales.as_slice_mut()?,
-        root: root.as_slice_mut()?,
-        root_scales: root_scales.as_slice_mut()?,
-    };
-    match (&mut weights, &gradients) {
-        (Weights::Wide(w), Gradients::Wide(g)) => {
-            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+    guarded(|| {
+        let [first_decay, first_gain, root_decay, root_gain, rate, eps, keep] = factors;
+        let settings = Step {
+            first_decay,
+            first_gain,
+            root_decay,
+            root_gain,
+            rate,
+            eps,
+            keep,
+            rounding_key,
+            first_index,
+        };
+        let moments = Moments {
+            first: first.as_slice_mut()?,
+            first_scales: first_scales.as_slice_mut()?,
+            root: root.as_slice_mut()?,
+            root_scales: root_scales.as_slice_mut()?,
+        };
+        match (&mut weights, &gradients) {
+            (Weights::Wide(w), Gradients::Wide(g)) => {
+                run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+            }
+            (Weights::Wide(w), Gradients::Narrow(g)) => {
+                run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+            }
+            (Weights::Narrow(w), Gradients::Wide(g)) => {
+                run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+            }
+            (Weights::Narrow(w), Gradients::Narrow(g)) => {
+                run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
+            }
         }
-        (Weights::Wide(w), Gradients::Narrow(g)) => {
-            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
-        }
-        (Weights::Narrow(w), Gradients::Wide(g)) => {
-            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
-        }
-        (Weights::Narrow(w), Gradients::Narrow(g)) => {
-            run(py, w.as_slice_mut()?, g.as_slice()?, moments, &settings, threads)
-        }
-    }
+    })
 }
 
 fn run<W: Number, G: Number>(

@@ -1,6 +1,6 @@
 //! Files given by Python, read by the core.
 
-use super::{Stash, raise, watcher};
+use super::{Stash, guarded, raise, watcher};
 use crate::crew::{Progress, crew};
 use crate::error::{Error, Result};
 use crate::source::{
@@ -63,7 +63,7 @@ impl Input {
         }
     }
 
-    /// Reads what the iterator names: tuples of path, format, compression and size (-1: not known).
+    /// Reads what the iterator names: each a `Listing`.
     pub fn sources(
         &self,
         files: Py<PyAny>,
@@ -81,19 +81,25 @@ fn next_file(files: &Py<PyAny>, stash: &Stash) -> Result<Option<FileSpec>> {
         let Some(item) = files.bind(py).try_iter()?.next() else {
             return Ok(None);
         };
-        item?.extract::<(PathBuf, String, String, i64)>().map(Some)
+        item?.extract::<Listing>().map(Some)
     }))?;
-    let Some((path, format, compression, size)) = next else {
-        return Ok(None);
-    };
+    next.map(file_spec).transpose()
+}
+
+/// `ramlet.sources.Source.spec()`: path, format, compression, size (-1: not known) and time of the last change.
+pub type Listing = (PathBuf, String, String, i64, i64);
+
+pub fn file_spec((path, format, compression, size, modified): Listing) -> Result<FileSpec> {
     let unknown = |what: &str| Error::Invalid(format!("{} has an unknown {what}", path.display()));
-    Ok(Some(FileSpec {
+    let size = u64::try_from(size).ok();
+    Ok(FileSpec {
         format: Format::named(&format).ok_or_else(|| unknown("format"))?,
         compression: Compression::named(&compression).ok_or_else(|| unknown("compression"))?,
-        size: u64::try_from(size).ok(),
+        size,
+        modified: size.map(|_| modified),
         range: None,
         path,
-    }))
+    })
 }
 
 pub fn counters_dict<'py>(py: Python<'py>, counters: &Counters) -> PyResult<Bound<'py, PyDict>> {
@@ -138,49 +144,57 @@ impl Reader {
         spill_dir: PathBuf,
         position: Option<&str>,
     ) -> PyResult<Self> {
-        let input = Input::from_dict(read)?;
-        let cut: StablePrefix = match encoder {
-            Some(encoder) => {
-                let shared = encoder.get().shared();
-                Box::new(move |text| shared.stable_prefix_plain(text))
+        guarded(|| {
+            let input = Input::from_dict(read)?;
+            let cut: StablePrefix = match encoder {
+                Some(encoder) => {
+                    let shared = encoder.get().shared();
+                    Box::new(move |text| shared.stable_prefix_plain(text))
+                }
+                None => Box::new(str::len),
+            };
+            let options = input.options(block_bytes, window_bytes, spill_dir, cut, Arc::default());
+            let stash = Stash::default();
+            let sources = input.sources(files, 1, options, &stash).map_err(|error| raise(py, error))?;
+            if let Some(position) = position {
+                let resumed = serde_json::from_str(position)
+                    .map_err(|error| {
+                        Error::Invalid(format!("the position cannot be read ({error}): start anew"))
+                    })
+                    .and_then(|position| sources.resume(position));
+                stash.raise(py, resumed)?;
             }
-            None => Box::new(str::len),
-        };
-        let options = input.options(block_bytes, window_bytes, spill_dir, cut, Arc::default());
-        let stash = Stash::default();
-        let sources = input.sources(files, 1, options, &stash).map_err(|error| raise(py, error))?;
-        if let Some(position) = position {
-            let resumed = serde_json::from_str(position)
-                .map_err(|error| Error::Invalid(format!("the position cannot be read ({error}): start anew")))
-                .and_then(|position| sources.resume(position));
-            stash.raise(py, resumed)?;
-        }
-        Ok(Reader { sources, block: Mutex::default(), stash })
+            Ok(Reader { sources, block: Mutex::default(), stash })
+        })
     }
 
     fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        let mut block = std::mem::take(&mut *self.block.lock().unwrap());
-        let more = py.detach(|| self.sources.next_block(0, &mut block));
-        let list = match self.stash.raise(py, more)? {
-            false => None,
-            true => {
-                let batch: Vec<_> =
-                    block.iter().map(|(fragment, text)| (text, fragment.ends_document)).collect();
-                Some(PyList::new(py, batch)?)
-            }
-        };
-        *self.block.lock().unwrap() = block;
-        Ok(list)
+        guarded(|| {
+            let mut block = std::mem::take(&mut *self.block.lock().unwrap());
+            let more = py.detach(|| self.sources.next_block(0, &mut block));
+            let list = match self.stash.raise(py, more)? {
+                false => None,
+                true => {
+                    let batch: Vec<_> =
+                        block.iter().map(|(fragment, text)| (text, fragment.ends_document)).collect();
+                    Some(PyList::new(py, batch)?)
+                }
+            };
+            *self.block.lock().unwrap() = block;
+            Ok(list)
+        })
     }
 
     /// Where the next batch begins, to be written down; None after an error.
-    fn position(&self) -> Option<String> {
-        let position = self.sources.position()?;
-        Some(serde_json::to_string(&position).expect("numbers and strings"))
+    fn position(&self) -> PyResult<Option<String>> {
+        guarded(|| {
+            let position = self.sources.position();
+            Ok(position.map(|position| serde_json::to_string(&position).expect("numbers and strings")))
+        })
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        counters_dict(py, &self.sources.counters())
+        guarded(|| counters_dict(py, &self.sources.counters()))
     }
 }
 
@@ -199,40 +213,43 @@ pub fn count_characters<'py>(
     total_bytes: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
-    let stash = Stash::default();
-    let told = Progress::default();
-    told.total.store(total_bytes, std::sync::atomic::Ordering::Relaxed);
-    let input = Input::from_dict(read)?;
-    let options = input.options(block_bytes, window_bytes, spill_dir, Box::new(str::len), told.cancel_flag());
-    let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
-    let mut watch = watcher(&stash, progress.as_ref());
-    let counted = py.detach(|| {
-        let mut watch = |progress: &Progress| {
-            progress.done.store(sources.counters().bytes_on_disk, std::sync::atomic::Ordering::Relaxed);
-            watch(progress)
-        };
-        crew(threads, &told, &mut watch, |worker| {
-            let mut counts = vec![0u64; char::MAX as usize + 1]; // touched only where text is
-            let mut block = Block::new();
-            while sources.next_block(worker, &mut block)? {
-                told.check()?;
-                for (_, text) in block.iter() {
-                    text.chars().for_each(|character| counts[character as usize] += 1);
+    guarded(|| {
+        let stash = Stash::default();
+        let told = Progress::default();
+        told.total.store(total_bytes, std::sync::atomic::Ordering::Relaxed);
+        let input = Input::from_dict(read)?;
+        let options =
+            input.options(block_bytes, window_bytes, spill_dir, Box::new(str::len), told.cancel_flag());
+        let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
+        let mut watch = watcher(&stash, progress.as_ref());
+        let counted = py.detach(|| {
+            let mut watch = |progress: &Progress| {
+                progress.done.store(sources.counters().bytes_on_disk, std::sync::atomic::Ordering::Relaxed);
+                watch(progress)
+            };
+            crew(threads, &told, &mut watch, |worker| {
+                let mut counts = vec![0u64; char::MAX as usize + 1]; // touched only where text is
+                let mut block = Block::new();
+                while sources.next_block(worker, &mut block)? {
+                    told.check()?;
+                    for (_, text) in block.iter() {
+                        text.chars().for_each(|character| counts[character as usize] += 1);
+                    }
                 }
-            }
-            Ok(counts
-                .iter()
-                .enumerate()
-                .filter(|(_, count)| **count > 0)
-                .map(|(at, count)| (at as u32, *count))
-                .collect::<Vec<_>>())
-        })
-    });
-    let all = PyDict::new(py);
-    for (code, count) in stash.raise(py, counted)?.into_iter().flatten() {
-        let character = char::from_u32(code).expect("counted from chars");
-        let before: u64 = all.get_item(character)?.map_or(Ok(0), |count| count.extract())?;
-        all.set_item(character, before + count)?;
-    }
-    Ok((all, counters_dict(py, &sources.counters())?))
+                Ok(counts
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, count)| **count > 0)
+                    .map(|(at, count)| (at as u32, *count))
+                    .collect::<Vec<_>>())
+            })
+        });
+        let all = PyDict::new(py);
+        for (code, count) in stash.raise(py, counted)?.into_iter().flatten() {
+            let character = char::from_u32(code).expect("counted from chars");
+            let before: u64 = all.get_item(character)?.map_or(Ok(0), |count| count.extract())?;
+            all.set_item(character, before + count)?;
+        }
+        Ok((all, counters_dict(py, &sources.counters())?))
+    })
 }

@@ -1,7 +1,7 @@
 //! `train_bpe`: the trainer's spine behind one call.
 
 use super::read::{Input, counters_dict};
-use super::{Stash, pattern, raise, watcher};
+use super::{Stash, guarded, pattern, raise, watcher};
 use crate::count::Feed;
 use crate::crew::Progress;
 use crate::error::{Error, Result};
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// The least memory with which `train_bpe` works, beyond what the process holds already.
 #[pyfunction]
-pub fn least_memory(threads: usize, tokens: usize) -> usize {
-    Shares::least(threads, tokens)
+pub fn least_memory(threads: usize, tokens: usize) -> PyResult<usize> {
+    guarded(|| Ok(Shares::least(threads, tokens)))
 }
 
 /// Texts from a Python iterator: each item is a list of documents.
@@ -104,82 +104,87 @@ pub fn train_bpe<'py>(
     checkpoint_seconds: f64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let stash = Stash::default();
-    let prepared = (|| {
-        let pattern = pattern(pattern_name)?;
-        let shares = Shares::new(memory, threads, tokens)?;
-        let tie_break = match tie_break {
-            "hf" => TieBreak::SmallestIds,
-            "bytes" => TieBreak::GreatestBytes,
-            other => {
-                return Err(Error::Invalid(format!("the tie break is 'hf' or 'bytes', not {other:?}")));
-            }
+    guarded(|| {
+        let stash = Stash::default();
+        let prepared = (|| {
+            let pattern = pattern(pattern_name)?;
+            let shares = Shares::new(memory, threads, tokens)?;
+            let tie_break = match tie_break {
+                "hf" => TieBreak::SmallestIds,
+                "bytes" => TieBreak::GreatestBytes,
+                other => {
+                    return Err(Error::Invalid(format!("the tie break is 'hf' or 'bytes', not {other:?}")));
+                }
+            };
+            Ok((pattern, shares, tie_break, Specials::new(&specials)?))
+        })();
+        let (pattern, shares, tie_break, specials) = prepared.map_err(|error| raise(py, error))?;
+        let settings = Settings {
+            pattern: pattern.clone(),
+            specials: Arc::new(specials),
+            tokens,
+            min_frequency,
+            max_token_bytes,
+            tie_break,
+            threads,
+            memory,
+            resident_limit,
+            work_dir,
+            signature,
+            checkpoint_every: Duration::from_secs_f64(checkpoint_seconds.clamp(0.0, 1e9)),
         };
-        Ok((pattern, shares, tie_break, Specials::new(&specials)?))
-    })();
-    let (pattern, shares, tie_break, specials) = prepared.map_err(|error| raise(py, error))?;
-    let settings = Settings {
-        pattern: pattern.clone(),
-        specials: Arc::new(specials),
-        tokens,
-        min_frequency,
-        max_token_bytes,
-        tie_break,
-        threads,
-        memory,
-        resident_limit,
-        work_dir,
-        signature,
-        checkpoint_every: Duration::from_secs_f64(checkpoint_seconds.clamp(0.0, 1e9)),
-    };
-    let told = Progress::default();
-    told.total.store(total_bytes, Relaxed);
-    let input = Input::from_dict(read)?;
-    let mut watch = watcher(&stash, progress.as_ref());
-    let outcome = match (files, texts) {
-        (Some(files), None) => {
-            let cut = {
-                let (pattern, specials) = (pattern.clone(), settings.specials.clone());
-                Box::new(move |text: &str| specials.stable_prefix(&pattern, text, crate::count::MAX_PIECE))
-            };
-            let options = input.options(
-                shares.block_bytes,
-                shares.window_bytes,
-                settings.work_dir.clone(),
-                cut,
-                told.cancel_flag(),
-            );
-            let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
-            py.detach(|| train(&sources, &settings, &told, &mut watch))
+        let told = Progress::default();
+        told.total.store(total_bytes, Relaxed);
+        let input = Input::from_dict(read)?;
+        let mut watch = watcher(&stash, progress.as_ref());
+        let outcome = match (files, texts) {
+            (Some(files), None) => {
+                let cut = {
+                    let (pattern, specials) = (pattern.clone(), settings.specials.clone());
+                    Box::new(move |text: &str| {
+                        specials.stable_prefix(&pattern, text, crate::count::MAX_PIECE)
+                    })
+                };
+                let options = input.options(
+                    shares.block_bytes,
+                    shares.window_bytes,
+                    settings.work_dir.clone(),
+                    cut,
+                    told.cancel_flag(),
+                );
+                let sources =
+                    input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
+                py.detach(|| train(&sources, &settings, &told, &mut watch))
+            }
+            (None, Some(texts)) => {
+                let feed = Texts {
+                    iterator: texts.bind(py).try_iter()?.into_any().unbind(),
+                    stash: &stash,
+                    exhausted: Mutex::new(false),
+                    documents: AtomicU64::new(0),
+                    bytes: AtomicU64::new(0),
+                };
+                py.detach(|| train(&feed, &settings, &told, &mut watch))
+            }
+            _ => Err(Error::Invalid("give either files or texts".into())),
+        };
+        let trained = stash.raise(py, outcome)?;
+        let all = PyDict::new(py);
+        let tokens = trained.vocabulary.tokens().iter().map(|token| PyBytes::new(py, token));
+        all.set_item("tokens", PyList::new(py, tokens)?)?;
+        all.set_item("merges", PyList::new(py, trained.vocabulary.merges.iter().copied())?)?;
+        all.set_item("read", counters_dict(py, &trained.read)?)?;
+        all.set_item("pieces", trained.totals.pieces)?;
+        all.set_item("cut_pieces", trained.totals.cut_pieces)?;
+        all.set_item("distinct_pieces", trained.distinct)?;
+        all.set_item("spilled_runs", trained.totals.runs)?;
+        all.set_item("merge_phases", trained.phases.len())?;
+        all.set_item("regex_failures", pattern.failures())?;
+        let seconds = PyDict::new(py);
+        for (name, value) in ["counting", "sorting", "merging"].iter().zip(trained.seconds) {
+            seconds.set_item(name, value)?;
         }
-        (None, Some(texts)) => {
-            let feed = Texts {
-                iterator: texts.bind(py).try_iter()?.into_any().unbind(),
-                stash: &stash,
-                exhausted: Mutex::new(false),
-                documents: AtomicU64::new(0),
-                bytes: AtomicU64::new(0),
-            };
-            py.detach(|| train(&feed, &settings, &told, &mut watch))
-        }
-        _ => Err(Error::Invalid("give either files or texts".into())),
-    };
-    let trained = stash.raise(py, outcome)?;
-    let all = PyDict::new(py);
-    let tokens = trained.vocabulary.tokens().iter().map(|token| PyBytes::new(py, token));
-    all.set_item("tokens", PyList::new(py, tokens)?)?;
-    all.set_item("merges", PyList::new(py, trained.vocabulary.merges.iter().copied())?)?;
-    all.set_item("read", counters_dict(py, &trained.read)?)?;
-    all.set_item("pieces", trained.totals.pieces)?;
-    all.set_item("cut_pieces", trained.totals.cut_pieces)?;
-    all.set_item("distinct_pieces", trained.distinct)?;
-    all.set_item("spilled_runs", trained.totals.runs)?;
-    all.set_item("merge_phases", trained.phases.len())?;
-    all.set_item("regex_failures", pattern.failures())?;
-    let seconds = PyDict::new(py);
-    for (name, value) in ["counting", "sorting", "merging"].iter().zip(trained.seconds) {
-        seconds.set_item(name, value)?;
-    }
-    all.set_item("seconds", seconds)?;
-    Ok(all)
+        all.set_item("seconds", seconds)?;
+        Ok(all)
+    })
 }

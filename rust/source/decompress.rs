@@ -108,6 +108,10 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
+/// The first byte of every member.
+const GZIP: u8 = 0x1F;
+const FOLLOWED: &str = "something that is no gzip follows its end";
+
 fn at_next_member(input: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let bytes = input.fill_buf()?;
@@ -115,6 +119,7 @@ fn at_next_member(input: &mut impl BufRead) -> io::Result<bool> {
             return Ok(false);
         }
         match bytes.iter().position(|&byte| byte != 0) {
+            Some(padding) if bytes[padding] != GZIP => return Err(io::Error::other(FOLLOWED)),
             Some(padding) => {
                 input.consume(padding);
                 return Ok(true);
@@ -153,10 +158,10 @@ impl UnpackedBytes {
             }
         }
         self.ended = self.end == 0;
-        if self.ended && self.disk.broken.get().is_none() {
-            self.disk.check_end()?;
+        match self.ended && self.disk.broken.get().is_none() {
+            true => self.disk.check_end(),
+            false => self.disk.check_unchanged(),
         }
-        Ok(())
     }
 
     /// What a decoder's failure means. It may not be about the archive at all.
@@ -165,7 +170,7 @@ impl UnpackedBytes {
         if self.disk.failed() {
             return Err(Error::Io { path, source: error });
         }
-        self.disk.check_size()?;
+        self.disk.check_unchanged()?;
         let reason = error.to_string();
         if reason.contains("too much memory") || reason.contains("memory limit") {
             return Err(Error::Window { path, have: self.window_bytes });
@@ -177,6 +182,9 @@ impl UnpackedBytes {
             }
             io::ErrorKind::UnexpectedEof => {
                 format!("ends in the middle of its {format} stream (an unfinished download or copy?)")
+            }
+            _ if reason == FOLLOWED => {
+                "is sound, but something that is no gzip follows its end (a second file?)".into()
             }
             _ => format!("is not a sound {format} file ({reason})"),
         };

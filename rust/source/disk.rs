@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::FileSpec;
 use super::range::{self, read_at};
+use super::stamp::{Stamp, resized, rewritten};
 use super::tally::{Tally, add};
 use super::text::Boundary;
 use super::window::Bytes;
@@ -22,6 +23,8 @@ pub(super) struct Disk {
     /// `None` is standard input.
     file: Option<File>,
     planned: Option<u64>,
+    /// As it was when it was opened; `None` for what is no regular file.
+    stamp: Option<Stamp>,
     /// The part that is read, if not all: of what belongs to other parts nothing is read or counted here.
     part: OnceLock<Range<u64>>,
     /// Line ends before that part.
@@ -54,9 +57,14 @@ impl Disk {
                 _ => Error::io(&spec.path, error),
             })?)
         };
+        let stamp = match &file {
+            Some(file) => Stamp::of(file).map_err(|error| Error::io(&spec.path, error))?,
+            None => None,
+        };
         let disk = Disk {
             path: spec.path.clone(),
             file,
+            stamp,
             planned: spec.size,
             part: OnceLock::new(),
             lines_before: OnceLock::new(),
@@ -67,7 +75,7 @@ impl Disk {
             tally: Arc::clone(tally),
             cancelled: Arc::clone(cancelled),
         };
-        disk.check_size()?;
+        disk.check_plan(spec.modified)?;
         Ok(Arc::new(disk))
     }
 
@@ -168,35 +176,62 @@ impl Disk {
         self.planned
     }
 
-    /// Fails if the file is not as large as it was when the run was planned.
-    pub fn check_size(&self) -> Result<()> {
-        let (Some(file), Some(planned)) = (&self.file, self.planned) else {
+    /// Fails if the file is not the one that the run was planned with.
+    fn check_plan(&self, modified: Option<i64>) -> Result<()> {
+        match (&self.stamp, self.planned) {
+            (Some(stamp), Some(planned)) if stamp.size() != planned => {
+                Err(self.changed(resized(planned, stamp.size())))
+            }
+            (Some(stamp), _) if modified.is_some_and(|modified| modified != stamp.modified()) => {
+                Err(self.changed(rewritten()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails if the file was written to since it was opened. Costs less than reading a few kilobytes.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let (Some(file), Some(before)) = (&self.file, &self.stamp) else {
             return Ok(());
         };
-        let metadata = file.metadata().map_err(|e| Error::io(&self.path, e))?;
-        if metadata.is_file() && metadata.len() != planned {
-            return Err(self.changed(metadata.len()));
-        }
-        Ok(())
+        let now = Stamp::of(file).map_err(|error| Error::io(&self.path, error))?;
+        self.check_same(before, now)
     }
 
-    /// For the end of the bytes: they must be as many as planned.
+    /// For the end of the reading: it must have been one content, that of the file still at the path. A file that was
+    /// removed stays whole while it is open.
+    pub fn check_same_file(&self) -> Result<()> {
+        self.check_unchanged()?;
+        match (&self.stamp, Stamp::at(&self.path)) {
+            (Some(before), Ok(now)) => self.check_same(before, now),
+            _ => Ok(()),
+        }
+    }
+
+    /// For the end of the bytes: they must also be as many as planned.
     pub fn check_end(&self) -> Result<()> {
+        self.check_same_file()?;
         let position = self.position.load(Relaxed);
         match self.planned {
-            _ if self.left() == 0 => self.check_size(),
-            Some(planned) if position != planned => Err(self.changed(position)),
-            _ => self.check_size(),
+            Some(planned) if self.left() > 0 && position != planned => {
+                let reason = format!(
+                    "it has {position} bytes and not {planned}, as its size says: copy what is in it to a file, and give that"
+                );
+                Err(Error::io(&self.path, io::Error::other(reason)))
+            }
+            _ => Ok(()),
         }
     }
 
-    fn changed(&self, bytes: u64) -> Error {
-        let planned = self.planned.unwrap_or_default();
-        let change = if bytes < planned { "shrunk" } else { "grown" };
-        Error::Changed {
-            path: self.path.clone(),
-            what: format!("has {change} from {planned} to {bytes} bytes since the run began"),
+    fn check_same(&self, before: &Stamp, now: Option<Stamp>) -> Result<()> {
+        match now.map_or_else(|| Some("is no file any more".into()), |now| before.difference(&now)) {
+            Some(what) => Err(self.changed(what)),
+            None => Ok(()),
         }
+    }
+
+    fn changed(&self, what: String) -> Error {
+        Error::Changed { path: self.path.clone(), what }
     }
 
     /// Whether the system refused a read since the file was opened.
@@ -262,8 +297,9 @@ impl Read for PlainBytes {
 impl Bytes for PlainBytes {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let read = Read::read(self, buffer).map_err(|error| Error::io(&self.0.path, error))?;
-        if read == 0 {
-            self.0.check_end()?;
+        match read {
+            0 => self.0.check_end()?,
+            _ => self.0.check_unchanged()?,
         }
         Ok(read)
     }

@@ -6,7 +6,7 @@
 //! the whole line in memory and refuses lone surrogates, which Python's `json.dumps` writes.
 //!
 //! Beyond RFC 8259: `NaN`, `Infinity` and `-Infinity` pass (Python writes them). A lone surrogate escape becomes
-//! U+FFFD. Where a field comes twice the first counts, because when the second is seen the first has been used.
+//! U+FFFD. Where a field comes twice the last counts, as in Python, jq and pandas.
 
 use super::unescape::Unescaper;
 
@@ -110,6 +110,12 @@ pub(super) struct FieldReader<'f> {
     key_too_long: bool,
     string: Unescaper,
     found: bool,
+    /// Where in `out` the text of this line begins.
+    text_start: usize,
+    /// The text that is about to come takes the place of one that was there.
+    again: bool,
+    /// Set when that has happened; for whoever has put the first text elsewhere by then.
+    pub replaced: bool,
     fed_before: u64,
     /// In the field's text.
     pub lone_surrogates: u64,
@@ -128,13 +134,19 @@ impl<'f> FieldReader<'f> {
             key_too_long: false,
             string: Unescaper::new(),
             found: false,
+            text_start: 0,
+            again: false,
+            replaced: false,
             fed_before: 0,
             lone_surrogates: 0,
         }
     }
 
-    /// Makes ready for the next line.
-    pub fn start_line(&mut self) {
+    /// Makes ready for the next line, whose text goes behind `text_start` bytes of others.
+    pub fn start_line(&mut self, text_start: usize) {
+        self.text_start = text_start;
+        self.again = false;
+        self.replaced = false;
         self.expect = Expect::Object;
         self.containers.clear();
         self.matched.clear();
@@ -254,6 +266,7 @@ impl<'f> FieldReader<'f> {
         self.expect = match first {
             b'"' => {
                 self.role = if target == Target::Text { Role::Text } else { Role::Skipped };
+                self.again = target == Target::Text && self.found;
                 self.start_string();
                 return Ok(());
             }
@@ -321,6 +334,10 @@ impl<'f> FieldReader<'f> {
 
     /// Reads on inside a string, to its end or that of the input.
     fn string(&mut self, input: &str, at: &mut usize, out: &mut String) -> Result<(), FaultKind> {
+        if std::mem::take(&mut self.again) {
+            out.truncate(self.text_start);
+            self.replaced = true;
+        }
         let (key, longest) = (&mut self.key, self.field.len());
         let ended = match self.role {
             Role::Text => self.string.read(input, at, |text| out.push_str(text)),
@@ -340,7 +357,7 @@ impl<'f> FieldReader<'f> {
     }
 
     fn start_key(&mut self) {
-        let on_the_way = !self.found && self.matched.len() == self.containers.len();
+        let on_the_way = self.matched.len() == self.containers.len();
         self.role = if on_the_way { Role::Key } else { Role::SkippedKey };
         self.key.clear();
         self.key_too_long = false;

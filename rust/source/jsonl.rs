@@ -203,6 +203,9 @@ impl JsonlReader {
             invalid += bad;
             self.window.consume(raw);
             ended = newline.is_some() || self.finished();
+            if std::mem::take(&mut reader.replaced) {
+                scratch.clear()?;
+            }
             scratch.write(out.as_bytes())?;
             out.clear();
         }
@@ -236,7 +239,7 @@ fn parse_lines(shared: &Shared, lines: &Lines, text: &str, block: &mut Block) ->
     block.text.clear();
     while at < text.len() {
         let start = block.text.len();
-        reader.start_line();
+        reader.start_line(start);
         let rest = &text[at..];
         let (length, outcome) = match reader.feed(rest, &mut block.text) {
             Ok(Fed::LineEnd(next)) => (next, reader.finish()),

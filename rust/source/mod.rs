@@ -26,6 +26,7 @@ mod range;
 mod row_groups;
 mod scan;
 mod scratch;
+mod stamp;
 mod tally;
 mod text;
 mod unescape;
@@ -42,6 +43,7 @@ pub use block::{Block, Fragment, SPARE};
 pub use lanes::{Files, Sources};
 pub use range::{Range, can_split};
 pub use row_groups::row_group_bytes;
+pub use stamp::Stamp;
 pub use tally::Counters;
 
 use crate::error::Result;
@@ -57,6 +59,8 @@ pub struct FileSpec {
     pub compression: Compression,
     /// Bytes on disk when the run was planned; another size is an error. `None` is not checked.
     pub size: Option<u64>,
+    /// When it was written to last, in nanoseconds since 1970, when the run was planned; another time is an error.
+    pub modified: Option<i64>,
     /// `None` is the whole file.
     pub range: Option<Range>,
 }

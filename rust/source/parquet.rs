@@ -193,7 +193,7 @@ impl ParquetReader {
             }
         }
         if finished {
-            disk.check_size()?;
+            disk.check_same_file()?;
         } else if let (Some(table), false) = (&self.table, self.packed) {
             disk.advance_to(
                 table.bytes.start + share(table.bytes.end - table.bytes.start, self.row, table.rows),
@@ -361,7 +361,7 @@ fn guarded<T>(disk: &Disk, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
         Err(Failure::Disk(source)) => return Err(Error::io(&disk.path, source)),
         Err(Failure::Content(reason)) => reason,
     };
-    disk.check_size()?;
+    disk.check_unchanged()?;
     Err(Error::Broken {
         path: disk.path.clone(),
         line: None,

@@ -36,6 +36,11 @@ impl Scratch {
         self.file.write_all(bytes).map_err(|error| Error::write(&self.path, error))
     }
 
+    pub fn clear(&mut self) -> Result<()> {
+        self.file.set_len(0).map_err(|error| Error::write(&self.path, error))?;
+        self.seek(0)
+    }
+
     pub fn seek(&mut self, offset: u64) -> Result<()> {
         self.file.seek(SeekFrom::Start(offset)).map_err(|error| Error::io(&self.path, error))?;
         Ok(())

@@ -35,13 +35,6 @@ const UNPACKED: u64 = 4;
 const SEGMENTS: &str = "segments";
 const TASKS_FILE: &str = "tasks";
 
-/// A file of the input, with `spec.range` none, and when it was changed, in any unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    pub spec: FileSpec,
-    pub modified: i64,
-}
-
 pub struct PlanOptions {
     pub documents: Documents,
     /// Bytes in a task; `None` lets the size of the input decide.
@@ -58,9 +51,9 @@ pub struct PlanSummary {
     pub fingerprint: [u8; 16],
 }
 
-/// Divides the files into tasks and writes the plan into `dir`, in place of any plan that is there.
+/// Divides the files, each with no range, into tasks and writes the plan into `dir`, in place of any plan that is there.
 pub fn plan(
-    files: impl FnMut() -> Result<Option<Listed>>,
+    files: impl FnMut() -> Result<Option<FileSpec>>,
     options: &PlanOptions,
     dir: &Path,
 ) -> Result<PlanSummary> {
@@ -96,18 +89,21 @@ pub fn plan(
 }
 
 /// Writes all files down; gives them back to be read, with what is known of them together and how much they weigh.
-fn list(mut files: impl FnMut() -> Result<Option<Listed>>, dir: &Path) -> Result<(Reader, PlanSummary, u64)> {
+fn list(
+    mut files: impl FnMut() -> Result<Option<FileSpec>>,
+    dir: &Path,
+) -> Result<(Reader, PlanSummary, u64)> {
     let mut listing = Writer::create(&dir.join("listing"))?;
     let mut summary = PlanSummary { tasks: 0, files: 0, total_bytes: 0, fingerprint: [0; 16] };
     let mut fingerprint = Xxh3::new();
     let mut total = 0u64;
-    while let Some(Listed { spec, modified }) = files()? {
+    while let Some(spec) = files()? {
         let path = spec.path.as_os_str().as_bytes();
         fingerprint.update(&(path.len() as u64).to_le_bytes());
         fingerprint.update(path);
         fingerprint.update(&[format_code(spec.format), compression_code(spec.compression)]);
         fingerprint.update(&spec.size.map_or([0xFF; 8], u64::to_le_bytes));
-        fingerprint.update(&modified.to_le_bytes());
+        fingerprint.update(&spec.modified.unwrap_or(0).to_le_bytes());
         summary.files += 1;
         summary.total_bytes += spec.size.unwrap_or(0);
         total = total.saturating_add(weight(&spec).unwrap_or(0));

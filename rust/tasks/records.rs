@@ -1,8 +1,8 @@
 //! Files and parts of files, written one after another and read back one at a time.
 //!
 //! A record: the length of its body (LEB128), 4 bytes of the body's xxh3 (little endian), the body. The body: format,
-//! compression and kind of range (a byte each), size + 1 or 0 if it is not known, the two ends of the range (LEB128
-//! each; none without a range), the bytes of the path to the end.
+//! compression and kind (a byte each: the range, and `DATED`), size + 1 or 0 if it is not known, the time of its last change
+//! (8 bytes, if dated), the two ends of the range (LEB128 each; none without a range), the bytes of the path to the end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,6 +20,8 @@ const FORMATS: [Format; 3] = [Format::Text, Format::Jsonl, Format::Parquet];
 const COMPRESSIONS: [Compression; 5] =
     [Compression::None, Compression::Gz, Compression::Zst, Compression::Xz, Compression::Bz2];
 const BUFFER: usize = 64 << 10;
+/// Set in the kind of a record that has a time.
+const DATED: u8 = 0x80;
 
 pub fn format_code(format: Format) -> u8 {
     FORMATS.iter().position(|&other| other == format).expect("all are listed") as u8
@@ -67,8 +69,10 @@ impl Writer {
             Some(Range::Bytes { start, end }) => (1, Some((start, end))),
             Some(Range::RowGroups { first, end }) => (2, Some((first as u64, end as u64))),
         };
-        body.extend([format_code(spec.format), compression_code(spec.compression), kind]);
+        let dated = if spec.modified.is_some() { DATED } else { 0 };
+        body.extend([format_code(spec.format), compression_code(spec.compression), kind | dated]);
         varint::put(&mut body, spec.size.map_or(0, |size| size + 1));
+        body.extend(spec.modified.iter().flat_map(|time| time.to_le_bytes()));
         if let Some((start, end)) = ends {
             varint::put(&mut body, start);
             varint::put(&mut body, end);
@@ -161,7 +165,11 @@ impl Reader {
 fn parse(body: &[u8]) -> FileSpec {
     let mut at = 3;
     let size = varint::get(body, &mut at).checked_sub(1);
-    let range = match body[2] {
+    let modified = (body[2] & DATED != 0).then(|| {
+        at += 8;
+        i64::from_le_bytes(body[at - 8..at].try_into().expect("8"))
+    });
+    let range = match body[2] & !DATED {
         0 => None,
         kind => {
             let start = varint::get(body, &mut at);
@@ -177,6 +185,7 @@ fn parse(body: &[u8]) -> FileSpec {
         format: FORMATS[usize::from(body[0])],
         compression: COMPRESSIONS[usize::from(body[1])],
         size,
+        modified,
         range,
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::source::{Block, ReadOptions, Sources};
 
-fn plan_of(files: &[Listed], documents: Documents, target: Option<u64>, dir: &Path) -> PlanSummary {
+fn plan_of(files: &[FileSpec], documents: Documents, target: Option<u64>, dir: &Path) -> PlanSummary {
     let mut files = files.iter().cloned();
     plan(|| Ok(files.next()), &PlanOptions { documents, target_bytes: target }, dir).unwrap()
 }
@@ -29,14 +29,14 @@ fn segments(dir: &Path, tasks: u32) -> Vec<Vec<FileSpec>> {
     all
 }
 
-fn listed() -> impl Strategy<Value = Listed> {
+fn listed() -> impl Strategy<Value = FileSpec> {
     let path = prop::collection::vec(1u8..=255, 1..40);
     let format = prop::sample::select(vec![Format::Text, Format::Jsonl]);
     let compression = prop::sample::select(vec![Compression::None, Compression::None, Compression::Gz]);
     let size = prop::option::weighted(0.95, prop_oneof![0u64..50, 0u64..5000]);
     (path, format, compression, size, any::<i64>()).prop_map(|(path, format, compression, size, modified)| {
         let path = OsString::from_vec([b"p", &path[..]].concat()).into();
-        Listed { spec: FileSpec { path, format, compression, size, range: None }, modified }
+        FileSpec { path, format, compression, size, modified: size.map(|_| modified), range: None }
     })
 }
 
@@ -55,7 +55,7 @@ proptest! {
         let documents = Documents::Separator(separator.into());
         let summary = plan_of(&files, documents.clone(), Some(target), dir.path());
         prop_assert_eq!(summary.files, files.len() as u64);
-        prop_assert_eq!(summary.total_bytes, files.iter().filter_map(|file| file.spec.size).sum::<u64>());
+        prop_assert_eq!(summary.total_bytes, files.iter().filter_map(|file| file.size).sum::<u64>());
         let tasks = segments(dir.path(), summary.tasks);
 
         // Joining what was cut gives the files again.
@@ -81,7 +81,7 @@ proptest! {
                 prop_assert_eq!(range, Range::Bytes { start: 0, end: segment.size.unwrap() });
             }
         }
-        prop_assert_eq!(joined, files.iter().map(|file| file.spec.clone()).collect::<Vec<_>>());
+        prop_assert_eq!(joined, files.iter().map(|file| file.clone()).collect::<Vec<_>>());
 
         let full = |segments: &[FileSpec]| {
             segments.iter().any(|segment| segment.size.is_none())
@@ -126,11 +126,15 @@ proptest! {
     }
 }
 
-fn file(path: impl Into<PathBuf>, format: Format, size: u64, modified: i64) -> Listed {
+fn file(path: impl Into<PathBuf>, format: Format, size: u64, modified: i64) -> FileSpec {
     let compression = Compression::None;
-    Listed {
-        spec: FileSpec { path: path.into(), format, compression, size: Some(size), range: None },
-        modified,
+    FileSpec {
+        path: path.into(),
+        format,
+        compression,
+        size: Some(size),
+        modified: Some(modified),
+        range: None,
     }
 }
 
@@ -138,15 +142,15 @@ fn file(path: impl Into<PathBuf>, format: Format, size: u64, modified: i64) -> L
 fn the_fingerprint_tells_inputs_apart() {
     let dir = tempfile::tempdir().unwrap();
     let base = [file("a", Format::Text, 5, 1), file("bc", Format::Text, 5, 1)];
-    let print = |files: &[Listed]| plan_of(files, Documents::Line, None, dir.path()).fingerprint;
+    let print = |files: &[FileSpec]| plan_of(files, Documents::Line, None, dir.path()).fingerprint;
     let mut prints =
         vec![print(&base), print(&base[..1]), print(&[]), print(&[base[1].clone(), base[0].clone()])];
     for change in [
-        |file: &mut Listed| file.modified = 2,
-        |file: &mut Listed| file.spec.size = None,
-        |file: &mut Listed| file.spec.path = "c".into(),
-        |file: &mut Listed| file.spec.format = Format::Jsonl,
-        |file: &mut Listed| file.spec.compression = Compression::Zst,
+        |file: &mut FileSpec| file.modified = Some(2),
+        |file: &mut FileSpec| file.size = None,
+        |file: &mut FileSpec| file.path = "c".into(),
+        |file: &mut FileSpec| file.format = Format::Jsonl,
+        |file: &mut FileSpec| file.compression = Compression::Zst,
     ] {
         let mut files = base.clone();
         change(&mut files[1]);
@@ -169,7 +173,7 @@ fn tasks_grow_with_the_input() {
     let dir = tempfile::tempdir().unwrap();
     let packed = |size| {
         let mut listed = file("a.gz", Format::Text, size, 0);
-        listed.spec.compression = Compression::Gz;
+        listed.compression = Compression::Gz;
         listed
     };
     // Packed, 4 MiB count as 16; nothing in the input is a plan without tasks.
@@ -191,7 +195,8 @@ fn tables_are_cut_by_row_groups() {
     assert_eq!(groups.len(), 10);
     let plan_dir = dir.path().join("plan");
     for target in [1, groups[0] * 2, groups[0] * 5 / 2, size - 1, size] {
-        let files = [file(&path, Format::Parquet, size, 0), file("-", Format::Text, 1 << 40, 0)];
+        let table = FileSpec { modified: None, ..file(&path, Format::Parquet, size, 0) };
+        let files = [table, file("-", Format::Text, 1 << 40, 0)];
         let summary = plan_of(&files[..1], Documents::File, Some(target), &plan_dir);
         let tasks = segments(&plan_dir, summary.tasks);
         let mut next = 0;
@@ -222,7 +227,7 @@ fn tables_are_cut_by_row_groups() {
         assert_eq!(texts, rows.iter().flatten().cloned().collect::<Vec<_>>());
         // Standard input is never cut.
         let summary = plan_of(&files[1..], Documents::Line, Some(target), &plan_dir);
-        assert_eq!(segments(&plan_dir, summary.tasks), [[files[1].spec.clone()]]);
+        assert_eq!(segments(&plan_dir, summary.tasks), [[files[1].clone()]]);
     }
     // No table at all: whoever reads it will say so.
     std::fs::write(&path, vec![b'x'; 1000]).unwrap();

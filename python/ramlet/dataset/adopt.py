@@ -19,6 +19,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from ramlet.dataset.reader import BLOCK_IDS, read_at
 from ramlet.dataset.shard_check import ShardCheck
 from ramlet.dataset.verify import ADOPTED, Progress, shard_rules, unknown_files
 from ramlet.errors import DatasetError
+from ramlet.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.small_files import read_json
 
 __all__ = ["Adopted", "adopt"]
 
@@ -194,12 +197,20 @@ def _moves(folder: Path, candidates: list[_Candidate]) -> list[tuple[str, str]]:
     return moves
 
 
+def _is_move(move: Any) -> bool:
+    """Two names of files of ours: nothing outside of the folder is renamed."""
+    named = isinstance(move, list) and len(move) == 2 and all(isinstance(name, str) for name in move)
+    return named and all(re.fullmatch(r"(train|val)/[^/\0]+", name) for name in move)
+
+
 def _finish_moves(folder: Path) -> list[tuple[str, str]]:
     """Makes the renames that the note has and that were not yet made."""
     try:
-        moves = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        moves = read_json(folder / NOTE, DatasetError, MANIFEST_BYTES)
     except FileNotFoundError:
         return []
+    if not isinstance(moves, list) or not all(_is_move(move) for move in moves):
+        raise DatasetError(f"{folder / NOTE} is damaged: remove it, and run the same again")
     done = []
     for old, new in moves:
         # A target that is there was reached before the interruption; the old name may be another's by now.

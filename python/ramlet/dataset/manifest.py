@@ -17,9 +17,11 @@ from ramlet.atomic_files import replacing
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.errors import DatasetError
+from ramlet.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.small_files import read_json
 from ramlet.sources import nearest_path
 
-__all__ = ["FORMAT", "NAME", "SPLITS", "VERSION", "Manifest", "Packing", "Shard", "Split", "TokenizerNote"]
+__all__ = ["FORMAT", "NAME", "SPLITS", "VERSION", "Manifest", "Packing", "Shard", "Split", "TokenizerNote", "is_count"]
 
 NAME = "dataset_metadata.json"
 FORMAT = "ramlet dataset"
@@ -113,19 +115,11 @@ class Manifest:
         folder = Path(folder)
         path = folder / NAME
         try:
-            text = path.read_text(encoding="utf-8")
+            record = read_json(path, DatasetError, MANIFEST_BYTES)
         except FileNotFoundError:
             raise DatasetError(_why_missing(folder)) from None
         except NotADirectoryError:
             raise DatasetError(f"{folder} is a file: name the folder of a dataset") from None
-        except OSError as error:
-            raise DatasetError(f"cannot read {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise DatasetError(f"{path} is damaged: it is not UTF-8") from None
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DatasetError(f"{path} is damaged: it is no JSON ({error})") from None
         return _read(record, path)
 
     def write(self, folder: str | os.PathLike[str]) -> None:
@@ -169,7 +163,7 @@ class _Record:
 
     def count(self, key: str) -> int:
         value: Any = self.value.get(key)
-        if not _is_count(value):
+        if not is_count(value):
             raise self.wrong(key, "a count")
         return int(value)
 
@@ -192,7 +186,8 @@ class _Record:
         return value
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """A whole number that a file can have of something."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
@@ -221,7 +216,7 @@ def _read(value: Any, path: Path) -> Manifest:
         raise record.wrong("val_fraction", "between 0 and 1")
     splits = record.object("splits")
     lengths = record.list("lengths")
-    if len(lengths) > 64 or not all(map(_is_count, lengths)):
+    if len(lengths) > 64 or not all(map(is_count, lengths)):
         raise record.wrong("lengths", "a list of at most 64 counts")
     return Manifest(
         dtype=dtype,
@@ -263,7 +258,7 @@ def _examples(record: _Record) -> dict[str, list[dict[str, Any]]]:
 
 
 def _split(record: _Record, name: str, dtype: str) -> Split:
-    shards = []
+    shards, seen = [], set()
     for at, value in enumerate(record.list("shards")):
         one = _Record(value, record.path, f"{record.where}.shards[{at}]")
         texts = {key: one.text(key) for key in ("file", "index", "xxh64", "index_xxh64")}
@@ -272,6 +267,9 @@ def _split(record: _Record, name: str, dtype: str) -> Split:
             match = _SHARD_FILE.fullmatch(texts[key])
             if match is None or (match[1], match[3]) != (name, suffix):
                 raise one.wrong(key, f"of the form {name}/shard_00000.{suffix}")
+            if texts[key] in seen:
+                raise DatasetError(f"{record.path} is damaged: {texts[key]} is listed twice")
+            seen.add(texts[key])
         if counts["bytes"] != counts["tokens"] * ID_BYTES[dtype]:
             raise one.wrong("bytes", f"{ID_BYTES[dtype]} for each of its tokens")
         shards.append(Shard(**texts, **counts))  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ merge, the lowest rank first, and a piece that is a token is taken as it is. The
 from __future__ import annotations
 
 import binascii
+import io
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from ramlet.atomic_files import replacing
 from ramlet.errors import TokenizerError
+from ramlet.formats.vocab_merges import check_gaps
+from ramlet.small_files import TOKENIZER, read_bytes
 from ramlet.tokenizer_model import PATTERNS, TokenizerModel, canonical_merges, check_names
 
 __all__ = ["read", "write"]
@@ -29,22 +32,25 @@ def read(
             f"{', '.join(PATTERNS)} or a regex"
         )
     ranks: dict[int, bytes] = {}
-    with open(path, "rb") as file:
-        for at, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                token, rank = line.split()
-                number = int(rank)
-                decoded = binascii.a2b_base64(token, strict_mode=True) if _STRICT else binascii.a2b_base64(token)
-            except ValueError:
-                raise TokenizerError(f"{path} line {at} is not `base64 rank`: is this a .tiktoken file?") from None
-            if not decoded or not 0 <= number < 1 << 24:
-                raise TokenizerError(f"{path} line {at} has an empty token or an impossible rank")
-            if ranks.setdefault(number, decoded) is not decoded:
-                raise TokenizerError(f"{path} line {at} gives the rank {number} a second time")
+    for at, line in enumerate(io.BytesIO(read_bytes(path, TokenizerError, TOKENIZER)), 1):
+        if not line.strip():
+            continue
+        try:
+            token, rank = line.split()
+            number = int(rank)
+            decoded = binascii.a2b_base64(token, strict_mode=True) if _STRICT else binascii.a2b_base64(token)
+        except ValueError:
+            raise TokenizerError(f"{path} line {at} is not `base64 rank`: is this a .tiktoken file?") from None
+        if not decoded or not 0 <= number < 1 << 24:
+            raise TokenizerError(f"{path} line {at} has an empty token or an impossible rank")
+        if ranks.setdefault(number, decoded) is not decoded:
+            raise TokenizerError(f"{path} line {at} gives the rank {number} a second time")
     if not ranks:
         raise TokenizerError(f"{path} holds no tokens")
+    try:
+        check_gaps(ranks)
+    except TokenizerError as error:
+        raise TokenizerError(f"{path} cannot be used: {error}") from None
     tokens = [ranks.get(number) for number in range(max(ranks) + 1)]
     if len(set(ranks.values())) < len(ranks):
         raise TokenizerError(f"{path} gives a token two ranks")

@@ -30,6 +30,7 @@ from typing import IO, Any
 from ramlet.byte_alphabet import unspell
 from ramlet.errors import TokenizerError
 from ramlet.formats.vocab_merges import parse_merges, parse_vocab, spelled_tokens, write_merges, write_vocab
+from ramlet.small_files import TOKENIZER, read_json
 from ramlet.tokenizer_model import TokenizerModel
 
 __all__ = ["read", "write"]
@@ -41,13 +42,7 @@ class _Foreign(Exception):
 
 def read(path: Path) -> tuple[TokenizerModel | None, str]:
     """The tokenizer, or None and why HF's library has to run it."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-    except UnicodeDecodeError:
-        raise TokenizerError(f"cannot read {path}: it is not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{path} is not whole JSON: {error}") from None
+    document = read_json(path, TokenizerError, TOKENIZER)
     try:
         if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
             raise TokenizerError('there is no "model" in it: is this a tokenizer.json?')

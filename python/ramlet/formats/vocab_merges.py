@@ -6,9 +6,9 @@ that knows better gives another), and a token that is neither a byte nor made by
 
 from __future__ import annotations
 
-import json
+import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring as quoted  # what json.dumps does with a str, without its set-up
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,32 @@ from typing import Any
 from ramlet.atomic_files import replacing
 from ramlet.byte_alphabet import spell, unspell
 from ramlet.errors import TokenizerError
+from ramlet.small_files import TOKENIZER, read_json, read_text
 from ramlet.tokenizer_model import Merge, TokenizerModel
 
-__all__ = ["parse_merges", "parse_vocab", "read", "spelled_tokens", "write", "write_merges", "write_vocab"]
+__all__ = [
+    "check_gaps",
+    "parse_merges",
+    "parse_vocab",
+    "read",
+    "spelled_tokens",
+    "write",
+    "write_merges",
+    "write_vocab",
+]
+
+MOST_FREE = 1 << 18
+"""Ids that no token has; published tokenizers leave some thousand free."""
 
 
 def read(vocab: Path, merges: Path, pattern: str | None = None) -> TokenizerModel:
     """The tokenizer of the two files."""
-    with open(vocab, encoding="utf-8") as file:
-        try:
-            spelled = json.load(file)
-        except UnicodeDecodeError:
-            raise TokenizerError(f"cannot read {vocab}: it is not UTF-8 text") from None
-        except ValueError as error:
-            raise TokenizerError(f"{vocab} is not whole JSON: {error}") from None
+    spelled = read_json(vocab, TokenizerError, TOKENIZER)
     try:
         ids = parse_vocab(spelled)
-        with open(merges, encoding="utf-8") as file:
-            lines = (line.rstrip("\r\n") for line in file)
-            pairs = [line for line in lines if line and not line.startswith("#version")]
-        learned = parse_merges(pairs, ids)
-    except (TokenizerError, UnicodeDecodeError) as error:
+        lines = (line.rstrip("\r\n") for line in io.StringIO(read_text(merges, TokenizerError, TOKENIZER)))
+        learned = parse_merges([line for line in lines if line and not line.startswith("#version")], ids)
+    except TokenizerError as error:
         raise TokenizerError(f"{vocab} and {merges.name} cannot be used: {error}") from None
     reached = {made for _, _, made in learned}
     tokens: list[bytes | None] = [None] * (max(ids.values(), default=-1) + 1)
@@ -62,7 +67,14 @@ def parse_vocab(spelled: Any) -> dict[str, int]:
             raise TokenizerError(f"the id of the token {name!r} is {number!r}, not a number below 16,777,216")
         if owners.setdefault(number, name) != name:
             raise TokenizerError(f"the tokens {owners[number]!r} and {name!r} have the same id {number}")
+    check_gaps(owners)
     return spelled
+
+
+def check_gaps(owners: Mapping[int, object]) -> None:
+    """Every id up to the last takes memory, whether there is a token for it or not."""
+    if owners and max(owners) > 4 * len(owners) + MOST_FREE:
+        raise TokenizerError(f"its largest id is {max(owners):,}, far beyond its {len(owners):,} tokens: it is damaged")
 
 
 def parse_merges(pairs: Any, ids: dict[str, int]) -> list[Merge]:

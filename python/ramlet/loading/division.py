@@ -18,6 +18,21 @@ from ramlet.errors import SettingsError
 __all__ = ["Division", "Piece"]
 
 
+MOST = 1 << 40
+"""No count of sequences or tokens is larger; beyond it numbers of 64 bits run over when they are multiplied."""
+
+
+def check_counts(**counts: int | None) -> None:
+    """Refuses what is no whole number from 1 on; None is one that was not given."""
+    for name, value in counts.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise SettingsError(f"{name} is {value!r}: it must be a whole number")
+        if not 1 <= value <= MOST:
+            raise SettingsError(f"{name} is {value}: it must be at least 1" + f" and at most {MOST:,}" * (value > MOST))
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Samples first, first + world, ... of one global batch."""
@@ -48,10 +63,7 @@ class Division:
     """At most so many sequences at a time; None: all that the rank has of a global batch."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "world", "micro_batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingsError(f"{name} is {value}: it must be at least 1")
+        check_counts(batch_size=self.batch_size, world=self.world, micro_batch=self.micro_batch)
         if not 0 <= self.rank < self.world:
             raise SettingsError(f"rank is {self.rank}, but of {self.world} ranks the last is {self.world - 1}")
 

@@ -30,7 +30,7 @@ from typing import Any
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError
 from ramlet.loading.batch import Batch, make_batch
-from ramlet.loading.division import Division, Piece
+from ramlet.loading.division import Division, Piece, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.tokens import Tokens, open_tokens
 from ramlet.tokenizer_model import digest
@@ -83,14 +83,13 @@ class Loader:
         that of a packed dataset. Without `epochs` there is no end. `document_mask` adds position_ids and
         document_ids, and leaves out the loss of what would follow from another document.
         """
+        check_counts(seq_len=seq_len)
         self._loop = Loop(0, read_ahead)
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.datasets, weights = _open(data, split, val_fraction)
         self.seq_len = _sequence_length(self.datasets, seq_len)
         self.stride = self.seq_len if stride is None else stride
-        for name, value in (("stride", stride), ("max_examples", max_examples), ("epochs", epochs)):
-            if value is not None and value < 1:
-                raise SettingsError(f"{name} is {value}: it must be at least 1")
+        check_counts(stride=stride, max_examples=max_examples, epochs=epochs)
         if not 0 <= seed <= LAST_SEED:
             raise SettingsError(f"seed is {seed}: it must be from 0 to {LAST_SEED}")
         if stride is not None and any(tokens.packed_length for tokens in self.datasets):

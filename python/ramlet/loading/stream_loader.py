@@ -31,11 +31,13 @@ from ramlet import _native
 from ramlet.budget import Budget
 from ramlet.errors import DatasetError, SettingsError, SourceChanged, SourceError
 from ramlet.loading.batch import Batch, make_batch, row_arrays
-from ramlet.loading.division import Division
+from ramlet.loading.division import Division, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.stream_blocks import Block, Blocks
 from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks
+from ramlet.memory import free_memory
 from ramlet.read_settings import ReadSettings
+from ramlet.threads import check_threads
 from ramlet.tokenizer import CACHE_BYTES, Tokenizer
 
 __all__ = ["StreamLoader"]
@@ -109,10 +111,9 @@ class StreamLoader:
         """
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.stride = seq_len if stride is None else stride
-        counts = {"seq_len": seq_len, "stride": stride, "shuffle_buffer": shuffle_buffer, "epochs": epochs}
-        for name, value in {**counts, "max_examples": max_examples, "threads": threads}.items():
-            if value is not None and value < 1:
-                raise SettingsError(f"{name} is {value}: it must be at least 1")
+        check_counts(seq_len=seq_len, stride=stride, shuffle_buffer=shuffle_buffer, epochs=epochs)
+        check_counts(max_examples=max_examples)
+        check_threads(threads)
         if not 0 <= seed <= LAST_SEED:
             raise SettingsError(f"seed is {seed}: it must be from 0 to {LAST_SEED}")
         self.seq_len = seq_len
@@ -141,7 +142,11 @@ class StreamLoader:
         budget = None if memory is None else Budget.parse(memory)
         window = LARGEST_WINDOW if budget is None else min(max(LEAST_WINDOW, budget.total // 4), LARGEST_WINDOW)
         self._files = TextFiles(inputs, reading, folder, window)
-        self._cache_bytes = CACHE_BYTES if budget is None else self._limit_cache(budget)
+        self._cache_bytes = CACHE_BYTES
+        if budget is not None:
+            self._cache_bytes = self._limit_cache(budget)
+        elif self.memory() > free_memory():
+            Budget(free_memory()).require(self.memory(), "the blocks, the batches and the text that is being encoded")
 
     def _limit_cache(self, budget: Budget) -> int:
         """The tokenizer's cache, from what the rest of the loader leaves of its memory."""

@@ -7,15 +7,15 @@ open_tokens("corpus.txt", "train", 0.1)             the same of corpus.npy besid
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ramlet.dataset.manifest import FORMAT, SPLITS, Manifest
+from ramlet.dataset.manifest import FORMAT, SPLITS, Manifest, is_count
 from ramlet.errors import DatasetError, SettingsError
 from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
+from ramlet.small_files import read_json
 from ramlet.sources import nearest_path
 from ramlet.tokenizer_model import digest
 
@@ -179,12 +179,12 @@ def _manifest_of(npy: Path) -> dict[str, Any]:
     """What `prepare` noted beside the array; of an array from elsewhere nothing is known."""
     path = npy.with_name(npy.name + ".json")
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
+        note = read_json(path, DatasetError)
         if note["format"] != FORMAT:
             return {}
         sound = (
-            isinstance(note["vocab_size"], int)
-            and isinstance(note["end_id"], (int, type(None)))
+            is_count(note["vocab_size"])
+            and (note["end_id"] is None or is_count(note["end_id"]))
             and isinstance(note["tokenizer"]["fingerprint"], str)
             and note["tokenizer"]["file"] == npy.name + ".tokenizer.json"
         )

@@ -37,6 +37,7 @@ from ramlet.model.hf_config import generation_config, hf_config
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import check_tensor, read_header, read_tensors_into, write_tensors
 from ramlet.model.weights import Weights
+from ramlet.small_files import LARGE, TOKENIZER
 
 __all__ = [
     "ModelFolder",
@@ -150,14 +151,14 @@ def save_tokenizer(
 
 def _added_tokens(path: Path) -> list[dict[str, Any]]:
     """They stand before the vocabulary, which takes a hundred times the memory to read."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         beginning = file.read(1 << 16)
     if begins := re.search(r'"added_tokens"\s*:\s*(?=\[)', beginning):
         try:
             return json.JSONDecoder().raw_decode(beginning, begins.end())[0]  # type: ignore[no-any-return]
         except ValueError:
             pass  # more of them than the beginning holds
-    return json.loads(path.read_text(encoding="utf-8"))["added_tokens"]  # type: ignore[no-any-return]
+    return read_json(path, TOKENIZER)["added_tokens"]  # type: ignore[no-any-return]
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
@@ -222,7 +223,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     if (folder / WEIGHTS).exists():
         return {folder / WEIGHTS: None}
     by_file: dict[Path, list[str] | None] = {}
-    index = read_json(folder / INDEX).get("weight_map")
+    index = read_json(folder / INDEX, LARGE).get("weight_map")
     if not isinstance(index, dict) or not index:
         raise ModelError(f"{folder / INDEX} lists no weights: restore it, or take another model")
     for name, file in index.items():

@@ -9,7 +9,6 @@ has only checkpoints yet, of which the last is taken, or a folder of transformer
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 from ramlet.errors import ModelError
 from ramlet.model.hf_config import end_ids, shape_from_hf
 from ramlet.model.shape import Shape
+from ramlet.small_files import SMALL, read_json_object
 from ramlet.training.run_files import whole_run
 
 __all__ = ["ModelFolder", "find_model", "read_json"]
@@ -106,13 +106,10 @@ def _last_checkpoint(run: Path) -> Path | None:
     return next((path for _, path in sorted(steps, reverse=True) if _has_weights(path)), None)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most: int = SMALL) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return read_json_object(path, ModelError, most)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} is broken: it holds no JSON object; restore it, or take another model")
-    return value
+    except ModelError as error:
+        raise ModelError(f"{error}; restore it, or take another model") from None

@@ -91,7 +91,7 @@ def _rope_base(config: Mapping[str, Any], where: str) -> float:
         kind = group.get("rope_type", group.get("type", "default")) if isinstance(group, dict) else group
         if kind != "default":
             raise ModelError(f"{where} says {key} {kind}: stretched positions cannot be loaded")
-        base = group.get("rope_theta") if base is None else base
+        base = group.get("rope_theta") if base is None and isinstance(group, dict) else base
     return 10_000.0 if base is None else base
 
 
@@ -101,5 +101,5 @@ def end_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
         named = config.get("eos_token_id")
         if named is not None:
             ids = named if isinstance(named, list) else [named]
-            return frozenset(number for number in ids if isinstance(number, int))
+            return frozenset(number for number in ids if type(number) is int)
     return frozenset()

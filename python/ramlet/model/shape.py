@@ -10,6 +10,7 @@ heads where there are fewer of them, the embedding used again as the head unless
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,6 +44,17 @@ _NAMES = {
 }
 """What other tools call the same things: transformers, nanoGPT, the usual papers."""
 
+_MOST = {
+    "vocab_size": 1 << 31,
+    "context": 1 << 31,
+    "layers": 100_000,
+    "width": 1 << 24,
+    "heads": 1 << 24,
+    "kv_heads": 1 << 24,
+    "feed_forward": 1 << 26,
+}
+"""Beyond these a number is a mistake, and what follows from it would take for ever to add up."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -62,9 +74,16 @@ class Shape:
     """The embedding is also the head."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context", "layers", "width", "heads"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"a model with {name} {getattr(self, name)} is none: give at least 1")
+        for name, most in _MOST.items():
+            value, least = getattr(self, name), 0 if name in ("kv_heads", "feed_forward") else 1
+            if value < least:
+                raise SettingsError(f"a model with {name} {value} is none: give at least 1")
+            if value > most:
+                raise SettingsError(f"no machine holds a model with {name} {value}: give at most {most}")
+        for name in ("rope_base", "norm_eps"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise SettingsError(f"a model with {name} {value} computes nothing: give a number above 0")
         if self.kv_heads == 0:
             object.__setattr__(self, "kv_heads", self.heads)
         if self.feed_forward == 0:
@@ -124,7 +143,8 @@ class Shape:
             raise SettingsError(f"the model's config does not say {', '.join(missing)}: add them")
         for name, value in values.items():
             kind = float if name in ("rope_base", "norm_eps") else bool if name == "tied" else int
-            if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float)):
+            whole = kind is not int or (isinstance(value, (int, float)) and value % 1 == 0)
+            if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float)) or not whole:
                 raise SettingsError(f"the model's config says {name}: {value!r}, which should be a {kind.__name__}")
             values[name] = kind(value)
         return cls(**values)

@@ -24,6 +24,7 @@ from ramlet.atomic_files import replacing, sync_folder
 from ramlet.errors import SettingsError
 from ramlet.folder_lock import hold
 from ramlet.pipeline.stages import Stage
+from ramlet.small_files import read_json
 
 __all__ = ["NAME", "Noted", "Record"]
 
@@ -74,8 +75,7 @@ class Record:
 
     def _read(self) -> dict[str, Noted]:
         try:
-            with open(self._path, "rb") as file:
-                found = json.loads(file.read(LARGEST))
+            found = read_json(self._path, SettingsError, LARGEST)
             if found["format"] != FORMAT or found["version"] != VERSION:
                 raise ValueError(f"version {found['version']}")
             self._file = found.get("file")

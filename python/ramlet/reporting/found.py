@@ -4,27 +4,25 @@
     found.files                          what it was read from: when one of them changes, look again
 
 A finder is kept while a run is watched: the curves of a run go on where they were, and the lengths of a dataset's
-documents are counted once. Files that ramlet wrote are small, but for metrics.jsonl and manifests of very many shards;
-whatever claims to be one and is larger than `LARGEST` is not read.
+documents are counted once.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramlet.budget import Budget
+from ramlet.budget import Budget, within
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError
-from ramlet.memory import resident_memory
 from ramlet.reporting.lengths import Lengths, count_lengths
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
+from ramlet.small_files import YAML, read_json_object, read_text
 from ramlet.training.run_files import whole_run
 
 __all__ = ["DatasetFound", "Finder", "Found", "Run", "TokenizerFound", "figure", "look"]
@@ -33,10 +31,6 @@ SETTINGS = "settings.yaml"
 STATISTICS = "stats.json"
 MEASURES = "measures.json"
 TOKENIZER = "tokenizer.json"
-LARGEST = 8_000_000
-MANIFEST_TIMES = 6
-"""So many times its size on disk a manifest takes when it is read; measured 4.3 with 100,000 shards."""
-SMALL_MANIFEST = 1_000_000
 
 Json = dict[str, Any]
 Progress = Callable[[str, int, int], None]
@@ -113,8 +107,8 @@ class Finder:
     def dataset(self, path: Path) -> DatasetFound:
         from ramlet.dataset.reader import Dataset
 
-        self._require(path / MANIFEST)
-        dataset = Dataset(path)
+        with within(self._budget):
+            dataset = Dataset(path)
         index = (path / MANIFEST).stat()
         known = (index.st_mtime_ns, index.st_size)
         notes = []
@@ -142,16 +136,6 @@ class Finder:
             )
         return TokenizerFound(path, statistics, (path / STATISTICS,))
 
-    def _require(self, manifest: Path) -> None:
-        """That there is room for the list of shards, which alone of all that is read grows with its dataset."""
-        size = manifest.stat().st_size if manifest.is_file() else 0
-        if self._budget is not None and size > SMALL_MANIFEST:
-            parts = {
-                "what is there already": resident_memory(),
-                f"the shards of {manifest.parent}": size * MANIFEST_TIMES,
-            }
-            self._budget.require(sum(parts.values()), parts)
-
     def _bytes(self, what: str) -> Callable[[int, int], None] | None:
         progress = self._progress
         return None if progress is None else lambda done, total: progress(what, done, total)
@@ -162,9 +146,13 @@ def _settings(path: Path) -> Json:
 
     # The loader in C is ten times as fast; where libyaml is missing the other one does.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = _text(path / SETTINGS, ModelError)
     try:
-        found = yaml.load(text or "", loader)  # a safe loader, whichever it is
+        text = read_text(path / SETTINGS, ModelError, YAML)
+        found = yaml.load(text, loader)  # a safe loader, whichever it is
+    except FileNotFoundError:
+        raise ModelError(f"{path / SETTINGS} is gone: there is no run in {path} any more") from None
+    except ModelError:
+        raise
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"{path / SETTINGS} is damaged: it is no YAML ({reason})") from None
@@ -204,32 +192,10 @@ def _is_measure(one: Any) -> bool:
 
 def _json(path: Path, kind: type[RamletError]) -> Json | None:
     """A JSON object; None where there is no file."""
-    text = _text(path, kind)
-    if text is None:
+    try:
+        return read_json_object(path, kind)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise kind(f"{path} is damaged: it is no JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise kind(f"{path} is damaged: it is no JSON object")
-    return found
-
-
-def _text(path: Path, kind: type[RamletError]) -> str | None:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise kind(f"cannot read {path}: {error.strerror}") from None
-    if len(content) > LARGEST:
-        raise kind(f"{path} is larger than {LARGEST // 1_000_000} MB: ramlet did not write it")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise kind(f"{path} is damaged: it is not UTF-8") from None
 
 
 def look(value: Any, *keys: str) -> Any:

@@ -8,15 +8,20 @@ Only 127.0.0.1 is listened on, only GET of `/` is answered, and only where the b
 name of localhost: a page from elsewhere whose name was made to point here (DNS rebinding) gets nothing. The page is
 made when it is asked for, at most once a second, from what is new since the last time; no file is written. An error
 while a run goes on is shown in its place, for it may be gone with the next step.
+
+Whoever asks gets little memory and time: `MOST_CLIENTS` connections at once, of which the one that has been silent for
+the longest makes room for the next, `REQUEST_BYTES` a request, and `IDLE_SECONDS` from one answer to the next.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -32,7 +37,10 @@ HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 SECONDS_BETWEEN = 1.0
 IDLE_SECONDS = 20
-"""A connection on which nothing is asked is closed: browsers open some in advance."""
+"""A connection on which nothing is asked, or too slowly, is closed: browsers open some in advance."""
+MOST_CLIENTS = 8
+REQUEST_BYTES = 1 << 16
+"""Of the line and the headers: browsers send the cookies of all that was ever served on localhost."""
 
 
 class PageServer(ThreadingHTTPServer):
@@ -49,6 +57,9 @@ class PageServer(ThreadingHTTPServer):
         self._body = b""
         self._tag = ""
         self._looked = float("-inf")
+        self._clients: dict[socket.socket, float] = {}
+        """When each was last answered."""
+        self._room = threading.BoundedSemaphore(MOST_CLIENTS)
         self._make()
         try:
             super().__init__((HOST, port), _Handler)
@@ -91,8 +102,58 @@ class PageServer(ThreadingHTTPServer):
     def _seen(self) -> list[tuple[int, int] | None]:
         return [_state(file) for file in self._watched]
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._clients) >= MOST_CLIENTS:
+            _hang_up(min(list(self._clients.items()), key=lambda client: client[1])[0])
+        if not self._room.acquire(timeout=SECONDS_BETWEEN):
+            self.shutdown_request(request)
+            return
+        self.answered(request)
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._clients.pop(request, None)
+            self._room.release()
+
+    def answered(self, request: socket.socket) -> None:
+        self._clients[request] = time.monotonic()
+
+    def service_actions(self) -> None:
+        """Called by `serve_forever` now and then: a request that comes byte by byte keeps its connection no longer."""
+        now = time.monotonic()
+        for client, answered in list(self._clients.items()):
+            if now - answered > IDLE_SECONDS:
+                _hang_up(client)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away in the middle of an answer is nothing to tell of."""
+
+
+def _hang_up(client: socket.socket) -> None:
+    """Its thread then reads the end, and closes it."""
+    with suppress(OSError):
+        client.shutdown(socket.SHUT_RDWR)
+
+
+class _Request:
+    """What a client sends, a request at a time and no more of each than `REQUEST_BYTES`."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.left = REQUEST_BYTES
+
+    def readline(self, size: int = -1) -> bytes:
+        line: bytes = self._stream.readline(min(size, self.left + 1) if size >= 0 else self.left + 1)
+        self.left -= len(line)
+        if self.left < 0:
+            raise TimeoutError  # for which the connection is closed without a word
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _state(file: Path) -> tuple[int, int] | None:
@@ -108,6 +169,15 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_SECONDS
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "ramlet", ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _Request(self.rfile)  # type: ignore[assignment]
+
+    def handle_one_request(self) -> None:
+        self.rfile.left = REQUEST_BYTES  # type: ignore[attr-defined]
+        super().handle_one_request()
+        self.server.answered(self.connection)
 
     def do_GET(self) -> None:
         if not self._is_local():

@@ -17,6 +17,7 @@ from typing import Any
 
 from ramlet.errors import SettingsError, SourceError
 from ramlet.read_settings import ReadSettings
+from ramlet.small_files import read_json
 from ramlet.staging.inputs import Input
 from ramlet.staging.shelf import Row, Shelf, first_line, key_of
 
@@ -64,7 +65,7 @@ class SavedDataset:
 
     def _json(self, path: Path) -> dict[str, Any]:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path, SourceError)
         except (OSError, ValueError) as error:
             raise SourceError(f"cannot read {path} ({first_line(error)}): save the dataset again") from None
         return found if isinstance(found, dict) else {}

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ramlet.atomic_files import remove, replacing
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, SourceError
+from ramlet.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.small_files import read_json_object
 from ramlet.tokenizer_model import digest
 
 __all__ = ["PART_BYTES", "Progress", "Row", "Shelf", "Staged", "first_line", "key_of"]
@@ -132,7 +134,7 @@ class Shelf:
         """The note of an earlier run, if all that it speaks of is there; else a new one."""
         note = folder / ".staged.json"
         try:
-            parts: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+            parts = read_json_object(note, SourceError, MANIFEST_BYTES)
             there = (self.holds(folder / f"part-{at:05}.jsonl.gz", f"{mark} {at}") for at in range(len(parts["parts"])))
             if parts["mark"] == mark and all(there):
                 return parts

@@ -28,6 +28,7 @@ from ramlet.dataset.checksum import file_checksum
 from ramlet.errors import ModelError
 from ramlet.model.files import tensors_by_name
 from ramlet.model.tensor_file import read_tensors_into, write_tensors
+from ramlet.small_files import read_json_object
 from ramlet.training.run_files import CHECKPOINTS
 from ramlet.training.step import Trainee
 
@@ -121,11 +122,9 @@ def read_state(path: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, all of it there and of the right kind."""
     file = path / "state.json"
     try:
-        state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise damaged(path, f"it cannot be read: {error}") from None
-    if not isinstance(state, dict):
-        raise damaged(path, "it holds no JSON object")
+        state = read_json_object(file, ModelError)
+    except (OSError, ModelError) as error:
+        raise damaged(path, str(error)) from None
     scale = state.get("loss_scale")
     for name, holds in {
         "step": _is_count(state.get("step")),

@@ -15,6 +15,8 @@ from ramlet.budget import Budget, Meter
 from ramlet.config_values import count
 from ramlet.errors import SettingsError
 from ramlet.setting_names import check_names
+from ramlet.sources import check_path
+from ramlet.threads import check_threads
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
@@ -62,6 +64,8 @@ def train(
             except ValueError as error:
                 raise SettingsError(f"{name} {error}") from None
     chosen = RunSettings(**settings)
+    check_threads(threads)
+    check_path(out)
     if (data is None) == (stream is None):
         raise SettingsError("name what to train on: a dataset, or a stream of text, and not both")
     from ramlet.training.base_memory import load_torch

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ramlet.errors import DatasetError, ModelError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
+from ramlet.small_files import YAML, read_text
 from ramlet.training.device import Device
 from ramlet.training.feed import Feed
 from ramlet.training.pace import times_left
@@ -191,11 +191,13 @@ def read_model_config(path: str) -> dict[str, Any]:
     import yaml
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path, SettingsError, YAML)
         config = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
     except FileNotFoundError:
         raise SettingsError(f"there is no config {path}: give a JSON or YAML file with the model's shape") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except SettingsError:
+        raise
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     if not isinstance(config, dict):
         raise SettingsError(f"{path} is a list or a single value: write it as KEY: VALUE lines")

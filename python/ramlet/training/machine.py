@@ -10,14 +10,16 @@ estimates.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramlet.errors import DatasetError
 from ramlet.memory import free_memory
+from ramlet.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.small_files import read_json
 from ramlet.threads import available_threads
 
 __all__ = ["Found", "Machine", "find_datasets", "look"]
@@ -94,7 +96,7 @@ def find_datasets(folder: str | os.PathLike[str] = ".", depth: int = 2) -> list[
     patterns = ["/".join(["*"] * level + [MANIFEST]) for level in range(depth + 1)]
     for path in (path for pattern in patterns for path in sorted(Path(folder).glob(pattern))):
         try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifest = read_json(path, DatasetError, MANIFEST_BYTES)
             tokens = int(manifest["splits"]["train"]["tokens"])
             found.append(Found(os.path.relpath(path.parent, folder), tokens, int(manifest["vocab_size"])))
         except (OSError, ValueError, KeyError, TypeError):

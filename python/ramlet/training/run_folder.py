@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ramlet.atomic_files import is_temporary, replacing
-from ramlet.errors import SettingsError
+from ramlet.errors import ModelError, SettingsError
 from ramlet.folder_lock import hold
+from ramlet.small_files import YAML, read_json_object, read_text
 from ramlet.training import run_files
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
 
@@ -82,7 +83,7 @@ class RunFolder:
         import yaml
 
         try:
-            noted = yaml.safe_load((self.path / SETTINGS).read_text(encoding="utf-8"))
+            noted = yaml.safe_load(read_text(self.path / SETTINGS, SettingsError, YAML))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
@@ -153,10 +154,10 @@ class RunFolder:
     def statistics(self) -> dict[str, Any] | None:
         """Of a finished run; None where they say nothing that can be used."""
         try:
-            found: dict[str, Any] = json.loads((self.path / STATISTICS).read_text(encoding="utf-8"))
+            found = read_json_object(self.path / STATISTICS, ModelError)
             memory, loss = found["memory"], found["loss"]
             whole = [found["steps"], found["tokens"], memory["device_peak"], memory["predicted"]]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ModelError, KeyError, TypeError):
             return None
         told = isinstance(found["scores"], dict) if "scores" in found else False
         known = all(isinstance(value, int) for value in whole) and isinstance(loss, (int, float, type(None)))

@@ -11,7 +11,14 @@ pub fn single(bytes: &[u8], format: Format, compression: Compression) -> Corpus 
     let mut corpus = Corpus::write(Documents::File, vec![]);
     let path = corpus.folder.path().join("file");
     std::fs::write(&path, bytes).unwrap();
-    corpus.specs.push(FileSpec { path, format, compression, size: Some(bytes.len() as u64), range: None });
+    corpus.specs.push(FileSpec {
+        path,
+        format,
+        compression,
+        size: Some(bytes.len() as u64),
+        modified: None,
+        range: None,
+    });
     corpus
 }
 

@@ -101,6 +101,7 @@ fn standard_input_cannot_be_resumed() {
         format: Format::Text,
         compression: Compression::None,
         size: None,
+        modified: None,
         range: None,
     };
     let mut files = Some(spec).into_iter();

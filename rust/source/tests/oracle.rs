@@ -172,6 +172,7 @@ impl Corpus {
                 format,
                 compression,
                 size: Some(packed.len() as u64),
+                modified: None,
                 range: None,
             });
         }

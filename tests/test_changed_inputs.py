@@ -1,0 +1,112 @@
+"""Files that are written to while they are read: every reader says so, and none takes two contents for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oracles import native_train, text_file
+from ramlet import Loader, Tokenizer, _native
+from ramlet.encode_files import encode_files
+from ramlet.errors import DatasetError, SourceChanged
+from ramlet.read_settings import ReadSettings
+
+LINE = "some words of a line that is read\n"
+
+
+def overwrite(path: Path) -> None:
+    """In place, as long as it was, with its time set back: as an editor or a copy may leave it."""
+    found = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(-1000, os.SEEK_END)
+        file.write(b"X" * 1000)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(1, 1))
+
+
+def append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def replace(path: Path) -> None:
+    new = path.with_name("new")
+    new.write_bytes(path.read_bytes())
+    os.replace(new, path)
+
+
+CHANGES: list[Callable[[Path], None]] = [overwrite, touch, append, replace]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(LINE * 30_000)
+    os.utime(path, ns=(10**18, 10**18))
+    return path
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_encode(text: Path, change: Callable[[Path], None], tmp_path: Path) -> None:
+    batches = encode_files(Tokenizer.load("byte"), [text], ReadSettings(), tmp_path, threads=1, block_bytes=1 << 16)
+    next(batches)
+    change(text)
+    with pytest.raises(SourceChanged, match=r"text\.txt (was|has grown).*leave the inputs alone"):
+        list(batches)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_tokenizer_train(text: Path, change: Callable[[Path], None]) -> None:
+    def files() -> Iterator[Any]:
+        yield text_file(text)
+        # The other thread asks for the next file while the first one has its file open.
+        change(text)
+
+    memory = _native.least_memory(2, 256)
+    with pytest.raises(SourceChanged, match=r"text\.txt"):
+        native_train(files=files(), threads=2, memory=memory)
+
+
+def test_a_file_that_changed_between_the_listing_and_the_reading(text: Path) -> None:
+    listed = text_file(text)
+    touch(text)
+    with pytest.raises(SourceChanged, match=r"text\.txt was written to since the run began"):
+        native_train(files=[listed])
+
+
+def test_new_names_and_permissions_change_nothing(text: Path, tmp_path: Path) -> None:
+    batches = encode_files(Tokenizer.load("byte"), [text], ReadSettings(), tmp_path, threads=1, block_bytes=1 << 16)
+    count = len(next(batches)[0])
+    os.link(text, tmp_path / "link")
+    text.chmod(0o600)
+    assert count + sum(len(ids) for ids, _ in batches) == len(LINE) * 30_000
+
+
+def test_a_dataset_that_is_trained_on(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(4000, dtype=np.uint16))
+    with Loader(path, seq_len=16, batch_size=2, shuffle=False) as loader:
+        batches = iter(loader)
+        next(batches)
+        np.save(path, np.arange(4000, dtype=np.uint16)[::-1])
+        with pytest.raises(DatasetError, match=r"ids\.npy (was written to|was replaced).*leave a dataset alone"):
+            list(zip(range(100), batches))
+
+
+def test_files_of_the_kernel_are_read_like_pipes(tmp_path: Path) -> None:
+    if not os.path.exists("/proc/cpuinfo"):
+        pytest.skip("no /proc")
+    ids = [
+        count
+        for batch, _ in encode_files(Tokenizer.load("byte"), ["/proc/cpuinfo"], ReadSettings(), tmp_path, threads=1)
+        for count in batch
+    ]
+    assert len(ids) > 100
