@@ -166,6 +166,13 @@ class OutFolder:
         """What the tasks of a finished stage noted, in order."""
         return [json.loads((self.work / stage / f"{index:06}.json").read_text("utf-8")) for index in range(count)]
 
+    def abandon(self) -> None:
+        """Removes the work of a run that came to nothing, and leaves what was there before it."""
+        # First the plan: without it what a kill leaves is begun anew.
+        (self.work / "plan.json").unlink(missing_ok=True)
+        sync_folder(self.work)
+        self.finish()
+
     def finish(self) -> None:
         """Removes the work, once the manifest is there."""
         for split in () if self.npy else SPLITS:
