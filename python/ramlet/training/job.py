@@ -85,7 +85,8 @@ def resolve(settings: RunSettings, feed: Feed, device: Device) -> Job:
     sample_every = (
         SAMPLE_EACH * max(1, steps // EVALUATIONS) if settings.sample_every is None else settings.sample_every
     )
-    peak = default_rate(shape.parameters) if settings.lr is None else settings.lr
+    continued = settings.init_from is not None
+    peak = default_rate(shape.parameters, continued=continued) if settings.lr is None else settings.lr
     warmup = min(MOST_WARMUP, math.ceil(steps / 20)) if settings.warmup is None else settings.warmup
     return Job(
         settings=settings,

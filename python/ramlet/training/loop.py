@@ -55,6 +55,12 @@ class Progress:
     """The last losses, to know a spike by."""
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def rises(self) -> dict[str, float]:
+        """How far each set's loss is above what it was before the first step."""
+        scores = self.scores
+        return {name: round(scores[name]["loss"] - loss, 6) for name, loss in self.before.items() if name in scores}
+
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
@@ -80,6 +86,8 @@ class Run:
     """When the last step was done, or what comes between steps."""
     sampler: Any = None
     """Model and step -> a text; None where none is wanted."""
+    warned_of: set[str] = field(default_factory=set)
+    """Sets that the model was said to be forgetting: once, then only the figures tell."""
 
 
 def run_steps(run: Run) -> None:
@@ -246,18 +254,18 @@ def _evaluate(run: Run, *, first: bool = False) -> None:
     if run.ranks.first:
         scores = {wanted.name: evaluate_model(run.trainee.model, wanted) for wanted in run.evals}
         progress = run.progress
-        if first:
-            progress.before = {name: score.loss for name, score in scores.items()}
-        forgotten = {name: scores[name].loss - loss for name, loss in progress.before.items() if name in scores}
         progress.scores = {name: score.to_dict() for name, score in scores.items()}
+        if first:
+            progress.before = {name: score["loss"] for name, score in progress.scores.items()}
+        rises = progress.rises
         judged = scores.get("val") or next(iter(scores.values()))
         if not first and (progress.best_loss is None or judged.loss < progress.best_loss):
             progress.best, progress.best_loss = progress.step, judged.loss
-        rounded = {name: round(value, 6) for name, value in forgotten.items()}
-        run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rounded} if rounded else {}))
-        run.listener.evaluated(progress.step, scores, forgotten)
-        for name, rise in forgotten.items():
-            if rise > run.job.settings.forgetting and name != "val" and not name.startswith("val_"):
+        run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rises} if rises else {}))
+        run.listener.evaluated(progress.step, scores, rises)
+        for name, rise in run.job.settings.forgotten(rises).items():
+            if name not in run.warned_of:
+                run.warned_of.add(name)
                 run.listener.warned(
                     f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
                     f"{rise:.3f} above what it was before (a lower --lr, or some of that data mixed in, helps)"
