@@ -125,7 +125,7 @@ def test_a_config_with_the_keys_of_krill(ramlet: RunRamlet, corpus: Path) -> Non
     assert found["ledger"]["documents"]["kept"] == 5
     assert len(list((corpus / "cache").iterdir())) == 1
     # What is typed wins.
-    other = ramlet("prepare", "config.yaml", "--out", "other", "--pack", "8", "--memory", "300MB")
+    other = ramlet("prepare", "config.yaml", "--out", "other", "--pack", "8", "--memory", "300MB", "--allow-empty")
     assert other.returncode == 0, other.stderr
     assert manifest(corpus / "other")["packed"]["sequence_length"] == 8
     assert other.stdout.rstrip().endswith("of 300 MB")

@@ -113,6 +113,7 @@ class Hub:
         client.HfApi = lambda: types.SimpleNamespace(dataset_info=self.info)
         monkeypatch.setitem(sys.modules, "datasets", datasets)
         monkeypatch.setitem(sys.modules, "huggingface_hub", client)
+        monkeypatch.setattr("ramlet.staging.hub.unreachable", lambda: "")
 
     def info(self, repository: str, revision: str | None) -> Any:
         if repository != "org/name":

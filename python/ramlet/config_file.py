@@ -79,7 +79,7 @@ _AS: dict[str, Convert] = {
     **dict.fromkeys(("min_chars", "max_chars", "min_line_chars", "max_line_chars", "min_tokens"), count),
     **dict.fromkeys(("max_tokens", "tokens_per_shard", "pack"), count),
     **dict.fromkeys(("max_symbols", "max_repeated", "max_invalid", "max_line_symbols", "val_fraction"), real_number),
-    **dict.fromkeys(("normalize", "filter", "collapse_blanks"), switch),
+    **dict.fromkeys(("normalize", "filter", "collapse_blanks", "allow_empty"), switch),
     "document_bytes": size,
     **dict.fromkeys(("documents", "doc_separator", "text_field", "format", "on_error", "tokenizer"), word),
     **dict.fromkeys(("end_token", "unknown", "dedup", "dedup_cache", "long_documents", "output_format"), word),

@@ -6,13 +6,14 @@ amounts are taken either way, while a word that YAML made something else of is a
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 from ramlet.budget import Budget
 from ramlet.errors import BudgetError
 
-__all__ = ["count", "list_of_words", "real_number", "share_of_memory", "size", "switch", "word"]
+__all__ = ["count", "duration", "list_of_words", "real_number", "share_of_memory", "size", "switch", "word"]
 
 _THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _SIZES = {
@@ -20,6 +21,12 @@ _SIZES = {
     "b": 1,
     **{prefix + tail: 1000**power for power, prefix in enumerate("kmgt", 1) for tail in ("", "b")},
     **{prefix + tail: 1024**power for power, prefix in enumerate("kmgt", 1) for tail in ("i", "ib")},
+}
+_TIMES = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
 }
 
 
@@ -37,6 +44,21 @@ def size(value: Any) -> int:
     (4096, 200000000, 65536)
     """
     return _amount(value, _SIZES, "is a size like 200MB or 64KiB")
+
+
+def duration(value: Any) -> float:
+    """Seconds.
+
+    >>> duration("1h"), duration("90 min"), duration("1.5d"), duration("1h30m"), duration("10 minutes")
+    (3600.0, 5400.0, 129600.0, 5400.0, 600.0)
+    """
+    part = r"(\d+\.?\d*|\.\d+)\s*([a-z]+)"
+    text = value.strip().lower() if _is_text(value) else ""
+    seconds = sum(float(number) * _TIMES.get(unit, math.nan) for number, unit in re.findall(part, text))
+    # No unit, a unit that is none (NaN), and no time at all are refused alike.
+    if not re.fullmatch(rf"(?:{part}\s*)+", text) or not 0 < seconds < math.inf:
+        raise ValueError(f"is a time like 20min, 1h or 2d, not {_shown(value)}")
+    return seconds
 
 
 def _amount(value: Any, units: dict[str, int], should: str) -> int:

@@ -32,7 +32,7 @@ from ramlet.encode_files import TOKEN_BYTES
 from ramlet.engines import Engine, NativeEngine
 from ramlet.errors import SettingsError, SourceError
 from ramlet.prepare_folder import OutFolder
-from ramlet.prepare_manifest import build_manifest, check_same, run_ledger, skipped_records
+from ramlet.prepare_manifest import build_manifest, check_same, run_ledger, skipped_records, why_empty
 from ramlet.prepare_plan import make_plan
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.setting_names import check_names
@@ -71,6 +71,8 @@ class Prepared:
     statistics: Json = field(repr=False)
     already_done: bool
     """Nothing was read: it held this very result."""
+    nothing_new: str = field(default="", repr=False)
+    """Why an append added nothing and left the dataset as it was; empty where it added something."""
 
 
 def prepare(
@@ -236,6 +238,8 @@ class _Run:
         tokenizer = tokenizer or self._learn_characters()
         self._save_tokenizer(tokenizer)
         self._write(tokenizer)
+        if nothing := self._came_to_nothing(before):
+            return nothing
         made = self._assemble()
         return self._finish(tokenizer, before, made)
 
@@ -330,6 +334,31 @@ class _Run:
 
     # -- finish
 
+    def _came_to_nothing(self, before: Json | None) -> Prepared | None:
+        """Ends a run that kept no document: with an error, or, where it appends, with the dataset as it was."""
+        notes = self.folder.notes("tokens", self.plan["tasks"])
+        ledger = run_ledger(notes, [], None, self.passed_over)
+        why = why_empty(ledger, self.settings)
+        if self.settings.allow_empty or not why:
+            return None
+        statistics = self._statistics(ledger, notes)
+        self.folder.abandon()
+        if before is None:
+            raise SourceError(
+                f"{why}; nothing was written: change what dropped them, or give --allow-empty to have an empty dataset"
+            )
+        return Prepared(self.folder.out, before, statistics, already_done=False, nothing_new=why)
+
+    def _statistics(self, ledger: Json, notes: list[Json]) -> Json:
+        return {
+            "ramlet": __version__,
+            "settings": asdict(self.settings),
+            "threads": self.threads,
+            "ledger": ledger,
+            "skipped": skipped_records(notes),
+            "memory": self.meter.summary(),
+        }
+
     def _finish(self, tokenizer: Tokenizer, before: Json | None, made: Json) -> Prepared:
         settings, plan, out = self.settings, self.plan, self.folder.out
         notes = self.folder.notes("tokens", plan["tasks"])
@@ -360,14 +389,7 @@ class _Run:
             before=before, facts=facts, shards=shards, packed=packed, ledger=ledger, notes=notes, run=run
         )
         self.meter.stage("finishing")
-        statistics = {
-            "ramlet": __version__,
-            "settings": asdict(settings),
-            "threads": self.threads,
-            "ledger": ledger,
-            "skipped": skipped_records(notes),
-            "memory": self.meter.summary(),
-        }
+        statistics = self._statistics(ledger, notes)
         if before is None:
             with replacing(out / name, binary=True) as file:
                 file.write((self.folder.work / "tokenizer.json").read_bytes())

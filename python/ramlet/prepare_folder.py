@@ -175,6 +175,13 @@ class OutFolder:
         except DatasetError as error:
             raise DatasetError(f"{error}; {way_out}") from None
 
+    def abandon(self) -> None:
+        """Removes the work of a run that came to nothing, and leaves what was there before it."""
+        # First the plan: without it what a kill leaves is begun anew.
+        (self.work / "plan.json").unlink(missing_ok=True)
+        sync_folder(self.work)
+        self.finish()
+
     def finish(self) -> None:
         """Removes the work, once the manifest is there."""
         for split in () if self.npy else SPLITS:

@@ -16,7 +16,7 @@ from ramlet.errors import RamletError, SettingsError, TokenizerError
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.tokenizer import Tokenizer
 
-__all__ = ["build_manifest", "check_same", "run_ledger", "skipped_records"]
+__all__ = ["build_manifest", "check_same", "run_ledger", "skipped_records", "why_empty"]
 
 EXAMPLES = 3
 """Kept of what each rule dropped."""
@@ -44,6 +44,35 @@ def run_ledger(notes: list[Json], shards: list[Json], packed: Json | None, skipp
     }
     _check(ledger, notes)
     return ledger
+
+
+def why_empty(ledger: Json, settings: PrepareSettings) -> str:
+    """What became of the documents of a run that kept none; "" where it kept some."""
+    documents, lines, read = ledger["documents"], ledger["lines"], ledger["input"]
+    if documents["kept"]:
+        return ""
+    if not documents["read"]:
+        lost = [f"{read[key]:,} {words}" for key, words in _UNREADABLE.items() if read[key]]
+        return "no document was read" + (f" ({', '.join(lost)})" if lost else "")
+    cache = settings.cache_folder
+    known = "" if cache is None else f"; --dedup-cache {cache} knows those of earlier runs"
+    reasons = []
+    for rules, dropped, unit in (
+        (ledgers.DOCUMENT_RULES, documents["dropped"], ""),
+        (ledgers.LINE_RULES, lines["dropped"], "lines "),
+    ):
+        for rule, count in dropped.items():
+            if count:
+                more = known if rule in ledgers.DUPLICATES else ""
+                reasons.append(f"{count:,} {unit}as {rule} ({rules[rule]}{more})")
+    return f"every document was dropped: {', '.join(reasons)}"
+
+
+_UNREADABLE = {
+    "broken_records": "without a text",
+    "null_text": "with an empty text field",
+    "broken_files": "broken files",
+}
 
 
 def skipped_records(notes: list[Json]) -> Json:

@@ -80,6 +80,7 @@ class PrepareSettings(ReadSettings):
     tokens_per_shard: int = _option(10_000_000, "A shard holds at most so many tokens, in whole documents.")
     pack: int | None = _option(None, "Lay the documents out in sequences of so many tokens, padded.")
     output_format: str = _option("shards", "A folder of shards, or all ids in one npy file, with no validation split.")
+    allow_empty: bool = _option(False, "Write the dataset even if no document is left; otherwise that is an error.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +142,7 @@ class PrepareSettings(ReadSettings):
         """
         values = asdict(self)
         values["dedup_cache"] = self.cache_folder is not None
+        del values["allow_empty"]  # decides whether there is a result, never what is in it
         return b"ramlet prepare 1\0" + json.dumps(values, sort_keys=True).encode()
 
 
@@ -244,6 +246,7 @@ _CHECKS: dict[str, Check] = {
     "tokens_per_shard": _whole_number(1),
     "pack": _optional(_whole_number(2)),
     "output_format": _choice("shards", "npy"),
+    "allow_empty": _switch,
 }
 
 _READING_HELP = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
+from ramlet import config_values
 from ramlet.budget import Budget
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
@@ -50,18 +50,21 @@ def init(
     Then `ramlet run` with the file makes tokenizer, dataset, model and report.
     """
     from ramlet.model.sizing import parse_count
-    from ramlet.pipeline.starter import propose_pipeline, read_duration, write
+    from ramlet.pipeline.starter import propose_pipeline, write
 
-    if os.path.lexists(out) and not force:
-        raise SettingsError(f"{out} is there already: --force replaces it, or give another --out")
+    try:
+        seconds = config_values.duration(time)
+    except ValueError as error:
+        raise SettingsError(f"--time {error}") from None
     size = None if params is None else parse_count(params)
     proposal = propose_pipeline(
         text or [],
         out=out,
         params=size,
-        seconds=read_duration(time),
+        seconds=seconds,
         memory=None if memory is None else Budget.parse(memory).total,
         threads=threads,
+        force=force,
     )
     write(proposal, force=force)
     for line in proposal.notes():
@@ -80,9 +83,12 @@ def init(
                 "batch_size": proposal.course.sequences,
                 "max_steps": proposal.course.steps,
                 "seconds": round(proposal.seconds),
+                "time_limit": round(proposal.limit),
             }
         )
         return
+    for line in proposal.summary():
+        note(line, quiet=quiet)
     print(f"{out} is written: look at it, then  ramlet run {out}")
 
 

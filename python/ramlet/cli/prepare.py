@@ -99,6 +99,7 @@ def prepare(
     tokens_per_shard: Annotated[str | None, _option("tokens_per_shard", OUTPUT, metavar="N")] = None,
     pack: Annotated[str | None, _option("pack", OUTPUT, metavar="LENGTH")] = None,
     output_format: Annotated[str | None, _option("output_format", OUTPUT, "--format", metavar="shards|npy")] = None,
+    allow_empty: Annotated[bool | None, _option("allow_empty", OUTPUT)] = None,
     input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -148,6 +149,7 @@ def prepare(
         "tokens_per_shard": tokens_per_shard,
         "pack": pack,
         "output_format": output_format,
+        "allow_empty": allow_empty,
     }
     _read_amounts(given)
     if no_dedup and dedup not in (None, "none"):
@@ -182,6 +184,7 @@ def prepare(
             {
                 "path": str(result.path),
                 "already_done": result.already_done,
+                "nothing_new": result.nothing_new,
                 **_figures(result.manifest),
                 **result.statistics,
             }
@@ -189,6 +192,10 @@ def prepare(
         return
     if result.already_done:
         print(f"{result.path} already holds this dataset, from the same inputs and settings: nothing to do")
+        return
+    if result.nothing_new:
+        print(f"nothing new for {result.path}, which stays as it was: {result.nothing_new}")
+        print(meter.closing_line())
         return
     _report(result.manifest, result.statistics, result.path, quiet)
     print(meter.closing_line())
@@ -267,7 +274,7 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
             "only the .idx files do (--end-token none says that this is meant)",
             quiet=quiet,
         )
-    if not tokens["val"] and manifest["val_fraction"] > 0 and manifest["splits"]["val"]["tokens"] == 0:
+    if documents["kept"] and manifest["val_fraction"] > 0 and manifest["splits"]["val"]["tokens"] == 0:
         note(
             "nothing went to validation: there are too few documents; --docs line makes more of text files", quiet=quiet
         )

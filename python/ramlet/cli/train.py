@@ -254,8 +254,11 @@ def train(
         return
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     print(f"{plural(result.steps, 'step')}, {result.tokens:,} tokens{loss} in {result.path}")
+    rises = result.statistics.get("forgetting", {})
     for name, score in result.scores.items():
-        print(f"  {_score_words(name, score)}")
+        print(f"  {_score_words(name, score)}{_rise_words(rises.get(name))}")
+    for name, rise in settings.forgotten(rises).items():
+        print(f"the model forgot some of {name} ({rise:+.3f}): a lower --lr, or some of that data mixed in, keeps more")
     predicted = f"predicted {format_bytes(result.predicted)}"
     allowed = format_bytes(result.statistics["memory"]["device_budget"])
     print(f"peak {format_bytes(result.peak)} of {allowed} ({predicted})")
@@ -322,6 +325,10 @@ def _score_words(name: str, score: Mapping[str, Any]) -> str:
     return f"{name}: loss {score['loss']:.4f}, perplexity {format_perplexity(score['perplexity'])}{bits}"
 
 
+def _rise_words(rise: float | None) -> str:
+    return "" if rise is None else f" ({rise:+.4f} since the start)"
+
+
 class _Shown(Listener):
     """A run as lines on a terminal."""
 
@@ -378,8 +385,8 @@ class _Shown(Listener):
     def evaluated(self, step: int, scores: Mapping[str, Any], forgotten: Mapping[str, float]) -> None:
         self.bar.erase()
         for name, score in scores.items():
-            rise = f" ({forgotten[name]:+.4f} since the start)" if name in forgotten and step else ""
-            self._line(f"step {step:,}: {_score_words(name, score.to_dict())}{rise}")
+            rise = forgotten.get(name) if step else None
+            self._line(f"step {step:,}: {_score_words(name, score.to_dict())}{_rise_words(rise)}")
 
     def sampled(self, step: int, text: str) -> None:
         self._line("\n".join([f"step {step:,} writes:", *passage(text)]))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
-__all__ = ["DOCUMENT_RULES", "LINE_RULES", "Ledger", "add", "empty", "missing", "problems"]
+__all__ = ["DOCUMENT_RULES", "DUPLICATES", "LINE_RULES", "Ledger", "add", "empty", "missing", "problems"]
 
 Ledger = dict[str, Any]
 
@@ -33,6 +33,9 @@ LINE_RULES = {
     "line_symbols": "too large a share of symbols (max_line_symbols)",
     "duplicate_line": "an earlier line has the same text",
 }
+
+DUPLICATES = ("duplicate", "duplicate_line")
+"""The rules that a dedup cache may have decided."""
 
 
 def empty() -> Ledger:

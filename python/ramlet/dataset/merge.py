@@ -51,6 +51,8 @@ def merge(
     manifests = [Manifest.read(folder) for folder in folders]
     for folder, manifest in zip(folders[1:], manifests[1:]):
         _refuse_different(folders[0], manifests[0], folder, manifest)
+    if not any(manifest.shards for manifest in manifests):
+        raise DatasetError("all of these datasets are empty: there is nothing to merge")
     total = sum(shard.bytes + shard.documents * END_BYTES for one in manifests for shard in one.shards)
     done = 0
     with new_folder(out) as building:

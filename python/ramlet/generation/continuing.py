@@ -6,6 +6,9 @@
 The prompt is read once, in pieces, for all samples. When the context is full, the last half of it is read again from
 position 0 and writing goes on: texts may be longer than what the model sees at once, at the cost of one such pass every
 half context. Memory is that of the cache and of one piece, however long the text.
+
+A prompt that is an end begins a new text, which has at least one token: no document of a dataset is empty, but a model
+that has seen few ends knows little of what follows one, and with a tied embedding its guess is the same token again.
 """
 
 from __future__ import annotations
@@ -61,6 +64,8 @@ class Continuation:
     def __iter__(self) -> Iterator[list[int | None]]:
         ended = self._ended
         logits = self._read(torch.tensor([list(self._prompt)]))
+        if self._prompt[-1] in self._end_ids:
+            logits[:, [number for number in self._end_ids if number < logits.shape[1]]] = -torch.inf
         self._cache.spread()
         logits = logits.repeat(len(ended), 1)
         for left in range(self._settings.max_tokens - 1, -1, -1):

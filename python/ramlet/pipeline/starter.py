@@ -4,9 +4,10 @@
     proposal.yaml()      the file, each value with one comment that says why
     write(proposal)
 
-The vocabulary follows from the amount of text. The model is the largest that the text is enough for, that learns what
-it should (training/course.py) within the time, and that fits half of the memory that is free. Speed is measured for a
-second with torch, as `ramlet plan` does it; without torch it is assumed. Times are estimates.
+The model is the largest that the text is enough for, that learns what it should (training/course.py) within the time,
+and that fits half of the memory that is free. The vocabulary follows from the amount of text, and is no larger than
+leaves the model about half of its parameters for its layers. Speed is measured for a second with torch, as `ramlet
+plan` does it; without torch it is assumed. Times are estimates.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +27,7 @@ from ramlet.atomic_files import replacing
 from ramlet.budget import format_bytes
 from ramlet.errors import BudgetError, DiskFull, SettingsError
 from ramlet.memory import free_memory
+from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
 from ramlet.pipeline.record import NAME as RECORD
@@ -33,7 +36,7 @@ from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Machine, look
 from ramlet.training.settings import default_seq_len
 
-__all__ = ["Proposal", "propose_pipeline", "read_duration", "write"]
+__all__ = ["Proposal", "propose_pipeline", "refuse_existing", "write"]
 
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000)
 LEAST_LENGTH = 8
@@ -41,6 +44,10 @@ LEAST_STEPS = 50
 """However short the time is."""
 VOCABULARIES = ((1_000_000, 1000), (10_000_000, 2000), (50_000_000, 4000), (500_000_000, 8000), (10**10, 16_000))
 LARGEST_VOCABULARY = 32_000
+UNKNOWN_VOCABULARY = 16_000
+"""Where no one knows how much text there is."""
+MOST_EMBEDDING = 0.55
+"""The part of the parameters that may be embedding: 4,000 tokens leave a model of 300k a single layer."""
 ASSUMED_FLOPS = 30e9
 """A processor, where torch is not there to measure it."""
 TOKENS_A_THREAD = 40_000
@@ -66,15 +73,35 @@ class Proposal:
     tokens: int
     """In the training split, about; 0 where no one knows."""
     params: int
+    shape: Shape
     course: Course
     seconds: float
     """About how long training takes."""
+    limit: float
+    """How long it may take."""
     document_bytes: int | None
     disk_free: int
 
     @property
     def epochs(self) -> float:
         return self.course.tokens / self.tokens if self.tokens else 0.0
+
+    @property
+    def layers(self) -> str:
+        """What the model looks like."""
+        shape = self.shape
+        share = shape.vocab_size * shape.width / shape.parameters
+        return f"{shape.layers} layer{'s' * (shape.layers != 1)} of {shape.width}, {share:.0%} embedding"
+
+    def summary(self) -> list[str]:
+        """What was chosen, and why, in a few lines."""
+        known = f"{format_bytes(self.text.text_bytes)} of text, about {self.tokens:,} tokens to learn from"
+        return [
+            known if self.tokens else "text of a size that is not known before it is fetched",
+            f"model: {_short(self.params)} parameters ({self.layers}), a vocabulary of {self.vocab_size:,}",
+            f"training: {self.course.steps:,} steps, about {_duration(self.seconds)} here; "
+            f"--time allows {_duration(self.limit)}, --memory {_size(self.memory)}",
+        ]
 
     def yaml(self) -> str:
         """The file."""
@@ -119,12 +146,13 @@ class Proposal:
         lines += [
             "",
             "model:",
-            f"  params: {_short(self.params)}  # the largest that text, time and memory are enough for",
+            f"  params: {_short(self.params)}  # the largest that text, time and memory are enough for: {self.layers}",
             f"  seq_len: {course.seq_len}  # tokens that it looks back",
             "",
             "training:",
             f"  batch_size: {course.sequences}  # sequences a step: {course.step_tokens:,} tokens, whatever the memory",
-            f"  max_steps: {course.steps}  # {whole}: about {_duration(self.seconds)} here",
+            f"  max_steps: {course.steps}  # {whole}: about {_duration(self.seconds)} here, "
+            f"of {_duration(self.limit)} that --time allows",
             "  # eval: {general: other-dataset/}   a further dataset to measure on",
             '  # sample_prompt: "Once upon a time"',
             "",
@@ -154,21 +182,19 @@ def propose_pipeline(
     seconds: float = 3600.0,
     memory: int | None = None,
     threads: int | None = None,
+    force: bool = False,
 ) -> Proposal:
-    """Looks at text and machine; nothing is written."""
+    """Looks at text and machine; nothing is written. A file that is there is refused, unless `force`."""
     folder = os.path.dirname(os.path.abspath(out))
     if not os.path.isdir(folder):
         raise SettingsError(f"there is no folder {folder}: make it, or give another --out")
     text = look_at_text(_closely(inputs, out))
-    vocab = next((size for most, size in VOCABULARIES if text.text_bytes < most), LARGEST_VOCABULARY)
-    each = text.bytes_per_token(vocab) if text.text_bytes else UNKNOWN_BYTES_A_TOKEN
-    vocab = vocab if text.text_bytes else 16_000
-    tokens = int(text.text_bytes / each * 0.9)
+    refuse_existing(out, force=force)
     torch = _torch(threads)
     machine = look(torch=torch)
     allowed = memory or int(min(free_memory(), machine.memory) / 2)
-    chosen = _size_for(tokens, vocab, seconds, machine, allowed, params, fits=torch is not None)
-    course, a_step = _course(chosen, tokens, vocab, machine)
+    chosen = _Choice(text, machine).chosen(seconds, allowed, params, fits=torch is not None)
+    course, a_step = chosen.course, chosen.a_step
     steps = int(float(f"{max(LEAST_STEPS, min(course.steps, int(seconds / a_step))):.1e}"))
     cut = None
     if text.formats == ("text",) and text.parts < SHORT_TEXT and text.text_bytes:
@@ -180,21 +206,28 @@ def propose_pipeline(
         memory=allowed,
         memory_asked=memory is not None,
         threads=threads or machine.threads,
-        vocab_size=vocab,
-        bytes_per_token=each,
-        tokens=tokens,
-        params=chosen,
+        vocab_size=chosen.shape.vocab_size,
+        bytes_per_token=chosen.bytes_per_token,
+        tokens=chosen.tokens,
+        params=chosen.params,
+        shape=chosen.shape,
         course=replace(course, steps=steps),
         seconds=steps * a_step,
+        limit=seconds,
         document_bytes=cut,
         disk_free=shutil.disk_usage(folder).free,
     )
 
 
+def refuse_existing(out: str, *, force: bool) -> None:
+    """Stops before a file that is there, unless it is to be replaced."""
+    if os.path.lexists(out) and not force:
+        raise SettingsError(f"{out} is there already: --force replaces it, or give another --out")
+
+
 def write(proposal: Proposal, *, force: bool = False) -> None:
     """Writes the file; one that is there only with `force`."""
-    if os.path.lexists(proposal.out) and not force:
-        raise SettingsError(f"{proposal.out} is there already: --force replaces it, or give another --out")
+    refuse_existing(proposal.out, force=force)
     try:
         with replacing(proposal.out) as file:
             file.write(proposal.yaml())
@@ -202,19 +235,6 @@ def write(proposal: Proposal, *, force: bool = False) -> None:
         raise
     except OSError as error:
         raise SettingsError(f"cannot write {proposal.out}: {error.strerror}") from None
-
-
-def read_duration(text: str) -> float:
-    """Seconds.
-
-    >>> read_duration("1h"), read_duration("90 min"), read_duration("1.5d")
-    (3600.0, 5400.0, 129600.0)
-    """
-    units = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hours": 3600, "hour": 3600, "d": 86400, "days": 86400}
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)", text.strip().lower())
-    if match is None or match[2] not in units or float(match[1]) == 0:
-        raise SettingsError(f"cannot read --time {text!r}: write it like 20min, 1h or 2d")
-    return float(match[1]) * units[match[2]]
 
 
 def _work_for(out: str) -> str:
@@ -255,30 +275,81 @@ def _torch(threads: int | None) -> Any:
     return load_torch(threads)
 
 
-def _size_for(
-    tokens: int, vocab: int, seconds: float, machine: Machine, memory: int, params: int | None, *, fits: bool
-) -> int:
-    if params is not None:
-        return params
-    possible: list[int] = []
-    for size in SIZES:
-        try:
-            course, a_step = _course(size, tokens, vocab, machine)
-        except SettingsError:
-            continue  # the vocabulary alone is larger
-        enough = not tokens or size <= largest_for(tokens)
-        quick = course.steps * a_step <= seconds
-        if possible and not (enough and quick):
-            break
-        if fits:
-            try:
-                _plan(size, vocab, memory, course)
-            except BudgetError:
-                if not possible:
-                    raise
+@dataclass(frozen=True)
+class _Candidate:
+    """A model that could be trained on the text."""
+
+    params: int
+    shape: Shape
+    bytes_per_token: float
+    tokens: int
+    course: Course
+    a_step: float
+    """About how many seconds a step takes."""
+
+
+class _Choice:
+    """The models that a text and a machine are good for."""
+
+    def __init__(self, text: TextFound, machine: Machine) -> None:
+        self._text = text
+        self._machine = machine
+        self._bytes_per_token: dict[int, float] = {}
+
+    def chosen(self, seconds: float, memory: int, params: int | None, *, fits: bool) -> _Candidate:
+        """The one of so many `params`, or the largest that is learned in time and fits."""
+        if params is not None:
+            return self._candidate(params)
+        possible: list[_Candidate] = []
+        for size in SIZES:
+            found = self._candidate(size)
+            enough = not found.tokens or size <= largest_for(found.tokens)
+            quick = found.course.steps * found.a_step <= seconds
+            if possible and not (enough and quick):
                 break
-        possible.append(size)
-    return possible[-1]
+            if fits:
+                try:
+                    _plan(size, found.shape.vocab_size, memory, found.course)
+                except BudgetError:
+                    if not possible:
+                        raise
+                    break
+            possible.append(found)
+        return possible[-1]
+
+    def _candidate(self, params: int) -> _Candidate:
+        vocab = self._vocabulary(params)
+        each = self._measured(vocab)
+        tokens = int(self._text.text_bytes / each * 0.9)
+        seq_len = 128 if 0 < tokens < 1_000_000 else default_seq_len(params)
+        while tokens and seq_len > LEAST_LENGTH and 4 * seq_len > tokens:
+            seq_len //= 2
+        course = course_for(params, text=tokens, seq_len=seq_len)
+        shape = shape_for(params, vocab_size=vocab, context=seq_len)
+        a_step = _seconds(self._machine, shape.step_flops(course.step_tokens))
+        if self._machine.device == "cpu":
+            a_step = max(a_step, course.step_tokens / (TOKENS_A_THREAD * self._machine.threads))
+        return _Candidate(params, shape, each, tokens, course, a_step)
+
+    def _vocabulary(self, params: int) -> int:
+        """By the amount of text, but with room for layers; the smallest where no other leaves it."""
+        size = self._text.text_bytes
+        most = next((vocab for most, vocab in VOCABULARIES if size < most), LARGEST_VOCABULARY)
+        most = most if size else UNKNOWN_VOCABULARY
+        known = [vocab for _, vocab in VOCABULARIES if vocab <= most]
+        for vocab in sorted({*known, most}, reverse=True):
+            with suppress(SettingsError):  # the vocabulary alone is larger than the model
+                shape = shape_for(params, vocab_size=vocab, context=default_seq_len(params))
+                if vocab * shape.width <= MOST_EMBEDDING * shape.parameters:
+                    return vocab
+        return VOCABULARIES[0][1]
+
+    def _measured(self, vocab: int) -> float:
+        if not self._text.text_bytes:
+            return UNKNOWN_BYTES_A_TOKEN
+        if vocab not in self._bytes_per_token:
+            self._bytes_per_token[vocab] = self._text.bytes_per_token(vocab)
+        return self._bytes_per_token[vocab]
 
 
 def _plan(params: int, vocab: int, memory: int, course: Course) -> None:
@@ -290,19 +361,6 @@ def _plan(params: int, vocab: int, memory: int, course: Course) -> None:
         plan(params=params, vocab_size=vocab, memory=memory - own, batch_size=course.sequences, seq_len=course.seq_len)
     except BudgetError as error:
         raise BudgetError(f"{error}; and {format_bytes(WAITING)} for `ramlet run` itself") from None
-
-
-def _course(params: int, tokens: int, vocab: int, machine: Machine) -> tuple[Course, float]:
-    """What the model is trained for, and about how many seconds a step takes."""
-    seq_len = 128 if 0 < tokens < 1_000_000 else default_seq_len(params)
-    while tokens and seq_len > LEAST_LENGTH and 4 * seq_len > tokens:
-        seq_len //= 2
-    course = course_for(params, text=tokens, seq_len=seq_len)
-    flops = shape_for(params, vocab_size=vocab, context=seq_len).step_flops(course.step_tokens)
-    a_step = _seconds(machine, flops)
-    if machine.device == "cpu":
-        a_step = max(a_step, course.step_tokens / (TOKENS_A_THREAD * machine.threads))
-    return course, a_step
 
 
 def _seconds(machine: Machine, flops: float) -> float:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ramlet.errors import RamletError, SettingsError, SourceError
+from ramlet.formats.hub import unreachable
 from ramlet.read_settings import ReadSettings
 from ramlet.staging.inputs import HubName
 from ramlet.staging.saved import no_column, refuse_other_format, text_of
@@ -76,6 +77,11 @@ class HubDataset:
 def _revision(repository: str, revision: str | None) -> str:
     from huggingface_hub import HfApi
 
+    if offline := unreachable():
+        raise SourceError(
+            f"{repository} is no file or folder here, and the hub cannot be asked for it ({offline}): "
+            "check the name and the network, then run the same again"
+        )
     return str(HfApi().dataset_info(repository, revision=revision).sha)
 
 

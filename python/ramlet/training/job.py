@@ -96,7 +96,8 @@ def resolve(settings: RunSettings, feed: Feed, device: Device, *, evals: int = 0
     sets = len(feed.validation()) + evals
     eval_every, eval_tokens = evaluations(settings, steps, sequences * seq_len, seq_len, sets)
     tenth = math.ceil(steps / EVALUATIONS)
-    peak = default_rate(shape.parameters) if settings.lr is None else settings.lr
+    continued = settings.init_from is not None
+    peak = default_rate(shape.parameters, continued=continued) if settings.lr is None else settings.lr
     warmup = min(MOST_WARMUP, math.ceil(steps / 20)) if settings.warmup is None else settings.warmup
     return Job(
         settings=settings,

@@ -61,6 +61,12 @@ class Progress:
     owed: list[str] = field(default_factory=list)
     """What was due behind this step and given up for Ctrl-C: done first when the run goes on."""
 
+    @property
+    def rises(self) -> dict[str, float]:
+        """How far each set's loss is above what it was before the first step."""
+        scores = self.scores
+        return {name: round(scores[name]["loss"] - loss, 6) for name, loss in self.before.items() if name in scores}
+
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
@@ -115,6 +121,8 @@ class Run:
     """Model and step -> a text; None where none is wanted."""
     mark: Any = None
     """When the last step was done, or what comes between steps, as the device has it."""
+    warned_of: set[str] = field(default_factory=set)
+    """Sets that the model was said to be forgetting: once, then only the figures tell."""
 
     @property
     def path(self) -> Path:
@@ -337,22 +345,21 @@ def _evaluate(run: Run) -> bool:
                 scores[wanted.name] = evaluate_model(run.trainee.model, wanted, told)
     except GaveUp:
         return False
-    if first:
-        progress.before = {name: score.loss for name, score in scores.items()}
-    forgotten = {name: scores[name].loss - loss for name, loss in progress.before.items() if name in scores}
     progress.scores = {name: score.to_dict() for name, score in scores.items()}
+    if first:
+        progress.before = {name: score["loss"] for name, score in progress.scores.items()}
+    rises = progress.rises
     judged = scores.get("val") or next(iter(scores.values()))
     if not first and (progress.best_loss is None or judged.loss < progress.best_loss):
         progress.best, progress.best_loss = progress.step, judged.loss
-    rounded = {name: round(value, 6) for name, value in forgotten.items()}
-    run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rounded} if rounded else {}))
-    run.listener.evaluated(progress.step, scores, forgotten)
-    for name, rise in forgotten.items():
-        if rise > run.job.settings.forgetting and name != "val" and not name.startswith("val_"):
-            run.listener.warned(
-                f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
-                f"{rise:.3f} above what it was before (a lower --lr, or some of that data mixed in, helps)"
-            )
+    run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rises} if rises else {}))
+    run.listener.evaluated(progress.step, scores, rises)
+    for name in sorted(run.job.settings.forgotten(rises).keys() - run.warned_of):
+        run.warned_of.add(name)
+        run.listener.warned(
+            f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
+            f"{rises[name]:.3f} above what it was before (a lower --lr, or some of that data mixed in, helps)"
+        )
     return True
 
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Schedule", "default_rate"]
+__all__ = ["CONTINUED", "Schedule", "default_rate"]
+
+CONTINUED = 0.1
+"""The part of the from-scratch rate with which a trained model goes on (benchmarks/continued_lr.py)."""
 
 
-def default_rate(parameters: int) -> float:
+def default_rate(parameters: int, *, continued: bool = False) -> float:
     """Smaller models bear higher rates: the power that fits GPT-3's table (Brown et al., 2020: 6e-4 for 125M, 2e-4 for
-    1.3B, 1e-4 for 13B) and small models measured here (benchmarks/learning_rate.py)."""
-    return min(2.5e-3, 6e-4 * math.pow(125e6 / parameters, 0.44))
+    1.3B, 1e-4 for 13B) and small models measured here (benchmarks/learning_rate.py). A model that is trained already
+    (`continued`) takes a part of it: the whole rate makes it forget more than it learns."""
+    return min(2.5e-3, 6e-4 * math.pow(125e6 / parameters, 0.44)) * (CONTINUED if continued else 1.0)
 
 
 @dataclass(frozen=True)

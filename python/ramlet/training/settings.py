@@ -57,7 +57,9 @@ class RunSettings:
     epochs: float | None = _option(None, "Stop after so many times through the data; the default is once.")
     tokens: int | None = _option(None, "Stop after so many tokens.")
 
-    lr: float | None = _option(None, "The highest learning rate; left out: by size, 0.0025 to 5M, 0.0006 for 124M.")
+    lr: float | None = _option(
+        None, "The highest learning rate; left out: by size, 0.0025 to 5M, 0.0006 for 124M; a tenth with --init-from."
+    )
     min_lr: float | None = _option(None, "Where it ends; left out: a tenth of it.")
     warmup: int | None = _option(None, "Steps until it is reached; left out: a twentieth of all, at most 2000.")
     schedule: str = _option("cosine", "How it falls afterwards: cosine, linear or constant.")
@@ -155,6 +157,14 @@ class RunSettings:
         if self.tokens_per_step is not None:
             return max(1, -(-self.tokens_per_step // seq_len))
         return self.batch_size * self.gradient_accumulation_steps
+
+    def forgotten(self, rises: Mapping[str, float]) -> dict[str, float]:
+        """Of how far each set's loss has risen since the start: the sets that the model is forgetting."""
+        return {
+            name: rise
+            for name, rise in rises.items()
+            if rise > self.forgetting and name != "val" and not name.startswith("val_")
+        }
 
     def decisive(self) -> dict[str, Any]:
         """What the result follows from."""

@@ -357,6 +357,7 @@ def _finish(run: Run, folder: RunFolder, place: Place) -> TrainResult:
         "seconds": round(progress.seconds, 3),
         "loss": progress.loss,
         "scores": progress.scores,
+        **({"forgetting": progress.rises} if progress.before else {}),
         "best": {"step": progress.best, "loss": progress.best_loss},
         "parameters": run.job.shape.parameters,
         "memory": {

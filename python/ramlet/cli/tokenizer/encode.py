@@ -26,7 +26,7 @@ from ramlet.cli.tokenizer.options import (
     print_json,
     reading_notes,
 )
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,6 +164,8 @@ def _write_ids(
         for ids, _ in encode_files(tokenizer, names, settings, scratch, counters=tell, **options):
             file.write(ids.astype(dtype, copy=False).data)
             tokens += len(ids)
+        if not tokens:
+            raise SourceError("there is no text to encode: every input is empty")
     return {
         "tokens": tokens,
         "dtype": "uint16" if dtype == "<u2" else "uint32",
