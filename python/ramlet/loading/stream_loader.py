@@ -30,7 +30,7 @@ from typing import Any
 from ramlet import _native
 from ramlet.budget import Budget
 from ramlet.errors import DatasetError, SettingsError, SourceChanged, SourceError
-from ramlet.loading.batch import Batch, make_batch, row_arrays
+from ramlet.loading.batch import Batch, batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division
 from ramlet.loading.loop import Loop
 from ramlet.loading.stream_blocks import Block, Blocks
@@ -183,11 +183,11 @@ class StreamLoader:
         """Bytes that it holds at most, the batch in use and the tokenizer's cache included."""
         width = 2 if self.vocab_size <= 1 << 16 else 4
         rows = micro_batch or self.division.rows
-        batch = rows * self.seq_len * 8 * (4 if self.document_mask else 2)
+        batches = batches_memory(rows, self.seq_len, self.read_ahead, self.document_mask)
         block = (self._blocks.size * self.stride + self.seq_len + 1) * width
         step = self.division.batch_size * (self.seq_len + 1) * width
         text = TEXT_COPIES * GROWTH * BLOCK_BYTES + (self._files.window_bytes if self._files.windowed else 0)
-        return (self.read_ahead + 2) * batch + 3 * block + 2 * step + text + self._cache_bytes
+        return batches + 3 * block + 2 * step + text + self._cache_bytes
 
     # -- batches
 

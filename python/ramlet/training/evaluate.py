@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ramlet.errors import SettingsError
+from ramlet.loading.batch import training_names
 from ramlet.model.gpt import GPT
 from ramlet.training.step import document_mask
 
@@ -82,7 +83,7 @@ class EvalSet:
             left = max(1, self.tokens // self.seq_len)
             for batch in loader:
                 rows = min(left, len(batch["input_ids"]))
-                yield {name: batch[name][:rows] for name in batch.keys()}  # noqa: SIM118 - a Batch is no dictionary
+                yield {name: batch[name][:rows] for name in training_names(self.document_mask)}
                 left -= rows
                 if not left:
                     return
@@ -95,16 +96,16 @@ def evaluate_model(model: GPT, wanted: EvalSet) -> Score:
         placed = {name: value.to(model.device) for name, value in batch.items()}
         losses = model.losses(
             placed["input_ids"],
-            placed["labels"],
+            placed["targets"],
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
         )
         total += float(losses.double().sum())
-        labels = batch["labels"].reshape(-1)
-        labels = labels[labels >= 0]
-        tokens += len(labels)
+        targets = batch["targets"].reshape(-1)
+        targets = targets[targets >= 0]
+        tokens += len(targets)
         if wanted.lengths is not None:
-            size += int(wanted.lengths[labels].sum())
+            size += int(wanted.lengths[targets].sum())
     bits = total / math.log(2) / size if size else None
     return Score(total / max(1, tokens), tokens, bits)
 
