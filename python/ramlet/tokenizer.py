@@ -83,10 +83,10 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learns a tokenizer from files, or from texts, never holding more than `memory`.
 
-        `inputs` are paths, folders or globs, one or a list of them (see `ramlet.sources`); an iterator, or
-        anything given as `texts`, is taken for documents. The other settings are those of
-        `ramlet.train_settings.TrainSettings`. `progress` is told the stage, what is done and the total.
-        With `work_dir` an interrupted training of files goes on from the counts it left there.
+        `inputs` are paths, folders or globs, one or a list of them; an iterator, or anything given as `texts`, is
+        taken for documents. The other settings are the options of `ramlet tokenizer train`. `progress` is told the
+        stage, what is done and the total. With `work_dir` an interrupted training of files goes on from the counts it
+        left there.
         """
         from tempfile import TemporaryDirectory
 
@@ -319,6 +319,10 @@ class Tokenizer:
     def limit_cache(self, cache_bytes: int) -> None:
         """Sets what the word cache may take, before the first text is encoded."""
         self._cache_bytes = cache_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: without the engine, which is made again by what needs it, with a cache of its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "engine"}
 
     def __len__(self) -> int:
         return self.vocab_size

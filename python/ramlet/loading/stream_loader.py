@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -104,7 +105,7 @@ class StreamLoader:
         """Lists the files; what is no local file is made one first, in `work_dir` (or a folder that goes again).
 
         `shuffle_buffer` counts sequences; with 1 they come in the order of the text. `documents` and the four settings
-        behind it are those of `ramlet.read_settings.ReadSettings`. `memory` bounds what the loader holds: it limits the
+        behind it are those of `ramlet.Tokenizer.train`. `memory` bounds what the loader holds: it limits the
         tokenizer's cache, and never changes a batch. `max_examples` ends every epoch there.
         """
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
@@ -125,7 +126,8 @@ class StreamLoader:
         self._blocks = Blocks(seq_len, self.stride, shuffle_buffer, max_examples)
         self._threads = threads
 
-        self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        # Of one that is given a copy, so that its cache is the loader's to limit.
+        self.tokenizer = copy(tokenizer) if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
         if document_mask and self.end_id is None:
             raise SettingsError(
                 "the tokenizer has no token that ends a document, which a document mask needs: give it a special token "

@@ -123,11 +123,16 @@ class StreamFeed:
     packed_length: int | None = None
 
     def __init__(
-        self, sources: Sequence[str], tokenizer: str, settings: RunSettings, work: Path, reading: Mapping[str, Any]
+        self,
+        sources: Sequence[str],
+        tokenizer: Tokenizer | str,
+        settings: RunSettings,
+        work: Path,
+        reading: Mapping[str, Any],
     ) -> None:
         self._sources, self._settings, self._work, self._reading = list(sources), settings, work, dict(reading)
         # As `prepare` has it: bytes get an end of text, and a dataset of the same name fits the run.
-        loaded = choose(PrepareSettings(tokenizer=tokenizer), None)
+        loaded = tokenizer if isinstance(tokenizer, Tokenizer) else choose(PrepareSettings(tokenizer=tokenizer), None)
         if loaded is None:
             raise SettingsError(
                 "which characters there are is known when all of the text was read: give it as --input, "
