@@ -34,6 +34,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError
+from ramlet.setting_names import nearest
 
 __all__ = ["Source", "Survey", "expand", "fingerprint", "nearest_path", "survey"]
 
@@ -449,10 +450,8 @@ def _suffix_chain(name: str) -> tuple[str, str]:
     return suffix.lower(), compression
 
 
-def nearest_path(name: str) -> str:
+def nearest_path(name: str, *, folder_wanted: bool = False) -> str:
     """`; did you mean X?`, when something near is there: two names are not near because both are `.txt`."""
-    import difflib
-
     folder, last = os.path.split(name.rstrip("/"))
     while folder and not os.path.isdir(folder):
         folder, last = os.path.split(folder)
@@ -461,9 +460,11 @@ def nearest_path(name: str) -> str:
         there = sorted(os.listdir(folder or "."), key=lambda each: _suffix_chain(each)[0] == _suffix_chain(last)[0])
     except OSError:
         there = []
+    if folder_wanted:
+        there = [each for each in there if os.path.isdir(os.path.join(folder, each))]
     by_stem = {_stem(each): each for each in there}
-    near = difflib.get_close_matches(_stem(last), by_stem, 1)
-    return f"; did you mean {os.path.join(folder, by_stem[near[0]])}?" if near else ""
+    near = nearest(_stem(last), by_stem)
+    return f"; did you mean {os.path.join(folder, by_stem[near])}?" if near else ""
 
 
 def _stem(name: str) -> str:

@@ -51,10 +51,10 @@ def train(
 
     `data` is a dataset, a .npy file, or pairs of them with weights; `stream` is any text instead, tokenized with
     `tokenizer` (a Tokenizer, or what `ramlet.Tokenizer.load` takes) while it is trained on, and read as `reading` says:
-    `{"documents": "line", "text_field": ...}`. `evals` are further datasets to evaluate on, by name. `memory` is that of the process on a CPU and of the device on a GPU, where
-    `host_memory` is the process's. `resume=False` begins anew, True also goes on with another end or learning rate.
-    `listener` is told of steps, evaluations and samples. The settings are the options of `ramlet train`, with
-    underscores.
+    `{"documents": "line", "text_field": ...}`. `evals` are further datasets to evaluate on, by name. `memory` is that
+    of the process on a CPU and of the device on a GPU, where `host_memory` is the process's. `resume=False` begins
+    anew, True also goes on with another end or learning rate. `listener` is told of steps, evaluations and samples.
+    The settings are the options of `ramlet train`, with underscores.
     """
     check_names(settings, [*vars(RunSettings()), *(train.__kwdefaults__ or ())])
     for name in _AMOUNTS:

@@ -57,8 +57,8 @@ def export(
             progress=lambda so_far, total: bar.update("exporting", so_far, total),
         )
     if json:
-        figures = {"out": str(out), "to": to, "files": done.files, "tokens": done.tokens, "notes": done.notes}
-        print_json({**figures, "memory": meter.summary()})
+        figures = {"to": to, "files": done.files, "tokens": done.tokens, "notes": done.notes}
+        print_json({"path": str(out), "out": str(out), **figures, "memory": meter.summary()})
         return
     print(f"{plural(done.tokens, 'token')} in {out}, for {to}: {', '.join(done.files[:6])}{_more(done.files)}")
     for line in done.notes:

@@ -49,7 +49,8 @@ def verify(
             "tokens": adopted.tokens,
             "documents": adopted.documents,
         }
-        print_json({"sound": report.sound, **asdict(report), "adopted": taken, "memory": meter.summary()})
+        found = {"sound": report.sound, **asdict(report), "adopted": taken}
+        print_json({"path": str(dataset), **found, "memory": meter.summary()})
     else:
         for old, new in adopted.renamed:
             note(f"{old} is now {new}", quiet=quiet)
