@@ -81,7 +81,7 @@ def prepare(
     threads: int | None = None,
     append: bool = False,
     progress: Progress | None = None,
-    tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | Any | None = None,
     **settings: Any,
 ) -> Prepared:
     """Prepares a dataset from files, folders, globs, hub names or URLs, never holding more than `memory`.
@@ -92,9 +92,12 @@ def prepare(
     `ramlet prepare`, with underscores. With `append` the documents are added to the dataset at `out`, with its own
     tokenizer.
     """
-    # A copy of one that is given, so that its cache is this call's to limit.
-    given = copy(tokenizer) if isinstance(tokenizer, Tokenizer) else None
-    named = given.kind if given else None if tokenizer is None else os.fspath(tokenizer)  # type: ignore[arg-type]
+    if tokenizer is None or isinstance(tokenizer, (str, os.PathLike)):
+        given, named = None, None if tokenizer is None else os.fspath(tokenizer)
+    else:
+        # A copy, whose cache is this call's to limit.
+        given = copy(tokenizer) if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        named = given.kind
     check_names(settings, [*vars(PrepareSettings()), *(prepare.__kwdefaults__ or ())])
     chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)
     with Meter(Budget.parse(memory)) as meter:

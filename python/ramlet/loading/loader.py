@@ -75,14 +75,17 @@ class Loader:
         document_mask: bool = False,
         val_fraction: float = 0.1,
         read_ahead: int = 2,
+        eval_only: bool = False,
     ) -> None:
         """Opens the data; nothing is read, and no thread started, before the first batch is asked for.
 
         `data` is a dataset's folder, an array (FILE.npy, or FILE.txt with FILE.npy beside it), or a list of these with
         weights. Of an array the last `val_fraction` is the split `val`. `seq_len` is 1024 where nothing is said, and
         that of a packed dataset. Without `epochs` there is no end. `document_mask` adds position_ids and
-        document_ids, and leaves out the loss of what would follow from another document.
+        document_ids, and leaves out the loss of what would follow from another document. `eval_only` is the same as
+        `split="val"`.
         """
+        split = "val" if eval_only else split
         self._loop = Loop(0, read_ahead)
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.datasets, weights = _open(data, split, val_fraction)

@@ -79,7 +79,7 @@ class StreamLoader:
         self,
         source: Inputs,
         *,
-        tokenizer: Tokenizer | str | os.PathLike[str],
+        tokenizer: Tokenizer | str | os.PathLike[str] | Any,
         seq_len: int = 1024,
         batch_size: int = 8,
         seed: int = 1,
@@ -101,13 +101,17 @@ class StreamLoader:
         work_dir: str | os.PathLike[str] | None = None,
         threads: int = 1,
         read_ahead: int = 2,
+        streaming: bool = True,
     ) -> None:
         """Lists the files; what is no local file is made one first, in `work_dir` (or a folder that goes again).
 
         `shuffle_buffer` counts sequences; with 1 they come in the order of the text. `documents` and the four settings
         behind it are those of `ramlet.Tokenizer.train`. `memory` bounds what the loader holds: it limits the
         tokenizer's cache, and never changes a batch. `max_examples` ends every epoch there.
+        `streaming` is there for loaders that can also hold everything, which this one never does.
         """
+        if not streaming:
+            raise SettingsError("a StreamLoader holds a batch at a time: for ids on disk, shuffled, take ramlet.Loader")
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.stride = seq_len if stride is None else stride
         counts = {"seq_len": seq_len, "stride": stride, "shuffle_buffer": shuffle_buffer, "epochs": epochs}
@@ -126,8 +130,9 @@ class StreamLoader:
         self._blocks = Blocks(seq_len, self.stride, shuffle_buffer, max_examples)
         self._threads = threads
 
-        # Of one that is given a copy, so that its cache is the loader's to limit.
-        self.tokenizer = copy(tokenizer) if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        if memory is not None:
+            self.tokenizer = copy(self.tokenizer)  # whose cache is the loader's to limit
         if document_mask and self.end_id is None:
             raise SettingsError(
                 "the tokenizer has no token that ends a document, which a document mask needs: give it a special token "
@@ -202,6 +207,16 @@ class StreamLoader:
         return self._loop.start(
             _batches(rows, self.division, self.seq_len, self.end_id, self.document_mask, self.as_torch)
         )
+
+    def count_examples(self) -> int:
+        """Sequences in an epoch. No one knows them before: all of the text is read and tokenized for it."""
+        ids = self._blocks.ids_wanted()
+        found = 0
+        for chunk in token_chunks(self._files, self.tokenizer, self.end_id, None, self._threads):
+            found += len(chunk.ids)
+            if ids is not None and found >= ids:
+                break
+        return self._blocks.count(found)
 
     @property
     def samples(self) -> int:

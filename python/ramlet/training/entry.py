@@ -34,7 +34,7 @@ def train(
     out: str | os.PathLike[str],
     *,
     stream: str | os.PathLike[str] | Sequence[str] | None = None,
-    tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | Any | None = None,
     reading: Mapping[str, Any] | None = None,
     evals: Mapping[str, str | os.PathLike[str]] | None = None,
     memory: Budget | str | int | None = "auto",
@@ -99,5 +99,8 @@ def _feed(
     if tokenizer is None:
         raise SettingsError("a stream is tokenized while it is trained on: name the tokenizer, with --tokenizer")
     sources = [stream] if isinstance(stream, (str, os.PathLike)) else stream
-    named = tokenizer if isinstance(tokenizer, Tokenizer) else os.fspath(tokenizer)
+    if isinstance(tokenizer, (str, os.PathLike)):
+        named: Tokenizer | str = os.fspath(tokenizer)
+    else:
+        named = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     return StreamFeed([os.fspath(source) for source in sources], named, settings, out / "stream", reading)

@@ -64,9 +64,10 @@ def train(
         typer.Option(
             "--special-token",
             "-s",
+            "--special-tokens",
             metavar="TEXT",
             rich_help_panel=VOCABULARY,
-            help="Cut out before counting; any number of times.",
+            help="Cut out before counting; any number of times, or several behind --special-tokens.",
         ),
     ] = None,
     pattern: Annotated[
