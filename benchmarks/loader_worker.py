@@ -43,7 +43,7 @@ def from_ramlet(options: argparse.Namespace, read_ahead: int) -> Iterator[Any]:
         read_ahead=read_ahead,
     )
     for batch in loader:
-        yield batch.input_ids, batch.labels
+        yield batch.input_ids, batch.targets
 
 
 def from_nanogpt(options: argparse.Namespace) -> Iterator[Any]:

@@ -152,7 +152,7 @@ class TestExport:
     def test_it(self, path: Path, tmp_path: Path, run: Run) -> None:
         code, out, _ = run("export", "d", "--to", "nanogpt", "--out", "x")
         assert code == 0
-        assert out.startswith("348 tokens in x, for nanogpt: train.bin, val.bin\npeak ")
+        assert out.startswith("348 tokens in x, for nanogpt: train.bin, val.bin, meta.pkl\npeak ")
         assert np.fromfile(tmp_path / "x/val.bin", "<u2").tolist() == [*TEXTS[0].encode(), 256]
         told: dict[str, Any] = json.loads(
             run("export", "d", "--to", "llm.c", "--out", "y", "--split", "val", "--name", "n", "--json")[1]

@@ -47,14 +47,14 @@ def rows(path: Path, split: str) -> list[list[int]]:
 class TestNanoGpt:
     def test_as_nanogpt_maps_it(self, path: Path, tmp_path: Path) -> None:
         done = export(path, "nanogpt", tmp_path / "out")
-        assert (done.files, done.notes, done.tokens) == (["train.bin", "val.bin"], [], 337)
-        assert sorted(os.listdir(tmp_path / "out")) == ["train.bin", "val.bin"]
+        assert (done.files, done.notes, done.tokens) == (["train.bin", "val.bin", "meta.pkl"], [], 337)
+        assert sorted(os.listdir(tmp_path / "out")) == ["meta.pkl", "train.bin", "val.bin"]
         for split, documents in (("train", TRAIN), ("val", VAL)):
             assert np.memmap(tmp_path / f"out/{split}.bin", np.uint16, "r").tolist() == flat(documents)
 
     def test_a_large_vocabulary_is_told(self, large: Path, tmp_path: Path) -> None:
         done = export(large, "nanogpt", tmp_path / "out")
-        assert done.files == ["train.bin"]
+        assert done.files == ["train.bin", "meta.pkl"]
         assert "uint32" in done.notes[0]
         ids = np.fromfile(tmp_path / "out/train.bin", "<u4").tolist()
         assert ids == flat([*TRAIN, [69_999, 1]], 70_001)

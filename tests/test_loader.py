@@ -16,7 +16,7 @@ from oracles_dataset import byte_tokenizer, write_dataset
 from oracles_loading import IGNORED, SlowMix, global_batches, key, masked, slow_shuffle, windows
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError
-from ramlet.loading.batch import Batch
+from ramlet.loading.batch import Batch, training_names
 from ramlet.loading.division import Division
 from ramlet.loading.loader import Loader
 
@@ -33,7 +33,7 @@ def flat(given: list[list[int]], end: bool = True) -> list[int]:
 
 
 def pairs(batch: Batch) -> list[tuple[list[int], list[int]]]:
-    return list(zip(batch.input_ids.tolist(), batch.labels.tolist()))
+    return list(zip(batch.input_ids.tolist(), batch.targets.tolist()))
 
 
 def drawn(loader: Loader, count: int) -> list[tuple[list[int], list[int]]]:
@@ -202,7 +202,7 @@ class TestBatches:
                 if batch.first_of_step:
                     steps.append([])
                 assert batch.step_sequences == len(wanted[len(steps) - 1])
-                assert batch.input_ids.shape == batch.labels.shape
+                assert batch.input_ids.shape == batch.targets.shape
                 assert len(batch.input_ids) <= (micro_batch or batch_size)
                 steps[-1] += pairs(batch)
                 if batch.last_of_step:
@@ -218,18 +218,18 @@ class TestBatches:
     def test_a_batch_by_name(self, dataset: Path) -> None:
         batch = next(iter(Loader(dataset, seq_len=8, batch_size=3)))
         assert batch["input_ids"] is batch.input_ids
-        assert list(dict(**batch)) == batch.keys() == ["input_ids", "labels"]
+        assert list(dict(**batch)) == list(batch) == ["input_ids", "labels"]
         for name in ("position_ids", "step_sequences", "none"):
             with pytest.raises(KeyError):
                 batch[name]
         masked_batch = next(iter(Loader(dataset, seq_len=8, document_mask=True)))
-        assert masked_batch.keys() == ["input_ids", "labels", "position_ids", "document_ids"]
+        assert list(masked_batch) == ["input_ids", "labels", "position_ids", "use_cache"]
 
     def test_tensors(self, dataset: Path) -> None:
         torch = pytest.importorskip("torch")
         arrays = next(iter(Loader(dataset, seq_len=8, batch_size=3, document_mask=True)))
         tensors = next(iter(Loader(dataset, seq_len=8, batch_size=3, document_mask=True, as_torch=True)))
-        for name in arrays.keys():  # noqa: SIM118 - a batch is no dict
+        for name in (*training_names(document_mask=True), "labels"):
             assert tensors[name].dtype == torch.int64
             assert tensors[name].is_contiguous()
             assert tensors[name].tolist() == arrays[name].tolist()
@@ -243,7 +243,7 @@ class TestDocumentMask:
         rows = [
             row
             for batch in loader
-            for row in zip(*(batch[name].tolist() for name in batch.keys()))  # noqa: SIM118
+            for row in zip(*(batch[name].tolist() for name in training_names(document_mask=True)))
         ]
         assert rows == [masked(example, END) for example in windows(flat(given), 24)]
 

@@ -17,6 +17,7 @@ import ramlet
 from oracles_dataset import packed_shards, write_dataset
 from oracles_loading import IGNORED, masked, windows
 from ramlet.errors import DatasetError, SettingsError
+from ramlet.loading.batch import training_names
 from ramlet.loading.loader import Loader
 
 END = 256
@@ -30,7 +31,8 @@ def documents(seed: int, count: int, longest: int = 60) -> list[list[int]]:
 def rows(loader: Loader) -> list[tuple[list[int], ...]]:
     """All examples in order."""
     batches = [loader.examples[number] for number in range(len(loader.examples))]
-    return [tuple(batch[name][0].tolist() for name in batch.keys()) for batch in batches]  # noqa: SIM118
+    names = training_names(loader.document_mask)
+    return [tuple(batch[name][0].tolist() for name in names) for batch in batches]
 
 
 class TestPacked:
@@ -269,7 +271,7 @@ def test_ten_thousand_shards(tmp_path: Path) -> None:
     seen: list[Any] = []
     most = 0
     for batch in loader:
-        seen += zip(batch.input_ids.tolist(), batch.labels.tolist())
+        seen += zip(batch.input_ids.tolist(), batch.targets.tolist())
         if os.path.isdir("/proc/self/fd"):
             most = max(most, len(os.listdir("/proc/self/fd")))
     assert sorted(seen) == sorted(wanted)
@@ -289,7 +291,7 @@ def test_few_files_may_be_open(tmp_path: Path) -> None:
     open_now = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 40
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 20, hard))
     try:
-        seen = [row for batch in loader for row in zip(batch.input_ids.tolist(), batch.labels.tolist())]
+        seen = [row for batch in loader for row in zip(batch.input_ids.tolist(), batch.targets.tolist())]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert seen == windows(ids, 50)
@@ -299,9 +301,9 @@ def test_memory_is_told_in_advance(tmp_path: Path) -> None:
     path = write_dataset(tmp_path / "d", documents(1, 60))
     loader = Loader(path, seq_len=32, batch_size=16, micro_batch=4, read_ahead=3)
     assert loader.memory() - Loader(path, seq_len=32, batch_size=16, micro_batch=2, read_ahead=3).memory() == (
-        5 * 2 * 32 * 8 * 2
+        (5 * 2 + 2) * 2 * 32 * 8
     )
-    assert loader.memory(micro_batch=8) - loader.memory() == 5 * 4 * 32 * 8 * 2
+    assert loader.memory(micro_batch=8) - loader.memory() == (5 * 2 + 2) * 4 * 32 * 8
     masks = Loader(path, seq_len=32, batch_size=16, micro_batch=4, read_ahead=3, document_mask=True)
-    assert masks.memory() - loader.memory() == 5 * 4 * 32 * 8 * 2
+    assert masks.memory() - loader.memory() == 5 * 2 * 4 * 32 * 8
     assert sum(1 for _ in itertools.islice(loader, 9)) == 9

@@ -326,10 +326,10 @@ def test_shards_loaders(command: Command, folder: Path) -> None:
     prepared(command, "--tokenization", "byte")
     with ramlet.Loader("data/my_dataset", split="val", seq_len=16, batch_size=4, shuffle=False) as loader:
         batch = next(iter(loader))
-    assert batch["input_ids"].shape == batch["labels"].shape == (4, 16)
+    assert batch["input_ids"].shape == batch["targets"].shape == (4, 16)
     first = ramlet.Dataset("data/my_dataset").tokens("val", 0, 17)
     assert batch["input_ids"][0].tolist() == first[:-1].tolist()
-    assert batch["labels"][0].tolist() == first[1:].tolist()
+    assert batch["targets"][0].tolist() == first[1:].tolist()
 
 
 def test_shards_flat_memory(command: Command, folder: Path) -> None:

@@ -73,7 +73,7 @@ def test_neither_an_optimizer_nor_a_step_loads_the_compiler() -> None:
         "    trainee = Trainee(Shape(64, 32, 2, 32, 2), choice, RunSettings(), device='cpu')\n"
         "    trainee.reset(1)\n"
         "    ids = torch.zeros(2, 32, dtype=torch.int64)\n"
-        "    trainee.learn({'input_ids': ids, 'labels': ids}, 1.0)\n"
+        "    trainee.learn({'input_ids': ids, 'targets': ids}, 1.0)\n"
         "    trainee.update(1e-3, 1.0)\n"
         "    trainee.optimizer.state_dict()\n"
         "told = {'loaded': [name for name in ('torch._dynamo', 'sympy', 'torch._inductor') if name in sys.modules]}\n"

@@ -51,7 +51,7 @@ class MadeUp:
 
             def learn(self, batch: Mapping[str, Any], scale: float) -> None:
                 rows = len(batch["input_ids"])
-                assert batch["input_ids"].shape == batch["labels"].shape == (rows, machine.plan.seq_len)
+                assert batch["input_ids"].shape == batch["targets"].shape == (rows, machine.plan.seq_len)
                 machine.sizes.append(rows)
                 fixed = made.peak - made.work(choice.micro_batch)
                 machine.take(fixed + machine.extra + int(made.work(rows) * machine.factor))

@@ -22,7 +22,7 @@ from oracles_dataset import byte_tokenizer
 from oracles_loading import Example, global_batches, masked, slow_stream, windows
 from ramlet.errors import BudgetError, DatasetError, SettingsError, SourceChanged, SourceError
 from ramlet.loading import text_tokens
-from ramlet.loading.batch import Batch
+from ramlet.loading.batch import Batch, training_names
 from ramlet.loading.loader import Loader
 from ramlet.loading.stream_loader import StreamLoader
 
@@ -66,7 +66,7 @@ def examples(tokenizer: ramlet.Tokenizer) -> list[Example]:
 
 
 def pairs(batch: Batch) -> list[Example]:
-    return list(zip(batch.input_ids.tolist(), batch.labels.tolist()))
+    return list(zip(batch.input_ids.tolist(), batch.targets.tolist()))
 
 
 def drawn(loader: StreamLoader | Loader, count: int) -> list[Example]:
@@ -163,7 +163,7 @@ class TestSamples:
         rows = [
             row
             for batch in loader
-            for row in zip(*(batch[name].tolist() for name in batch.keys()))  # noqa: SIM118
+            for row in zip(*(batch[name].tolist() for name in training_names(document_mask=True)))
         ]
         assert rows == [masked(example, tokenizer.end_of_text or 0) for example in examples]
 
@@ -178,7 +178,7 @@ class TestSamples:
     def test_tensors(self, corpus: Path, tokenizer: ramlet.Tokenizer) -> None:
         torch = pytest.importorskip("torch")
         batch = next(iter(StreamLoader(corpus, tokenizer=tokenizer, seq_len=16, as_torch=True, document_mask=True)))
-        for name in batch.keys():  # noqa: SIM118 - a batch is no dict
+        for name in (*training_names(document_mask=True), "labels"):
             assert batch[name].dtype == torch.int64
             assert batch[name].shape == (8, 16)
 

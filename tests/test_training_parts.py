@@ -141,9 +141,9 @@ def trainee(**changes: Any) -> Trainee:
 
 def batch(rows: int, seed: int = 3, ignored: int = 0) -> dict[str, torch.Tensor]:
     ids = some_ids(SHAPE, rows, SHAPE.context + 1, seed=seed)
-    labels = ids[:, 1:].clone()
-    labels[:, :ignored] = -100
-    return {"input_ids": ids[:, :-1].contiguous(), "labels": labels}
+    targets = ids[:, 1:].clone()
+    targets[:, :ignored] = -100
+    return {"input_ids": ids[:, :-1].contiguous(), "targets": targets}
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 5])
@@ -152,7 +152,7 @@ def test_accumulating_is_one_large_batch(micro_batch: int, recompute: bool) -> N
     """12 sequences at once, or in parts with the last one smaller: the same gradients, losses and weights."""
     whole, parts = trainee(), trainee(recompute=recompute)
     everything = batch(12)
-    scale = 1.0 / everything["labels"].numel()
+    scale = 1.0 / everything["targets"].numel()
     loss = float(whole.learn(everything, scale))
     summed = 0.0
     for start in range(0, 12, micro_batch):
@@ -174,12 +174,12 @@ def test_labels_left_out_are_no_part_of_the_mean() -> None:
     """A step is scaled as if every token counted, and corrected when it is known how many did."""
     assumed, exact = trainee(), trainee()
     given = batch(4, ignored=30)
-    counted = int((given["labels"] >= 0).sum())
+    counted = int((given["targets"] >= 0).sum())
     assert counted == 4 * (SHAPE.context - 30)
-    assumed.learn(given, 1.0 / given["labels"].numel())
+    assumed.learn(given, 1.0 / given["targets"].numel())
     exact.learn(given, 1.0 / counted)
     lengths = [
-        float(assumed.update(1e-3, 1.0, given["labels"].numel() / counted)),
+        float(assumed.update(1e-3, 1.0, given["targets"].numel() / counted)),
         float(exact.update(1e-3, 1.0)),
     ]
     assert lengths[0] == pytest.approx(lengths[1], rel=1e-5)
@@ -202,7 +202,7 @@ def test_adamw_is_torchs_own(clip: float) -> None:
     )
     for step in range(4):
         given = batch(4, seed=step)
-        ours.learn(given, 1.0 / given["labels"].numel())
+        ours.learn(given, 1.0 / given["targets"].numel())
         for weight in ours.model.weights:
             assert weight.grad is not None
             wanted[weight.name].grad = weight.grad.clone()
@@ -336,7 +336,7 @@ def test_part_of_a_set_is_spread_over_it(data: Path) -> None:
     with Loader(data, split="val", seq_len=24, batch_size=1, seed=EVAL_SEED, epochs=1) as loader:
         rows = []
         for one, _ in zip(loader, range(5)):
-            rows.append([*one.input_ids[0].tolist(), int(one.labels[0, -1])])
+            rows.append([*one.input_ids[0].tolist(), int(one.targets[0, -1])])
     total, count = slow_loss(model, rows)
     score = evaluate_model(model, eval_set(data, tokens=5 * 24 + 3))
     assert (score.tokens, score.loss) == (count, pytest.approx(total / count, rel=1e-5))

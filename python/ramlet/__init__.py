@@ -113,6 +113,7 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         value: object = getattr(import_module(_HOME.get(name, "ramlet.errors")), name)
+        value.__module__ = "ramlet"  # as help() and tracebacks name it: where it lies is no one's business
         globals()[name] = value
         return value
 

@@ -188,7 +188,7 @@ class Reader:
 
 _Rows = npt.NDArray[np.int64]
 _Batch = tuple[_Rows, _Rows, tuple[_Rows, _Rows] | None]
-"""Inputs and labels, and if asked for positions and documents."""
+"""Inputs and targets, and if asked for positions and documents."""
 
 @final
 class Windows:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ramlet.errors import SettingsError
+from ramlet.setting_names import nearest
 from ramlet.small_files import read_bytes
 
 if TYPE_CHECKING:
@@ -83,13 +84,11 @@ class NodeReader:
 
     def key(self, node: yaml.Node, known: Sequence[str]) -> str:
         """The key as it is listed, or the nearest one named."""
-        import difflib
-
         key = self.word(node)
         if key in known:
             return key
-        near = difflib.get_close_matches(key, known, 1)
-        hint = f": did you mean {near[0]!r}?" if near else f": the keys are {', '.join(known)}"
+        near = nearest(key, known)
+        hint = f": did you mean {near!r}?" if near else f": the keys are {', '.join(known)}"
         raise self.fault(node, f"no key {node.value!r}{hint}")
 
     def converted(self, key: str, node: yaml.Node, convert: Convert) -> Any:

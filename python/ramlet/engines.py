@@ -136,10 +136,19 @@ class HfEngine:
         except ImportError:
             raise TokenizerError(f"{path} needs HF's library, for {reason}: pip install 'ramlet[hf]'") from None
         try:
-            self._plain = tokenizers.Tokenizer.from_file(path)
+            plain = tokenizers.Tokenizer.from_file(path)
         except Exception as error:  # noqa: BLE001 - the library raises bare Exceptions
             raise TokenizerError(f"{path} cannot be used: {error}") from None
-        self.text: str = self._plain.to_str()
+        self.__setstate__(plain.to_str())
+
+    def __getstate__(self) -> str:
+        return self.text
+
+    def __setstate__(self, text: str) -> None:
+        import tokenizers
+
+        self.text: str = text
+        self._plain = tokenizers.Tokenizer.from_str(text)
         # The file may ask for both, which would drop or invent ids.
         self._plain.no_truncation()
         self._plain.no_padding()

@@ -104,3 +104,7 @@ class InternalError(RamletError):
 
 class Interrupted(RamletError):
     """Ctrl-C between two batches; what is on disk is whole, and the same call goes on from it."""
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "ramlet"  # where users have them from, and what a traceback should say

@@ -19,6 +19,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -83,17 +84,23 @@ def prepare(
     threads: int | None = None,
     append: bool = False,
     progress: Progress | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | Any | None = None,
     **settings: Any,
 ) -> Prepared:
     """Prepares a dataset from files, folders, globs, hub names or URLs, never holding more than `memory`.
 
         ramlet.prepare(["corpus/", "more.jsonl.zst"], "my-dataset", tokenizer="gpt2", memory="2GB", dedup="line")
 
-    The settings are those of `ramlet.prepare_settings.PrepareSettings`. With `append` the documents are added to
-    the dataset at `out`, with its own tokenizer.
+    `tokenizer` is a Tokenizer, or what `ramlet.Tokenizer.load` takes. The settings are the options of
+    `ramlet prepare`, with underscores. With `append` the documents are added to the dataset at `out`, with its own
+    tokenizer.
     """
-    named = None if tokenizer is None else os.fspath(tokenizer)
+    if tokenizer is None or isinstance(tokenizer, (str, os.PathLike)):
+        given, named = None, None if tokenizer is None else os.fspath(tokenizer)
+    else:
+        # A copy, whose cache is this call's to limit.
+        given = copy(tokenizer) if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        named = given.kind
     check_names(settings, [*vars(PrepareSettings()), *(prepare.__kwdefaults__ or ())])
     chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)
     with Meter(Budget.parse(memory)) as meter:
@@ -105,6 +112,7 @@ def prepare(
             threads=threads,
             append=append,
             own_tokenizer=append and named is None,
+            tokenizer=given,
             progress=progress,
         )
 
@@ -118,13 +126,15 @@ def prepare_to(
     threads: int | None = None,
     append: bool = False,
     own_tokenizer: bool = False,
+    tokenizer: Tokenizer | None = None,
     shard_bytes: int | None = None,
     task_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Prepared:
     """The whole way, under a meter whose budget is kept.
 
-    `own_tokenizer`: what is appended takes the dataset's. `shard_bytes` is the size of a shard where it is not known
+    `own_tokenizer`: what is appended takes the dataset's. `tokenizer` is one that is loaded already, for the one that
+    the settings name. `shard_bytes` is the size of a shard where it is not known
     in tokens. `task_bytes` is for tests: the size of a task.
     """
     check_path(out)
@@ -136,7 +146,7 @@ def prepare_to(
     if append and folder.manifest() is None:
         raise SettingsError(f"there is no dataset in {out} to append to: leave --append out to make one")
     with folder:
-        run = _Run(folder, settings, meter, threads, progress)
+        run = _Run(folder, settings, meter, threads, progress, tokenizer)
         return run.whole_way(inputs, append, own_tokenizer and append, shard_bytes, task_bytes)
 
 
@@ -189,8 +199,10 @@ class _Run:
         meter: Meter,
         threads: int | None,
         progress: Progress | None,
+        tokenizer: Tokenizer | None,
     ) -> None:
         self.folder = folder
+        self.given = tokenizer
         self.settings = settings
         self.meter = meter
         self.budget = meter.budget or Budget.parse("auto")
@@ -206,7 +218,7 @@ class _Run:
     ) -> Prepared:
         before = self.folder.manifest()
         own = self.folder.out / before["tokenizer"]["file"] if before and own_tokenizer else None
-        tokenizer = prepare_tokenizer.choose(self.settings, own)
+        tokenizer = self.given or prepare_tokenizer.choose(self.settings, own)
         if shard_bytes is not None:
             width = 4 if tokenizer is not None and tokenizer.vocab_size > 1 << 16 else 2
             self.settings = replace(self.settings, tokens_per_shard=max(1, shard_bytes // width))

@@ -1,6 +1,7 @@
-"""Names that a caller gives: settings as keywords, stages of a pipeline.
+"""Names that are not known, and the one that was probably meant: settings, stages, keys, options, files.
 
 check_names({"param": "1M"}, ["params", "tokens"])      there is no setting 'param': did you mean params?
+nearest("corpsu", ["corpus", "data"])                   corpus
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from ramlet.errors import SettingsError
 
-__all__ = ["check_names", "meant"]
+__all__ = ["check_names", "meant", "nearest"]
+
+SIMILAR = 0.75
+"""A letter or two off, as `difflib` counts it; at its own 0.6 `wheel` is taken for `nowhere`."""
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
@@ -22,7 +26,12 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
 
 def meant(name: str, known: Sequence[str]) -> str:
     """The one that was probably meant, or all there are."""
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else f"they are {', '.join(known)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is so much like this one that it was probably meant."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"they are {', '.join(known)}"
+    return next(iter(get_close_matches(name, list(known), 1, SIMILAR)), None)

@@ -34,6 +34,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError
+from ramlet.setting_names import nearest
 
 __all__ = ["Source", "Survey", "check_path", "expand", "fingerprint", "nearest_path", "survey"]
 
@@ -488,10 +489,8 @@ def check_path(name: str | os.PathLike[str]) -> None:
         raise SettingsError(f"{os.fspath(name)!r} is no path: it has a NUL in it")
 
 
-def nearest_path(name: str) -> str:
+def nearest_path(name: str, *, folder_wanted: bool = False) -> str:
     """`; did you mean X?`, when something near is there: two names are not near because both are `.txt`."""
-    import difflib
-
     folder, last = os.path.split(name.rstrip("/"))
     while folder and not os.path.isdir(folder):
         folder, last = os.path.split(folder)
@@ -500,10 +499,12 @@ def nearest_path(name: str) -> str:
         there = sorted(os.listdir(folder or "."), key=lambda each: _suffix_chain(each)[0] == _suffix_chain(last)[0])
     except OSError:
         there = []
+    if folder_wanted:
+        there = [each for each in there if os.path.isdir(os.path.join(folder, each))]
     # What is there by this very name is a link that leads nowhere.
     by_stem = {_stem(each): each for each in there if each != last}
-    near = difflib.get_close_matches(_stem(last), by_stem, 1)
-    return f"; did you mean {os.path.join(folder, by_stem[near[0]])}?" if near else ""
+    near = nearest(_stem(last), by_stem)
+    return f"; did you mean {os.path.join(folder, by_stem[near])}?" if near else ""
 
 
 def _stem(name: str) -> str:

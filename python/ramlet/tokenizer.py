@@ -80,19 +80,23 @@ class Tokenizer:
         unknown: str = "error",
         work_dir: str | os.PathLike[str] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
+        processes: int | None = None,
     ) -> Tokenizer:
         """Learns a tokenizer from files, or from texts, never holding more than `memory`.
 
-        `inputs` are paths, folders or globs, one or a list of them (see `ramlet.sources`); an iterator, or
-        anything given as `texts`, is taken for documents. The other settings are those of
-        `ramlet.train_settings.TrainSettings`. `progress` is told the stage, what is done and the total.
-        With `work_dir` an interrupted training of files goes on from the counts it left there.
+        `inputs` are paths, folders or globs, one or a list of them; an iterator, or anything given as `texts`, is
+        taken for documents. The other settings are the options of `ramlet tokenizer train`. `progress` is told the
+        stage, what is done and the total. With `work_dir` an interrupted training of files goes on from the counts it
+        left there. `processes` is another name of `threads`, as other trainers have it.
         """
         from tempfile import TemporaryDirectory
 
         from ramlet.train_settings import TrainSettings
         from ramlet.train_tokenizer import Corpus, learn
 
+        if processes is not None and threads not in (None, processes):
+            raise SettingsError(f"threads is {threads} and processes {processes}, and both are the same: leave one out")
+        threads = threads if processes is None else processes
         if inputs is not None and texts is None and not isinstance(inputs, (str, os.PathLike, list, tuple, set)):
             inputs, texts = None, inputs
         settings = TrainSettings(
@@ -122,20 +126,22 @@ class Tokenizer:
     @classmethod
     def load(
         cls,
-        source: str | os.PathLike[str],
+        source: str | os.PathLike[str] | Any,
         *,
         pattern: str | None = None,
         special_tokens: Mapping[str, int] | Iterable[str] = (),
         memory: Budget | str | int | None = None,
     ) -> Tokenizer:
-        """A tokenizer from a file, a folder or a name.
+        """A tokenizer from a file, a folder or a name, or from an object of HF's tokenizers or transformers.
 
         `gpt2` and `byte` are known by name. A file is a tokenizer.json or a `.tiktoken`; a folder holds one
         of them or vocab.json and merges.txt. Any other name is looked up on the hub. `pattern` is for files
         that hold none (needed with `.tiktoken`), and so are `special_tokens`.
         """
-        from ramlet.formats.load import load
+        from ramlet.formats.load import load, load_object
 
+        if not isinstance(source, (str, os.PathLike)):
+            return cls(load_object(source, pattern, special_tokens), memory=memory)
         return cls(load(source, pattern, special_tokens), memory=memory)
 
     @classmethod
@@ -320,6 +326,10 @@ class Tokenizer:
     def limit_cache(self, cache_bytes: int) -> None:
         """Sets what the word cache may take, before the first text is encoded."""
         self._cache_bytes = cache_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: without the engine, which is made again by what needs it, with a cache of its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "engine"}
 
     def __len__(self) -> int:
         return self.vocab_size

@@ -11,6 +11,10 @@ What goes wrong is caught in `main`, and nowhere else, and told in one line:
     closed pipe         nothing (`ramlet ... | head`)                         exit 141
     anything else       error: what, and how to get the traceback             exit 1
 
+With --json an error is also an object on standard output, in place of the result:
+
+    {"error": {"type": "SettingsError", "message": "the cause and the way out"}}
+
 A command's file is loaded when the command is named, so that `ramlet tokenizer train` does not pay in
 RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for what commands share.
 """
@@ -22,12 +26,13 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
 import typer
 
-from ramlet.cli.options import DEBUG, coloured, new_app
+from ramlet.cli.options import DEBUG, JSON, coloured, new_app, print_json
 from ramlet.cli.usage import usage_sentence
 from ramlet.errors import Interrupted, RamletError
 
@@ -65,6 +70,7 @@ INTERRUPTED = "interrupted; run the same command to go on"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    failed = partial(_tell_failure, as_json=JSON in words)
     debug = False
     try:
         command = _root(words)
@@ -81,22 +87,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return done.exit_code
     except (KeyboardInterrupt, Interrupted, typer.Abort) as stopped:
         told = str(stopped) if isinstance(stopped, Interrupted) else ""
-        _tell(told or INTERRUPTED)
+        failed(Interrupted.__name__, told or INTERRUPTED, mark="")
         return 130
     except BrokenPipeError:
         _drop_output()
         return 141
     except typer.TyperException as error:
-        _tell(f"error: {usage_sentence(error)}")
+        failed("UsageError", usage_sentence(error))
         return error.exit_code
     except BaseException as error:
         # BaseException, for a panic of the native core is one. SystemExit is someone's own decision.
         if debug or isinstance(error, SystemExit):
             raise
         if _was_interrupted(error):
-            _tell(INTERRUPTED)
+            failed(Interrupted.__name__, INTERRUPTED, mark="")
             return 130
-        _tell(f"error: {_sentence(error)}")
+        failed(type(error).__name__, _sentence(error))
         return 1
 
 
@@ -156,6 +162,16 @@ def _sentence(error: BaseException) -> str:
         return "the machine is out of memory: give a smaller --memory, or free some"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
+
+
+def _tell_failure(kind: str, sentence: str, *, as_json: bool, mark: str = "error: ") -> None:
+    """To people on standard error, and to a machine that waits for an object."""
+    if as_json:
+        try:
+            print_json({"error": {"type": kind, "message": sentence}})
+        except BrokenPipeError:
+            _drop_output()
+    _tell(mark + sentence)
 
 
 def _tell(line: str) -> None:

@@ -58,8 +58,8 @@ def export(
 
         done = export_model(run, target, to=to, dtype=dtype)
     if json:
-        figures = {"out": str(target), "to": to, "files": done.files, "bytes": done.bytes, "notes": done.notes}
-        print_json({**figures, "memory": meter.summary()})
+        figures = {"to": to, "files": done.files, "bytes": done.bytes, "notes": done.notes}
+        print_json({"path": str(target), "out": str(target), **figures, "memory": meter.summary()})
         return
     print(f"{format_bytes(done.bytes)} in {target}, for {to}: {', '.join(done.files)}")
     for line in done.notes:

@@ -144,7 +144,8 @@ def generate(
         if talk:
             _talk(writer, settings, quiet)
         else:
-            _once(writer, settings, prompt or "", meter, json=json, echo=echo, quiet=quiet)
+            path = str(run or model_name)
+            _once(writer, settings, prompt or "", meter, path, json=json, echo=echo, quiet=quiet)
     if not json:
         note(_closing_line(writer, meter), quiet=quiet)
 
@@ -158,20 +159,30 @@ def _from_stdin() -> str:
 
 
 def _once(
-    writer: Writer, settings: SampleSettings, prompt: str, meter: Meter, *, json: bool, echo: bool, quiet: bool
+    writer: Writer,
+    settings: SampleSettings,
+    prompt: str,
+    meter: Meter,
+    path: str,
+    *,
+    json: bool,
+    echo: bool,
+    quiet: bool,
 ) -> None:
     if prompt.endswith(" ") and writer.tokenizer.kind == "bpe" and not json:
         note("note: the prompt ends with a space, and words bring their own: leave it out", quiet=quiet)
     began = time.monotonic()
     writing = writer.write(prompt, settings)
+    seed = _seed(writing, settings)
     if json or settings.num_samples > 1:
         texts = _texts(writing)
         if json:
             print_json(
                 {
+                    "path": path,
                     "prompt": prompt,
                     "samples": [
-                        {"text": text, "tokens": tokens, "seed": writing.seed + sample}
+                        {"text": text, "tokens": tokens, "seed": None if seed is None else seed + sample}
                         for sample, (text, tokens) in enumerate(zip(texts, writing.tokens))
                     ],
                     "seconds": round(time.monotonic() - began, 3),
@@ -181,10 +192,15 @@ def _once(
                 }
             )
             return
-        _print_all(texts, writing.seed, prompt if echo else "")
+        _print_all(texts, seed, prompt if echo else "")
     else:
         _print_stream(writing, prompt if echo else "")
-    note(_speed(writing, time.monotonic() - began), quiet=quiet)
+    note(_speed(writing, seed, time.monotonic() - began), quiet=quiet)
+
+
+def _seed(writing: Writing, settings: SampleSettings) -> int | None:
+    """What would give the same text again; None where nothing is drawn."""
+    return writing.seed if settings.temperature else None
 
 
 def _texts(writing: Writing) -> list[str]:
@@ -194,9 +210,10 @@ def _texts(writing: Writing) -> list[str]:
     return ["".join(pieces) for pieces in texts]
 
 
-def _print_all(texts: list[str], seed: int, prompt: str) -> None:
+def _print_all(texts: list[str], seed: int | None, prompt: str) -> None:
     for sample, text in enumerate(texts):
-        print(f"--- {sample + 1} of {len(texts)}, seed {seed + sample} ---")
+        told = "" if seed is None else f", seed {seed + sample}"
+        print(f"--- {sample + 1} of {len(texts)}{told} ---")
         print(prompt + _shown(text))
 
 
@@ -219,10 +236,10 @@ def _shown(text: str) -> str:
     return text.translate(_PICTURES) if sys.stdout.isatty() else text
 
 
-def _speed(writing: Writing, seconds: float) -> str:
+def _speed(writing: Writing, seed: int | None, seconds: float) -> str:
     tokens = sum(writing.tokens)
     rate = f", {tokens / seconds:,.1f} a second" if seconds > 0 else ""
-    return f"{plural(tokens, 'token')}{rate}, seed {writing.seed}"
+    return f"{plural(tokens, 'token')}{rate}{'' if seed is None else f', seed {seed}'}"
 
 
 def _closing_line(writer: Writer, meter: Meter) -> str:
@@ -256,7 +273,7 @@ def _talk(writer: Writer, settings: SampleSettings, quiet: bool) -> None:
                 continue
             writing = writer.write(line, settings)
             if settings.num_samples > 1:
-                _print_all(_texts(writing), writing.seed, line)
+                _print_all(_texts(writing), _seed(writing, settings), line)
             else:
                 _print_stream(writing, line)
         except RamletError as error:

@@ -64,8 +64,31 @@ def examples(command: Any) -> list[str]:
     return parts_of(command.help)[2]
 
 
+SEVERAL = ("--special-tokens",)
+"""Options that take all words up to the next option, as they do in the scripts that have them."""
+
+
+def spread(words: list[str]) -> list[str]:
+    """
+    >>> spread(["a.txt", "--special-tokens", "<a>", "<b>", "--vocab-size", "300"])
+    ['a.txt', '--special-tokens', '<a>', '--special-tokens', '<b>', '--vocab-size', '300']
+    """
+    spread_out: list[str] = []
+    several = ""
+    for word in words:
+        if word.startswith("-"):
+            several = word if word.replace("_", "-") in SEVERAL else ""
+        elif several and spread_out[-1] != several:
+            spread_out.append(several)
+        spread_out.append(word)
+    return spread_out
+
+
 class Command(TyperCommand):
     """A command with the help of this module."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         # Typer writes a required argument as {RUN}.

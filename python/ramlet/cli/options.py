@@ -22,7 +22,8 @@ then complete (`completion.py`). Typer is used without its rich mode: rich would
 from __future__ import annotations
 
 import os
-from typing import Annotated, TextIO
+from collections.abc import Mapping
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -99,6 +100,16 @@ def _remember_debug(context: typer.Context, value: bool) -> bool:
     return value
 
 
+def print_json(value: Mapping[str, Any]) -> None:
+    """As one line a machine reads, at once: it may wait for it while the command goes on.
+
+    `path` is what the command wrote, or else what it was asked about; with `error` there is nothing but it.
+    """
+    import json
+
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
 Inputs = Annotated[
     list[str],
     typer.Argument(
@@ -118,7 +129,8 @@ Memory = Annotated[
         help="Never hold more than this: 512MB, 2GB, 2GiB, 50% or auto (60% of what is free).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", rich_help_panel=GENERAL, help="Print the result as JSON, for machines.")]
+JSON = "--json"
+Json = Annotated[bool, typer.Option(JSON, rich_help_panel=GENERAL, help="Print the result as JSON, for machines.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", rich_help_panel=GENERAL, help="No progress and no notes, only the result.")
 ]

@@ -166,7 +166,8 @@ def prepare(
     settings = config.prepare_settings(**given)
     target = out or (Path(config.out) if config.out else None)
     if target is None:
-        target = _beside(sources, settings.output_format)
+        target = _beside(sources, settings.output_format, config.path)
+        note(f"no folder is named, so it goes to {target}", quiet=quiet or json)
     with Meter(Budget.parse(memory or config.memory or "auto")) as meter, Progress(meter, silent=quiet or json) as bar:
         result = prepare_to(
             sources,
@@ -211,9 +212,12 @@ def _read_amounts(given: dict[str, Any]) -> None:
                 raise SettingsError(f"--{name.replace('_', '-')} {error}") from None
 
 
-def _beside(sources: list[Any], output_format: str) -> Path:
+def _beside(sources: list[Any], output_format: str, config: str) -> Path:
+    """Where no folder is named: the file beside the text, or the folder beside the config file and named like it."""
     if output_format == "npy" and len(sources) == 1 and isinstance(sources[0], str) and Path(sources[0]).is_file():
         return Path(sources[0]).with_suffix(".npy")
+    if config and output_format != "npy":
+        return Path(config).with_suffix("")
     raise SettingsError("no folder to write to: name it with --out")
 
 

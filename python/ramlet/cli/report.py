@@ -99,7 +99,8 @@ def _write(paths: list[Path], out: Path | None, meter: Meter, *, json: bool, qui
             for story in stories
         ]
         size = target.stat().st_size
-        print_json({"out": str(target), "bytes": size, "told": told, "notes": notes, "memory": meter.summary()})
+        figures = {"path": str(target), "out": str(target), "bytes": size, "told": told, "notes": notes}
+        print_json({**figures, "memory": meter.summary()})
         return
     for line in notes:
         note(line, quiet=quiet)

@@ -70,6 +70,7 @@ def run(
     if json:
         print_json(
             {
+                "path": result.work,
                 "work": result.work,
                 "stages": [vars(stage) for stage in result.stages],
                 "memory": {"peak": result.peak, "budget": result.budget},

@@ -81,7 +81,13 @@ def train(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            "--tokenizer", "-T", metavar="X", rich_help_panel=DATA, show_default=False, help="For --stream and --input."
+            "--tokenizer",
+            "-T",
+            "--tokenization",
+            metavar="X",
+            rich_help_panel=DATA,
+            show_default=False,
+            help="For --stream and --input.",
         ),
     ] = None,
     text_field: Annotated[

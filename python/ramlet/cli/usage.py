@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from ramlet.cli.help_page import examples
+from ramlet.setting_names import nearest
 
 __all__ = ["usage_sentence"]
 
@@ -72,12 +73,11 @@ def _nearest(word: str, names: Sequence[str]) -> str | None:
     >>> _nearest("--vocab-sise", ["--out", "--vocab-size"]), _nearest("--steps", ["--max-steps", "--out"])
     ('--vocab-size', '--max-steps')
     """
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, names, n=1, cutoff=0.8)
+    # Without the hyphens, which would make any two names alike.
+    plain = word.lstrip("-").replace("_", "-")
+    close = nearest(plain, [name.lstrip("-") for name in names])
     if close:
-        return close[0]
-    plain = word.lstrip("-").replace("_", "-").split("-")
-    akin = [name for name in names if set(plain) <= set(name[2:].split("-")) or name[2:] in plain]
-    rough = get_close_matches(word, names, n=1)
-    return min(akin, key=len, default=rough[0] if rough else None)
+        return f"--{close}"
+    words = plain.split("-")
+    akin = [name for name in names if set(words) <= set(name[2:].split("-")) or name[2:] in words]
+    return min(akin, key=len, default=None)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from ramlet.errors import DatasetError
 from ramlet.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.small_files import read_json
 
-__all__ = ["Adopted", "adopt"]
+__all__ = ["Adopted", "adopt", "moved_over"]
 
 NOTE = ".adopting.json"
 
@@ -99,6 +100,21 @@ def adopt(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
     _with(manifest, shards, checks).write(folder)
     remove(folder / NOTE)
     return Adopted(shards, tuple(pair for pair in renamed if pair[0].endswith(".bin")))
+
+
+def moved_over(manifest: Manifest, problems: Sequence[str]) -> list[str]:
+    """What to do about shards that the manifest has and that are other files now; of what `verify` found wrong."""
+    notes = []
+    for split, of in manifest.splits.items():
+        listed = {shard.file for shard in of.shards}
+        changed = [name for name in dict.fromkeys(each.split(":")[0] for each in problems) if name in listed]
+        free = Shard.names(split, len(of.shards))[0]
+        notes += [
+            f"if another shard was moved over {name}, what it held before is not in the dataset any more: put the old "
+            f"file back, and move the new one to a name that is free, {free} for example, before --adopt"
+            for name in changed
+        ]
+    return notes
 
 
 def _candidates(folder: Path, manifest: Manifest) -> list[_Candidate]:

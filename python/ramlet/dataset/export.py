@@ -1,6 +1,7 @@
 """A dataset in the layouts of other trainers.
 
-    nanogpt    train.bin, val.bin: ids without a header, uint16 (uint32 where the vocabulary needs it)
+    nanogpt    train.bin, val.bin: ids without a header, uint16 (uint32 where the vocabulary needs it); meta.pkl with
+               the vocabulary, unless it is GPT-2's (see `nanogpt_meta`)
     llm.c      NAME_train_000000.bin ...: 256 int32 (20240520, 1, ids in the file, zeros), then uint16 ids; the
                end id stands before each document; 100 million ids a file, whatever documents they cut
     megatron   train.bin, train.idx: what Megatron-LM calls an indexed dataset, one sequence a document
@@ -28,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramlet.dataset.manifest import SPLITS
+from ramlet.dataset.nanogpt_meta import needs_meta, write_meta
 from ramlet.dataset.new_folder import new_folder
 from ramlet.dataset.reader import BLOCK_ENDS, Dataset, Ids
 from ramlet.dataset.verify import Progress
@@ -111,6 +113,10 @@ def _write_nanogpt(job: Export) -> None:
         with job.open(f"{split}.bin") as file:
             for block in job.counted(job.dataset.blocks(split)):
                 file.write(block.data)
+            _sync(file)
+    if needs_meta(job.dataset.manifest):
+        with job.open("meta.pkl") as file:
+            write_meta(job.dataset.tokenizer, file)
             _sync(file)
     if job.dataset.manifest.dtype == "uint32":
         job.notes.append("the ids are uint32, for uint16 cannot hold the vocabulary: nanoGPT's np.uint16 must follow")

@@ -142,7 +142,7 @@ def _this_version() -> str:
 
 def _why_missing(folder: Path) -> str:
     if not folder.exists():
-        return f"no such folder: {folder}{nearest_path(os.fspath(folder))}"
+        return f"no such folder: {folder}{nearest_path(os.fspath(folder), folder_wanted=True)}"
     if (folder / ".work").is_dir():
         return f"{folder} is not finished: run the same `ramlet prepare` again to go on"
     return f"{folder} is no dataset: it has no {NAME}; ramlet prepare makes one"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from ramlet.engines import HfEngine
 from ramlet.errors import SettingsError, TokenizerError
 from ramlet.formats import gpt2, hub, tiktoken, tokenizer_json, vocab_merges
 from ramlet.tokenizer_model import TokenizerModel, byte_model
 
-__all__ = ["load"]
+__all__ = ["load", "load_object"]
 
 _PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
@@ -42,6 +44,19 @@ def load(source: str | os.PathLike[str], pattern: str | None, special_tokens: Sp
             f"no such tokenizer file or folder: {name} (known names: gpt2, byte; on the hub: owner/name)"
         )
     return _file(hub.download(name, "tokenizer.json"), pattern, special_tokens)
+
+
+def load_object(given: Any, pattern: str | None, special_tokens: Specials) -> TokenizerModel | HfEngine:
+    """From an object of HF's tokenizers, or a fast one of transformers, which has one inside."""
+    inside = getattr(given, "backend_tokenizer", given)
+    if not hasattr(inside, "to_str"):
+        raise TokenizerError(
+            f"a tokenizer is a name, a file, a folder, or an object of ramlet's or HF's, not {type(given).__name__}"
+        )
+    with TemporaryDirectory(prefix="ramlet-") as folder:
+        path = Path(folder) / "tokenizer.json"
+        path.write_text(inside.to_str(), encoding="utf-8")
+        return _file(path, pattern, special_tokens)
 
 
 def _folder(folder: Path, pattern: str | None, special_tokens: Specials) -> TokenizerModel | HfEngine:

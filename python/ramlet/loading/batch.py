@@ -1,34 +1,49 @@
 """What a loader hands out.
 
-    batch.input_ids, batch["labels"]      (rows, seq_len), int64
-    model(**batch)
+    model(**batch)                                  a model of transformers: it shifts `labels` itself
+    x, y = batch.input_ids, batch.targets           a loop of nanoGPT's kind: y is shifted already
 
-`labels` are shifted already: labels[r, i] is the id that follows input_ids[r, i], or -100 where no loss is to be taken.
+`labels` are the input ids, and `targets` the ids that follow them: targets[r, i] is the one behind input_ids[r, i].
+Both are -100 where no loss is to be taken. A model that shifts by itself never sees the target of the last position,
+so `labels` ask for one token less in each sequence than `targets` do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ramlet.errors import SettingsError
 from ramlet.loading.division import Piece
 
-__all__ = ["IGNORED", "Batch", "make_batch", "row_arrays"]
+__all__ = ["IGNORED", "Batch", "batches_memory", "make_batch", "row_arrays", "training_names"]
 
 IGNORED = -100
 """The label that losses leave out, PyTorch's own default."""
 
-_ARRAYS = ("input_ids", "labels", "position_ids", "document_ids")
+_ARRAYS = ("input_ids", "targets", "position_ids", "document_ids")
+_LOOKED_UP = (*_ARRAYS, "labels", "use_cache")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """The sequences of a global batch that one rank takes in one go."""
+def training_names(document_mask: bool) -> tuple[str, ...]:
+    """The arrays of a batch that ramlet's own training uses."""
+    return _ARRAYS if document_mask else _ARRAYS[:2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch(Mapping[str, Any]):
+    """The sequences of a global batch that one rank takes in one go.
+
+    As a mapping it has what a model of transformers takes: input_ids, labels, and with a document mask position_ids and
+    use_cache. The other arrays are there by name, `batch["targets"]` or `batch.targets`.
+    """
 
     input_ids: Any
     """NumPy arrays, or tensors; this and those below are of the same shape, and int64."""
 
-    labels: Any
+    targets: Any
+    """The id that follows each input id."""
 
     position_ids: Any
     """With a document mask, else None: places from the start of the document."""
@@ -46,30 +61,72 @@ class Batch:
     samples_done: int
     """Samples, counted from the beginning, behind this global batch."""
 
+    _labels: list[Any] = field(default_factory=list, repr=False)
+    """Made when they are asked for, once: what does not use them does not pay for them."""
+
+    @property
+    def labels(self) -> Any:
+        """The input ids, -100 where no loss is to be taken: for models that shift them."""
+        if not self._labels:
+            labels = self.input_ids.clone() if hasattr(self.input_ids, "clone") else self.input_ids.copy()
+            labels[:, 1:] = self.targets[:, :-1]
+            self._labels.append(labels)
+        return self._labels[0]
+
+    @property
+    def use_cache(self) -> Any:
+        """With a document mask, else None: False, of the arrays' own kind.
+
+        transformers tells documents apart by their position_ids, and only where no cache of keys is asked for, which
+        its models do by default.
+        """
+        if self.position_ids is None:
+            return None
+        return self.position_ids[:0].any()  # nothing is True in nothing
+
     def __getitem__(self, name: str) -> Any:
-        value = getattr(self, name) if name in _ARRAYS else None
+        value = getattr(self, name) if name in _LOOKED_UP else None
         if value is None:
             raise KeyError(name)
         return value
 
-    def keys(self) -> list[str]:
-        return [name for name in _ARRAYS if getattr(self, name) is not None]
+    def __iter__(self) -> Iterator[str]:
+        yield from ("input_ids", "labels")
+        if self.position_ids is not None:
+            yield from ("position_ids", "use_cache")
+
+    def __len__(self) -> int:
+        return 2 if self.position_ids is None else 4
+
+    def to(self, *args: Any, **kwargs: Any) -> Batch:
+        """The same batch elsewhere, as `Tensor.to`; of tensors alone."""
+        if not hasattr(self.input_ids, "to"):
+            raise SettingsError("a batch of NumPy arrays has no device: make the loader with as_torch=True")
+        moved = {name: getattr(self, name) for name in _ARRAYS}
+        moved = {name: None if value is None else value.to(*args, **kwargs) for name, value in moved.items()}
+        return replace(self, **moved, _labels=[labels.to(*args, **kwargs) for labels in self._labels])
+
+
+def batches_memory(rows: int, seq_len: int, read_ahead: int, document_mask: bool) -> int:
+    """Bytes of those that are read ahead and of two in the hands of the caller, these with their labels."""
+    array = rows * seq_len * 8
+    return (read_ahead + 2) * array * len(training_names(document_mask)) + 2 * array
 
 
 def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
-    """From what the native core returns: (inputs, labels, (positions, documents) or None)."""
-    inputs, labels, documents = arrays
+    """From what the native core returns: (inputs, targets, (positions, documents) or None)."""
+    inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
     if as_torch:
         import torch
 
         # The same memory, as a tensor.
-        inputs, labels, positions, numbers = (
-            None if array is None else torch.from_numpy(array) for array in (inputs, labels, positions, numbers)
+        inputs, targets, positions, numbers = (
+            None if array is None else torch.from_numpy(array) for array in (inputs, targets, positions, numbers)
         )
     return Batch(
         input_ids=inputs,
-        labels=labels,
+        targets=targets,
         position_ids=positions,
         document_ids=numbers,
         first_of_step=piece.first_of_step,
@@ -86,15 +143,15 @@ def row_arrays(rows: list[Any], seq_len: int, end_id: int | None) -> Any:
     ids = np.empty((len(rows), seq_len + 1), np.int64)
     for number, row in enumerate(rows):
         ids[number] = row
-    inputs, labels = ids[:, :-1].copy(), ids[:, 1:].copy()
+    inputs, targets = ids[:, :-1].copy(), ids[:, 1:].copy()
     if end_id is None:
-        return inputs, labels, None
+        return inputs, targets, None
     ends = inputs == end_id
-    labels[ends] = IGNORED
+    targets[ends] = IGNORED
     documents = ends.cumsum(axis=1) - ends
     # Each place less the last one at which a document began.
     places = np.arange(seq_len)
     begins = np.zeros_like(inputs)
     begins[:, 1:] = np.where(ends[:, :-1], places[1:], 0)
     positions = places - np.maximum.accumulate(begins, axis=1)
-    return inputs, labels, (positions, documents)
+    return inputs, targets, (positions, documents)

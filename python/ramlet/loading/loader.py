@@ -2,12 +2,12 @@
 
     with ramlet.Loader("my-dataset", seq_len=1024, batch_size=32, as_torch=True) as loader:
         for batch in loader:
-            loss = model(batch.input_ids, batch.labels)
+            loss = model(**batch).loss
             ...
             checkpoint["data"] = loader.state()
 
 **Examples.** A split is one stream of ids, whatever shards it lies in. Example k is the ids from k * stride on, seq_len
-of them as inputs and those one further on as labels. Of a packed dataset an example is a sequence.
+of them as inputs and those one further on as targets. Of a packed dataset an example is a sequence.
 
 **Order.** An epoch goes through all examples in an order that a formula gives from (seed, epoch): a shuffle over all of
 the data, with no list of it in memory. Samples are numbered for ever, through all epochs; a global batch is the next
@@ -29,7 +29,7 @@ from typing import Any
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError
-from ramlet.loading.batch import Batch, make_batch
+from ramlet.loading.batch import Batch, batches_memory, make_batch
 from ramlet.loading.division import Division, Piece, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.tokens import Tokens, open_tokens
@@ -53,7 +53,7 @@ class Loader:
 
     with ramlet.Loader("my-dataset", seq_len=1024, batch_size=32, as_torch=True) as loader:
         for batch in loader:
-            loss = model(batch.input_ids, batch.labels)
+            loss = model(**batch).loss
     """
 
     def __init__(
@@ -75,15 +75,18 @@ class Loader:
         document_mask: bool = False,
         val_fraction: float = 0.1,
         read_ahead: int = 2,
+        eval_only: bool = False,
     ) -> None:
         """Opens the data; nothing is read, and no thread started, before the first batch is asked for.
 
         `data` is a dataset's folder, an array (FILE.npy, or FILE.txt with FILE.npy beside it), or a list of these with
         weights. Of an array the last `val_fraction` is the split `val`. `seq_len` is 1024 where nothing is said, and
         that of a packed dataset. Without `epochs` there is no end. `document_mask` adds position_ids and
-        document_ids, and leaves out the loss of what would follow from another document.
+        document_ids, and leaves out the loss of what would follow from another document. `eval_only` is the same as
+        `split="val"`.
         """
         check_counts(seq_len=seq_len)
+        split = "val" if eval_only else split
         self._loop = Loop(0, read_ahead)
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.datasets, weights = _open(data, split, val_fraction)
@@ -166,10 +169,9 @@ class Loader:
     def memory(self, *, micro_batch: int | None = None) -> int:
         """Bytes that it holds at most, the batch in use included; `micro_batch` asks for another size than its own."""
         rows = micro_batch or self.division.rows
-        arrays = 4 if self.document_mask else 2
-        batch = rows * self.seq_len * 8 * arrays
         shards = sum(tokens.shard_count for tokens in self.datasets)
-        return (self.read_ahead + 2) * batch + shards * SHARD_BYTES + OWN_BYTES
+        batches = batches_memory(rows, self.seq_len, self.read_ahead, self.document_mask)
+        return batches + shards * SHARD_BYTES + OWN_BYTES
 
     # -- batches
 

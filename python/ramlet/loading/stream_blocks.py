@@ -53,6 +53,15 @@ class Blocks:
             carried.drop(count * self.stride)
             number += 1
 
+    def count(self, ids: int) -> int:
+        """The examples of an epoch of so many ids."""
+        count = max(0, (ids - 1 - self.seq_len) // self.stride + 1)
+        return count if self.max_examples is None else min(count, self.max_examples)
+
+    def ids_wanted(self) -> int | None:
+        """As many as an epoch uses at most; None: all there are."""
+        return None if self.max_examples is None else (self.max_examples - 1) * self.stride + self.seq_len + 1
+
     def _most(self, number: int) -> int:
         left = self.size if self.max_examples is None else self.max_examples - number * self.size
         return min(self.size, left)

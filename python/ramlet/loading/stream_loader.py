@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 from ramlet import _native
 from ramlet.budget import Budget
 from ramlet.errors import DatasetError, SettingsError, SourceChanged, SourceError
-from ramlet.loading.batch import Batch, make_batch, row_arrays
+from ramlet.loading.batch import Batch, batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.stream_blocks import Block, Blocks
@@ -80,7 +81,7 @@ class StreamLoader:
         self,
         source: Inputs,
         *,
-        tokenizer: Tokenizer | str | os.PathLike[str],
+        tokenizer: Tokenizer | str | os.PathLike[str] | Any,
         seq_len: int = 1024,
         batch_size: int = 8,
         seed: int = 1,
@@ -102,13 +103,17 @@ class StreamLoader:
         work_dir: str | os.PathLike[str] | None = None,
         threads: int = 1,
         read_ahead: int = 2,
+        streaming: bool = True,
     ) -> None:
         """Lists the files; what is no local file is made one first, in `work_dir` (or a folder that goes again).
 
         `shuffle_buffer` counts sequences; with 1 they come in the order of the text. `documents` and the four settings
-        behind it are those of `ramlet.read_settings.ReadSettings`. `memory` bounds what the loader holds: it limits the
+        behind it are those of `ramlet.Tokenizer.train`. `memory` bounds what the loader holds: it limits the
         tokenizer's cache, and never changes a batch. `max_examples` ends every epoch there.
+        `streaming` is there for loaders that can also hold everything, which this one never does.
         """
+        if not streaming:
+            raise SettingsError("a StreamLoader holds a batch at a time: for ids on disk, shuffled, take ramlet.Loader")
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.stride = seq_len if stride is None else stride
         check_counts(seq_len=seq_len, stride=stride, shuffle_buffer=shuffle_buffer, epochs=epochs)
@@ -127,6 +132,8 @@ class StreamLoader:
         self._threads = threads
 
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        if memory is not None:
+            self.tokenizer = copy(self.tokenizer)  # whose cache is the loader's to limit
         if document_mask and self.end_id is None:
             raise SettingsError(
                 "the tokenizer has no token that ends a document, which a document mask needs: give it a special token "
@@ -188,11 +195,11 @@ class StreamLoader:
         """Bytes that it holds at most, the batch in use and the tokenizer's cache included."""
         width = 2 if self.vocab_size <= 1 << 16 else 4
         rows = micro_batch or self.division.rows
-        batch = rows * self.seq_len * 8 * (4 if self.document_mask else 2)
+        batches = batches_memory(rows, self.seq_len, self.read_ahead, self.document_mask)
         block = (self._blocks.size * self.stride + self.seq_len + 1) * width
         step = self.division.batch_size * (self.seq_len + 1) * width
         text = TEXT_COPIES * GROWTH * BLOCK_BYTES + (self._files.window_bytes if self._files.windowed else 0)
-        return (self.read_ahead + 2) * batch + 3 * block + 2 * step + text + self._cache_bytes
+        return batches + 3 * block + 2 * step + text + self._cache_bytes
 
     # -- batches
 
@@ -205,6 +212,16 @@ class StreamLoader:
         return self._loop.start(
             _batches(rows, self.division, self.seq_len, self.end_id, self.document_mask, self.as_torch)
         )
+
+    def count_examples(self) -> int:
+        """Sequences in an epoch. No one knows them before: all of the text is read and tokenized for it."""
+        ids = self._blocks.ids_wanted()
+        found = 0
+        for chunk in token_chunks(self._files, self.tokenizer, self.end_id, None, self._threads):
+            found += len(chunk.ids)
+            if ids is not None and found >= ids:
+                break
+        return self._blocks.count(found)
 
     @property
     def samples(self) -> int:

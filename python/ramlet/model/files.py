@@ -145,7 +145,8 @@ def save_tokenizer(
     except (ValueError, KeyError, TypeError):
         raise ModelError(f"{tokenizer_file} is no tokenizer.json: give the tokenizer of the model") from None
     if end is not None:
-        config |= {"bos_token": end, "eos_token": end}
+        # No token of its own: padding is never looked at. On the left, where generate() must have it.
+        config |= {"bos_token": end, "eos_token": end, "pad_token": end, "padding_side": "left"}
     _write_json(Path(folder) / "tokenizer_config.json", config)
 
 

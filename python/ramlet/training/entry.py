@@ -17,6 +17,7 @@ from ramlet.errors import SettingsError
 from ramlet.setting_names import check_names
 from ramlet.sources import check_path
 from ramlet.threads import check_threads
+from ramlet.tokenizer import Tokenizer
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
@@ -35,7 +36,7 @@ def train(
     out: str | os.PathLike[str],
     *,
     stream: str | os.PathLike[str] | Sequence[str] | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | Any | None = None,
     reading: Mapping[str, Any] | None = None,
     evals: Mapping[str, str | os.PathLike[str]] | None = None,
     memory: Budget | str | int | None = "auto",
@@ -50,11 +51,12 @@ def train(
 
         result = ramlet.train("my-dataset", "my-run", params="10M", max_steps=2000, memory="2GB")
 
-    `data` is a dataset, a .npy file, or pairs of them with weights; `stream` is any text instead, tokenised with
-    `tokenizer` while it is trained on, and read as `reading` says (`ramlet.read_settings`). `evals` are further
-    datasets to evaluate on, by name. `memory` is that of the process on a CPU and of the device on a GPU, where
-    `host_memory` is the process's. `resume=False` begins anew, True also goes on with another end or learning rate.
-    The settings are those of `RunSettings`.
+    `data` is a dataset, a .npy file, or pairs of them with weights; `stream` is any text instead, tokenized with
+    `tokenizer` (a Tokenizer, or what `ramlet.Tokenizer.load` takes) while it is trained on, and read as `reading` says:
+    `{"documents": "line", "text_field": ...}`. `evals` are further datasets to evaluate on, by name. `memory` is that
+    of the process on a CPU and of the device on a GPU, where `host_memory` is the process's. `resume=False` begins
+    anew, True also goes on with another end or learning rate. `listener` is told of steps, evaluations and samples.
+    The settings are the options of `ramlet train`, with underscores.
     """
     check_names(settings, [*vars(RunSettings()), *(train.__kwdefaults__ or ())])
     for name in _AMOUNTS:
@@ -99,8 +101,10 @@ def _feed(
         pairs = [(data, 1.0)] if isinstance(data, (str, os.PathLike)) else list(data)
         return DataFeed([(os.fspath(path), float(weight)) for path, weight in pairs], settings)
     if tokenizer is None:
-        raise SettingsError("a stream is tokenised while it is trained on: name the tokenizer")
+        raise SettingsError("a stream is tokenized while it is trained on: name the tokenizer, with --tokenizer")
     sources = [stream] if isinstance(stream, (str, os.PathLike)) else stream
-    return StreamFeed(
-        [os.fspath(source) for source in sources], os.fspath(tokenizer), settings, out / "stream", reading
-    )
+    if isinstance(tokenizer, (str, os.PathLike)):
+        named: Tokenizer | str = os.fspath(tokenizer)
+    else:
+        named = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+    return StreamFeed([os.fspath(source) for source in sources], named, settings, out / "stream", reading)

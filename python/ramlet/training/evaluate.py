@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ramlet.errors import SettingsError
+from ramlet.loading.batch import training_names
 from ramlet.model.gpt import GPT
 from ramlet.training.step import document_mask
 
@@ -84,7 +85,7 @@ class EvalSet:
             for batch in loader:
                 told((whole - left) * self.seq_len, whole * self.seq_len)
                 rows = min(left, len(batch["input_ids"]))
-                yield {name: batch[name][:rows] for name in batch.keys()}  # noqa: SIM118 - a Batch is no dictionary
+                yield {name: batch[name][:rows] for name in training_names(self.document_mask)}
                 left -= rows
                 if not left:
                     return
@@ -97,17 +98,17 @@ def evaluate_model(model: GPT, wanted: EvalSet, told: Callable[[int, int], None]
         placed = {name: value.to(model.device) for name, value in batch.items()}
         losses = model.losses(
             placed["input_ids"],
-            placed["labels"],
+            placed["targets"],
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
         )
-        for row in losses.view(placed["labels"].shape).tolist():
+        for row in losses.view(placed["targets"].shape).tolist():
             total += math.fsum(row)  # exact, so that it does not matter how many rows a batch has
-        labels = batch["labels"].reshape(-1)
-        labels = labels[labels >= 0]
-        tokens += len(labels)
+        targets = batch["targets"].reshape(-1)
+        targets = targets[targets >= 0]
+        tokens += len(targets)
         if wanted.lengths is not None:
-            size += int(wanted.lengths[labels].sum())
+            size += int(wanted.lengths[targets].sum())
     bits = total / math.log(2) / size if size else None
     return Score(total / max(1, tokens), tokens, bits)
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, SettingsError, SourceError
 from ramlet.loading.loader import Loader
 from ramlet.loading.stream_loader import StreamLoader
 from ramlet.loading.tokens import open_tokens
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.prepare_tokenizer import choose
+from ramlet.staging import needs_staging
 from ramlet.tokenizer import Tokenizer
 from ramlet.training.mix import Mix
 from ramlet.training.ranks import Ranks
@@ -123,11 +124,16 @@ class StreamFeed:
     packed_length: int | None = None
 
     def __init__(
-        self, sources: Sequence[str], tokenizer: str, settings: RunSettings, work: Path, reading: Mapping[str, Any]
+        self,
+        sources: Sequence[str],
+        tokenizer: Tokenizer | str,
+        settings: RunSettings,
+        work: Path,
+        reading: Mapping[str, Any],
     ) -> None:
         self._sources, self._settings, self._work, self._reading = list(sources), settings, work, dict(reading)
         # As `prepare` has it: bytes get an end of text, and a dataset of the same name fits the run.
-        loaded = choose(PrepareSettings(tokenizer=tokenizer), None)
+        loaded = tokenizer if isinstance(tokenizer, Tokenizer) else choose(PrepareSettings(tokenizer=tokenizer), None)
         if loaded is None:
             raise SettingsError(
                 "which characters there are is known when all of the text was read: give it as --input, "
@@ -147,6 +153,11 @@ class StreamFeed:
         self._tokenizer.save(self._work / "tokenizer.json")
 
     def loader(self, seq_len: int, sequences: int, micro_batch: int | None, ranks: Ranks) -> StreamLoader:
+        return self._loader(seq_len, sequences, micro_batch, ranks, self._work)
+
+    def _loader(
+        self, seq_len: int, sequences: int, micro_batch: int | None, ranks: Ranks, work: Path | None
+    ) -> StreamLoader:
         settings = self._settings
         return StreamLoader(
             self._sources,
@@ -162,12 +173,22 @@ class StreamFeed:
             micro_batch=micro_batch,
             as_torch=True,
             document_mask=settings.document_mask,
-            work_dir=self._work,
+            work_dir=work,
             **self._reading,
         )
 
     def examples(self, seq_len: int) -> int | None:
-        return None
+        """Counted in files that are here; of what comes from elsewhere no more is known than where it is to end."""
+        if any(needs_staging(source) for source in self._sources):
+            return self._settings.max_examples
+        with self._loader(seq_len, 1, None, Ranks(), None) as loader:
+            count = loader.count_examples()
+        if not count:
+            raise SourceError(
+                f"{', '.join(self._sources)} has less than one sequence of {seq_len:,} tokens: choose a smaller "
+                "--seq-len, or give it more text"
+            )
+        return count
 
     def identity(self) -> list[dict[str, Any]]:
         return [{"stream": source, "tokenizer": self.fingerprint} for source in self._sources]

@@ -215,5 +215,8 @@ def _steps(settings: RunSettings, feed: Feed, seq_len: int, sequences: int) -> i
         return math.ceil(settings.tokens / (sequences * seq_len))
     examples = feed.examples(seq_len)
     if examples is None:
-        raise SettingsError("no one knows how long a stream is: say when to stop with --max-steps or --tokens")
+        raise SettingsError(
+            "a stream from elsewhere has no known length: say when to stop with --max-steps or --tokens, or how long "
+            "an epoch is with --max-examples"
+        )
     return math.ceil((settings.epochs or 1) * examples / sequences)

@@ -193,7 +193,7 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _Figures:
     learned = 0
     while True:
         batch = next(batches)
-        learned += int((batch["labels"] >= 0).sum())
+        learned += int((batch["targets"] >= 0).sum())
         total += run.trainee.learn(batch, 1.0 / assumed)
         if batch.last_of_step:
             break

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ramlet.loading.batch import training_names
 from ramlet.model.gpt import GPT
 from ramlet.model.shape import Shape
 from ramlet.model.weights import DTYPES
@@ -60,9 +61,10 @@ class Trainee:
 
     def learn(self, batch: Mapping[str, Tensor], scale: float) -> Tensor:
         """The batch's summed loss; `scale` times its gradient is added to the gradients."""
-        if not len(batch["labels"]):  # a step smaller than the number of ranks
+        if not len(batch["targets"]):  # a step smaller than the number of ranks
             return torch.zeros((), device=self.model.device, dtype=torch.float64)
-        placed = {name: batch[name].to(self.model.device, non_blocking=True) for name in batch.keys()}  # noqa: SIM118 - a Batch is no dictionary
+        names = training_names("document_ids" in batch)
+        placed = {name: batch[name].to(self.model.device, non_blocking=True) for name in names}
         captured = self._captured.get(len(placed["input_ids"]))
         if captured is not None and captured.fits(placed, scale):
             return captured.replay(placed)
@@ -71,7 +73,7 @@ class Trainee:
     def _learn(self, placed: Mapping[str, Tensor], scale: float) -> Tensor:
         return self.model.learn(
             placed["input_ids"],
-            placed["labels"],
+            placed["targets"],
             scale * self.loss_scale,
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
@@ -81,7 +83,7 @@ class Trainee:
         """On a GPU: from here on batches of these sizes are learned from by replaying. Clears the gradients."""
         if self.model.device.type != "cuda" or self._scaled:
             return
-        names = ("input_ids", "labels", *(("position_ids", "document_ids") if document_mask else ()))
+        names = training_names(document_mask)
         blanks = [
             {name: torch.zeros((rows, seq_len), dtype=torch.int64, device=self.model.device) for name in names}
             for rows in sorted(sizes, reverse=True)
@@ -91,7 +93,7 @@ class Trainee:
         for blank in blanks:
             # One is replayed at a time, so the smaller ones find room in what the largest holds.
             first = next(iter(self._captured.values()), None)
-            self._captured[len(blank["labels"])] = CapturedStep(self._learn, blank, scale, beside=first)
+            self._captured[len(blank["targets"])] = CapturedStep(self._learn, blank, scale, beside=first)
         self.model.weights.clear_gradients()
 
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 
 from ramlet.budget import Budget
 from ramlet.errors import BudgetError
+from ramlet.loading.batch import training_names
 from ramlet.training.device import Device
 from ramlet.training.plan import Plan
 from ramlet.training.predict import Choice, Correction
@@ -53,7 +54,7 @@ def _held(plan: Plan, build: Callable[[Choice], Trainee], device: Device, eval_r
         trainee.prepare_states()
         scale = 1.0 / (plan.batch_size * plan.seq_len)
         trainee.capture(plan.part_sizes(), plan.seq_len, scale, document_mask=plan.document_mask)
-        names = ("input_ids", "labels", *(("position_ids", "document_ids") if plan.document_mask else ()))
+        names = training_names(plan.document_mask)
         for rows in plan.part_sizes():
             batch = {name: torch.zeros((rows, plan.seq_len), dtype=torch.int64) for name in names}
             trainee.learn(batch, scale)

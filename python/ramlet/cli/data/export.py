@@ -35,19 +35,25 @@ def export(
 ) -> None:
     """Write a dataset in the layout of another trainer.
 
-    nanogpt: train.bin and val.bin. llm.c: files with a header, the end id before each document. megatron: .bin
-    and .idx. npy: NumPy arrays. hf: a folder for datasets.load_from_disk.
+    nanogpt: train.bin, val.bin and meta.pkl. llm.c: files with a header, the end id before each document. megatron:
+    .bin and .idx. npy: NumPy arrays. hf: a folder for datasets.load_from_disk.
 
       ramlet data export my-dataset --to nanogpt --out for-nanogpt
     """
     from ramlet.dataset.export import export as write
+    from ramlet.dataset.manifest import Manifest
+    from ramlet.dataset.nanogpt_meta import MEMORY_FACTOR, needs_meta
 
     if to == "hf":
         from contextlib import suppress
 
         with suppress(ImportError):
             import pyarrow.ipc  # noqa: F401 - what it takes must be counted in the budget
-    with within(memory, silent=quiet or json) as (meter, bar):
+    vocabulary = 0
+    if to == "nanogpt":
+        manifest = Manifest.read(dataset)
+        vocabulary = MEMORY_FACTOR * manifest.vocab_size if needs_meta(manifest) else 0
+    with within(memory, silent=quiet or json, vocabulary=vocabulary) as (meter, bar):
         done = write(
             dataset,
             to,
@@ -57,8 +63,8 @@ def export(
             progress=lambda so_far, total: bar.update("exporting", so_far, total),
         )
     if json:
-        figures = {"out": str(out), "to": to, "files": done.files, "tokens": done.tokens, "notes": done.notes}
-        print_json({**figures, "memory": meter.summary()})
+        figures = {"to": to, "files": done.files, "tokens": done.tokens, "notes": done.notes}
+        print_json({"path": str(out), "out": str(out), **figures, "memory": meter.summary()})
         return
     print(f"{plural(done.tokens, 'token')} in {out}, for {to}: {', '.join(done.files[:6])}{_more(done.files)}")
     for line in done.notes:

@@ -41,10 +41,11 @@ def merge(
         for name, split in merged.splits.items()
     }
     if json:
-        print_json({"out": str(out), "splits": splits, "runs": len(merged.runs), "memory": meter.summary()})
+        figures = {"splits": splits, "runs": len(merged.runs)}
+        print_json({"path": str(out), "out": str(out), **figures, "memory": meter.summary()})
         return
-    figures = [
+    counts = [
         plural(sum(split[key] for split in splits.values()), key[:-1]) for key in ("shards", "documents", "tokens")
     ]
-    print(f"{plural(len(datasets), 'dataset')} merged into {out}: {', '.join(figures)}")
+    print(f"{plural(len(datasets), 'dataset')} merged into {out}: {', '.join(counts)}")
     print(meter.closing_line())

@@ -26,12 +26,12 @@ def verify(
     """Check every file, checksum, count and id of a dataset, and that its ledger adds up.
 
     Lists all that is wrong and exits with 1. --adopt gives shards without a place in the manifest the next
-    numbers; one without an .idx is cut into documents at the end id.
+    numbers; one without an .idx is cut into documents at the end id. Move them in under names that are free.
 
       ramlet data verify my-dataset
       ramlet data verify my-dataset --adopt
     """
-    from ramlet.dataset.adopt import Adopted
+    from ramlet.dataset.adopt import Adopted, moved_over
     from ramlet.dataset.adopt import adopt as take_in
     from ramlet.dataset.manifest import Manifest
     from ramlet.dataset.verify import verify as check
@@ -42,6 +42,8 @@ def verify(
         if adopt:
             adopted = take_in(dataset, progress=lambda done, total: bar.update("adopting", done, total))
         report = check(dataset, progress=lambda done, total: bar.update("verifying", done, total))
+    if adopt and not report.sound:
+        report.notes += moved_over(Manifest.read(dataset), report.problems)
     if json:
         taken = {
             "shards": [shard.file for shard in adopted.shards],
@@ -49,7 +51,8 @@ def verify(
             "tokens": adopted.tokens,
             "documents": adopted.documents,
         }
-        print_json({"sound": report.sound, **asdict(report), "adopted": taken, "memory": meter.summary()})
+        found = {"sound": report.sound, **asdict(report), "adopted": taken}
+        print_json({"path": str(dataset), **found, "memory": meter.summary()})
     else:
         for old, new in adopted.renamed:
             note(f"{old} is now {new}", quiet=quiet)

@@ -107,7 +107,7 @@ def encode(
         with Progress(meter, silent=quiet or json) as bar:
             figures = _write_ids(loaded, names, settings, Path(scratch), options, out, bar)
     if json:
-        print_json({**figures, "memory": meter.summary()})
+        print_json({"path": str(out), **figures, "memory": meter.summary()})
         return
     tokens, size = figures["tokens"], figures["read"]["text_bytes"]
     ratio = f", {size / tokens:.2f} bytes a token" if tokens else ""

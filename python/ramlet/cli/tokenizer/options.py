@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.options import MEMORY, READING
+from ramlet.cli.options import print_json as print_json
 from ramlet.errors import SettingsError
 
 Threads = Annotated[
@@ -111,11 +111,6 @@ def parse_count(text: str) -> int:
     if match is None:
         raise SettingsError(f"cannot read {text!r} as a number of tokens: write it like 32000 or 32k")
     return int(re.sub("[,_]", "", match[1])) * {None: 1, "k": 1000, "ki": 1024, "m": 1_000_000}[match[2]]
-
-
-def print_json(value: Any) -> None:
-    """As one line a machine reads, at once: it may wait for it while the command goes on."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def note(line: str, *, quiet: bool = False) -> None:

@@ -59,7 +59,7 @@ def show(
         return
     figures = _figures(loaded)
     if json:
-        print_json(figures)
+        print_json({"path": str(tokenizer), **figures})
         return
     _show_figures(figures)
 

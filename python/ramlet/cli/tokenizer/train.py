@@ -64,9 +64,10 @@ def train(
         typer.Option(
             "--special-token",
             "-s",
+            "--special-tokens",
             metavar="TEXT",
             rich_help_panel=VOCABULARY,
-            help="Cut out before counting; any number of times.",
+            help="Cut out before counting; any number of times, or several behind --special-tokens.",
         ),
     ] = None,
     pattern: Annotated[
@@ -170,7 +171,7 @@ def train(
             made = result.statistics["tokenizer"]
             bar.update("merging", made["vocab_size"] - len(made["special_tokens"]), latest[1], "tokens")
     if json:
-        print_json({**result.statistics, "already_done": result.already_done})
+        print_json({"path": str(out), **result.statistics, "already_done": result.already_done})
         return
     if result.already_done:
         print(f"{out} already holds this tokenizer, from the same inputs and settings: nothing to do")
