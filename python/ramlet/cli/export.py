@@ -59,7 +59,10 @@ def export(
         done = export_model(run, target, to=to, dtype=dtype)
     if json:
         figures = {"out": str(target), "to": to, "files": done.files, "bytes": done.bytes, "notes": done.notes}
-        print_json({**figures, "memory": meter.summary()})
+        print_json({**figures, "already_done": done.already_done, "memory": meter.summary()})
+        return
+    if done.already_done:
+        print(f"{target} already holds this model, for {to}: nothing to do")
         return
     print(f"{format_bytes(done.bytes)} in {target}, for {to}: {', '.join(done.files)}")
     for line in done.notes:

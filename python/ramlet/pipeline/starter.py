@@ -24,6 +24,7 @@ from typing import Any
 from ramlet.atomic_files import replacing
 from ramlet.budget import format_bytes
 from ramlet.errors import BudgetError, DiskFull, SettingsError
+from ramlet.folder_lock import hold
 from ramlet.memory import free_memory
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
@@ -193,11 +194,12 @@ def propose_pipeline(
 
 def write(proposal: Proposal, *, force: bool = False) -> None:
     """Writes the file; one that is there only with `force`."""
-    if os.path.lexists(proposal.out) and not force:
-        raise SettingsError(f"{proposal.out} is there already: --force replaces it, or give another --out")
     try:
-        with replacing(proposal.out) as file:
-            file.write(proposal.yaml())
+        with hold(proposal.out, "init"):
+            if os.path.lexists(proposal.out) and not force:
+                raise SettingsError(f"{proposal.out} is there already: --force replaces it, or give another --out")
+            with replacing(proposal.out) as file:
+                file.write(proposal.yaml())
     except DiskFull:
         raise
     except OSError as error:

@@ -18,11 +18,11 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ramlet.atomic_files import is_temporary, remove, replacing, sync_folder
 from ramlet.errors import SettingsError
-from ramlet.folder_lock import hold
+from ramlet.folder_lock import Lock, hold
 
 __all__ = ["RunFolder"]
 
@@ -40,13 +40,20 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._lock: IO[bytes] | None = None
+        self._lock: Lock | None = None
         self._new = False
 
     def __enter__(self) -> RunFolder:
-        self._new = not self.path.exists()
-        self.refuse_foreign()
-        self._lock = hold(self.path / ".lock", self.path)
+        self._lock = hold(self.path, "train")
+        try:
+            self._new = not self.path.exists()
+            self.refuse_foreign()
+            self.path.mkdir(exist_ok=True)
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, OSError):
+                raise SettingsError(f"cannot write into {self.path}: {error.strerror}; choose another --out") from None
+            raise
         return self
 
     def refuse_foreign(self) -> None:
@@ -63,13 +70,11 @@ class RunFolder:
             )
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            with suppress(OSError):
-                (self.path / ".lock").unlink()
-            self._lock.close()
         if self._new and not (self.path / SETTINGS).exists():
             with suppress(OSError):
                 self.path.rmdir()
+        if self._lock is not None:
+            self._lock.release()
 
     def noted(self) -> dict[str, Any] | None:
         """What an earlier run here wrote down, or None."""
