@@ -141,8 +141,8 @@ class TestMerge:
         assert code == 0
         assert out.startswith("2 datasets merged into m: 4 shards, 6 documents, 352 tokens\npeak ")
         assert run("verify", "m")[0] == 0
-        assert run("merge", "d", "e", "--out", "m")[2] == (
-            "error: m exists already: choose another folder, or remove it first\n"
+        assert run("merge", "e", "d", "--out", "m")[2] == (
+            "error: m exists already and holds something else: choose another folder, or remove it first\n"
         )
         told = json.loads(run("merge", "d", "e", "--out", "n", "--link", "--json")[1])
         assert told["splits"]["train"] == {"shards": 3, "documents": 5, "tokens": 339}
@@ -158,7 +158,7 @@ class TestExport:
             run("export", "d", "--to", "llm.c", "--out", "y", "--split", "val", "--name", "n", "--json")[1]
         )
         assert told["files"] == ["n_val_000000.bin"]
-        assert os.listdir(tmp_path / "y") == ["n_val_000000.bin"]
+        assert sorted(os.listdir(tmp_path / "y")) == [".ramlet-export.json", "n_val_000000.bin"]
 
     def test_an_unknown_layout(self, path: Path, run: Run) -> None:
         code, _, err = run("export", "d", "--to", "csv", "--out", "x")

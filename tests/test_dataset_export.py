@@ -48,7 +48,7 @@ class TestNanoGpt:
     def test_as_nanogpt_maps_it(self, path: Path, tmp_path: Path) -> None:
         done = export(path, "nanogpt", tmp_path / "out")
         assert (done.files, done.notes, done.tokens) == (["train.bin", "val.bin", "meta.pkl"], [], 337)
-        assert sorted(os.listdir(tmp_path / "out")) == ["meta.pkl", "train.bin", "val.bin"]
+        assert sorted(os.listdir(tmp_path / "out")) == [".ramlet-export.json", "meta.pkl", "train.bin", "val.bin"]
         for split, documents in (("train", TRAIN), ("val", VAL)):
             assert np.memmap(tmp_path / f"out/{split}.bin", np.uint16, "r").tolist() == flat(documents)
 
@@ -63,7 +63,7 @@ class TestNanoGpt:
 class TestNpy:
     def test_as_numpy_loads_it(self, path: Path, large: Path, packed: Path, tmp_path: Path) -> None:
         export(path, "npy", tmp_path / "a", splits=["val"])
-        assert os.listdir(tmp_path / "a") == ["val.npy"]
+        assert sorted(os.listdir(tmp_path / "a")) == [".ramlet-export.json", "val.npy"]
         array = np.load(tmp_path / "a/val.npy", mmap_mode="r")
         assert (array.dtype, array.tolist()) == (np.uint16, flat(VAL))
         export(large, "npy", tmp_path / "b")

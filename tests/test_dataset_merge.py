@@ -23,7 +23,7 @@ def test_three_into_one(tmp_path: Path, link: bool, pack: int | None) -> None:
         write_dataset(tmp_path / "c", [], text_ids(3, 9), pack=pack, tokens_per_shard=1000, run="cc"),
     ]
     seen: list[tuple[int, int]] = []
-    merged = merge(parts, tmp_path / "m", link=link, progress=lambda done, total: seen.append((done, total)))
+    merged = merge(parts, tmp_path / "m", link=link, progress=lambda done, total: seen.append((done, total))).manifest
     assert seen[-1][0] == seen[-1][1]
     result = Dataset(tmp_path / "m")
     assert result.manifest.splits == merged.splits
@@ -69,7 +69,7 @@ class TestRefusals:
 
     def test_a_result_that_exists_and_inputs_that_do_not(self, tmp_path: Path) -> None:
         first, other = (write_dataset(tmp_path / name, TRAIN) for name in "ab")
-        with pytest.raises(SettingsError, match="b exists already: choose another folder"):
+        with pytest.raises(SettingsError, match="b exists already and holds something else: choose another folder"):
             merge([first, other], other)
         with pytest.raises(SettingsError, match="two datasets or more"):
             merge([first], tmp_path / "m")

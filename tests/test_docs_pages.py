@@ -128,7 +128,7 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "or --resume to go on with it",
         " is not what it was when ",
         "holds a dataset from other inputs or settings: --append adds to it, or choose another folder",
-        "is in use by another ",
+        " is being written by another ramlet",
         ": wait for it, or choose another ",
         "are gone, so it cannot go on: choose another --out, with --init-from ",
         "there is no GPU that PyTorch can use here: give --device cpu",

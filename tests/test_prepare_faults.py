@@ -119,7 +119,7 @@ class TestAtTheSameTime:
 
         def second() -> None:
             for append in (False, True):
-                with pytest.raises(SettingsError, match="in use by another run" if not append else "no dataset"):
+                with pytest.raises(SettingsError, match=r"out is being written by another ramlet \(prepare, pid \d+"):
                     run(inputs, tmp_path / "out", append=append)
 
         change_while_running(inputs, second, tmp_path / "out", "tokenizing")

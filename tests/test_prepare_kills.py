@@ -148,7 +148,7 @@ def test_what_a_killed_run_left_in_the_splits_goes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / ".work").mkdir(parents=True)
     (out / "train").mkdir()
-    for name in ("shard_00007.bin", "shard_00007.idx", ".shard_00008.bin.ramlet-tmp"):
+    for name in ("shard_00007.bin", "shard_00007.idx", ".shard_00008.bin.1234.ramlet-tmp"):
         (out / "train" / name).write_bytes(b"half")
     undisturbed(task(inputs, out, {"documents": "line"}))
     assert sorted(os.listdir(out / "train")) == ["shard_00000.bin", "shard_00000.idx"]

@@ -250,12 +250,12 @@ def test_two_runs_in_one_folder(data: Path, tmp_path: Path) -> None:
 
         def saved(self, step: int, path: Path) -> None:
             if step == 3:
-                self.said = refused(SettingsError, "in use by another run", data=data, out=tmp_path / "out")
+                self.said = refused(SettingsError, "another ramlet (train, pid", data=data, out=tmp_path / "out")
 
     listener = Second()
     assert run(data, tmp_path / "out", listener=listener).steps == 12
     assert listener.said
-    assert not (tmp_path / "out" / ".lock").exists()
+    assert os.listdir(tmp_path) == ["out"]
 
 
 # -- checkpoints

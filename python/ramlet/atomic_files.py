@@ -3,42 +3,54 @@
     with replacing("OUT/stats.json") as file:
         file.write(...)
 
-A kill at any moment leaves the old file or the new one, and at worst a temp file that the next write
-of the same name takes the place of.
+A kill at any moment leaves the old file or the new one, and at worst a temp file that the next write of the same name
+removes. Temp files have names of their own, so two processes that write one file never write into each other's: the
+last one wins, whole. Each is locked while it is written: one that no one has locked was left by a process that is gone.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ramlet.errors import DiskFull
+from ramlet.folder_lock import LOCK_SUFFIX, has_name, is_stream, lock_file, short_name
 
-__all__ = ["is_temporary", "remove", "replacing", "sync_folder"]
+__all__ = ["is_temporary", "remove", "remove_leftovers", "replacing", "sync_folder"]
 
 _SUFFIX = ".ramlet-tmp"
+TRIES = 10
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is left over from a write that was killed."""
-    return name.endswith(_SUFFIX)
+    """Whether a file of this name is no result: left by a write that was killed, or a lock."""
+    return name.endswith((_SUFFIX, LOCK_SUFFIX))
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
-    """A file that takes the place of `path` when the block ends without an error; UTF-8 text, or bytes."""
+    """A file that takes the place of `path` when the block ends without an error; UTF-8 text, or bytes.
+
+    A device or a pipe is never replaced, but written to.
+    """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}{_SUFFIX}")
+    if is_stream(path):
+        with _opened(path, "w", binary) as file:
+            yield file
+        return
+    remove_leftovers(path)
+    temporary, file = _new_temporary(path, binary)
     try:
-        with open(temporary, "wb") if binary else open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(temporary, path)  # while it is locked: no one takes it for a leftover
         sync_folder(path.parent)
     except BaseException as error:
         with suppress(OSError):
@@ -46,6 +58,37 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"no space left to write {path}: free some and run the same again") from None
         raise
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Removes the temp files of writes of `path` by processes that are gone."""
+    path = Path(path)
+    beginning = f".{short_name(path.name)}."
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(beginning) and entry.name.endswith(_SUFFIX)]
+        for one in left:
+            with suppress(OSError):
+                handle = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    if lock_file(handle) and has_name(handle, one):
+                        os.unlink(one)
+                finally:
+                    os.close(handle)
+
+
+def _new_temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
+    for _ in range(TRIES):
+        temporary = path.with_name(f".{short_name(path.name)}.{secrets.token_hex(4)}{_SUFFIX}")
+        file = _opened(temporary, "x", binary)
+        # Where another process was faster, it took the new file for a leftover.
+        if lock_file(file.fileno()) is not False and has_name(file.fileno(), temporary):
+            break
+        file.close()
+    return temporary, file
+
+
+def _opened(path: Path, mode: str, binary: bool) -> IO[Any]:
+    return open(path, f"{mode}b") if binary else open(path, mode, encoding="utf-8", newline="\n")
 
 
 def remove(path: str | os.PathLike[str]) -> None:

@@ -142,10 +142,9 @@ def prepare_to(
     if npy and (append or settings.pack):
         raise SettingsError("an npy file is one row of ids: it takes neither --append nor --pack")
     folder = OutFolder(out.parent if npy else out, npy=npy)
-    folder.refuse_others()
-    if append and folder.manifest() is None:
-        raise SettingsError(f"there is no dataset in {out} to append to: leave --append out to make one")
     with folder:
+        if append and folder.manifest() is None:
+            raise SettingsError(f"there is no dataset in {out} to append to: leave --append out to make one")
         run = _Run(folder, settings, meter, threads, progress, tokenizer)
         return run.whole_way(inputs, append, own_tokenizer and append, shard_bytes, task_bytes)
 

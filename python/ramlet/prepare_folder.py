@@ -18,13 +18,13 @@ import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ramlet.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.dataset.manifest import FORMAT, VERSION, Manifest
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.errors import DatasetError, SettingsError
-from ramlet.folder_lock import hold
+from ramlet.folder_lock import Lock, hold
 from ramlet.small_files import read_json, read_json_object
 
 __all__ = ["OutFolder"]
@@ -32,7 +32,7 @@ __all__ = ["OutFolder"]
 _OURS = {MANIFEST, "tokenizer.json", "stats.json", "train", "val"}
 STAGES = ("scan", "drops", "tokens", "shards", "inputs")
 SPLITS = ("train", "val")
-_SHARD = re.compile(r"\.?shard_\d+\.(bin|idx)(\.ramlet-tmp)?")
+_SHARD = re.compile(r"shard_\d+\.(bin|idx)")
 
 
 class OutFolder:
@@ -42,7 +42,7 @@ class OutFolder:
         self.out = out
         self.npy = npy
         self.work = out / (f".{npy.name}.work" if npy else ".work")
-        self._lock: IO[bytes] | None = None
+        self._lock: Lock | None = None
         self._made: list[Path] = []
         """Folders that were not there before, innermost first."""
 
@@ -104,20 +104,28 @@ class OutFolder:
             )
 
     def __enter__(self) -> OutFolder:
-        """Takes the folder for this run; another run in it is refused."""
-        self._made = [path for path in (self.work, *self.work.parents) if not path.exists()]
-        self._lock = hold(self.work / "lock", self.out)
+        """Takes the result for this run; another process that writes it is refused."""
+        self._lock = hold(self.npy or self.out, "prepare")
+        try:
+            self.refuse_others()
+            self._made = [path for path in (self.work, self.out) if not path.exists()]
+            self.work.mkdir(parents=True, exist_ok=True)
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, OSError):
+                raise SettingsError(f"cannot write into {self.out}: {error.strerror}; choose another --out") from None
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         """Lets go of the folder. Where nothing was begun, what was made for it goes again."""
         if self.work in self._made and not (self.work / "plan.json").exists():
             shutil.rmtree(self.work, ignore_errors=True)
-            for path in self._made[1:]:
+            if self.out in self._made:
                 with suppress(OSError):
-                    path.rmdir()
+                    self.out.rmdir()
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
 
     def plan(self) -> dict[str, Any] | None:
         """The plan of an unfinished run."""
@@ -153,7 +161,7 @@ class OutFolder:
         for split in SPLITS:
             for path in sorted((self.out / split).glob("*")):
                 name = f"{split}/{path.name}"
-                if name in counted or not _SHARD.fullmatch(path.name):
+                if name in counted or not (_SHARD.fullmatch(path.name) or is_temporary(path.name)):
                     continue
                 if manifest is not None and self.plan() is None and not is_temporary(path.name):
                     raise DatasetError(

@@ -20,6 +20,7 @@ from typing import Any
 from ramlet.atomic_files import is_temporary, remove, replacing
 from ramlet.budget import Meter
 from ramlet.errors import SettingsError, TokenizerError
+from ramlet.folder_lock import hold
 from ramlet.formats import tokenizer_json
 from ramlet.small_files import read_json_object
 from ramlet.tokenizer_model import digest
@@ -54,6 +55,20 @@ def train_to_folder(
     """Trains into OUT/tokenizer.json and OUT/stats.json; interrupted, the same call goes on."""
     out = Path(out)
     corpus = Corpus(settings, inputs=inputs)
+    with hold(out, "tokenizer train"):
+        return _train(corpus, out, settings, meter, threads, spill_dir, force, progress)
+
+
+def _train(
+    corpus: Corpus,
+    out: Path,
+    settings: TrainSettings,
+    meter: Meter,
+    threads: int | None,
+    spill_dir: str | os.PathLike[str] | None,
+    force: bool,
+    progress: Progress | None,
+) -> Result:
     signature = _signature(corpus, settings)
     finished = _finished(out, signature)
     if finished is not None:

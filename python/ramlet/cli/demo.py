@@ -24,6 +24,7 @@ from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import Interrupted, RamletError, SettingsError
+from ramlet.folder_lock import hold
 
 OWN_MEMORY = 64_000_000
 """What is kept of the budget for this process while a command runs."""
@@ -68,7 +69,7 @@ def demo(
     script = Script(out, size, f"{(budget.total - OWN_MEMORY) // 10**6}MB", threads)
     began = time.monotonic()
     told = _Told(silent=json or quiet)
-    with Meter(budget) as meter:
+    with hold(out, "demo"), Meter(budget) as meter:
         out.mkdir(parents=True, exist_ok=True)
         told.heading("1  Text: the sources of Python's standard library")
         gathered = gather(script.text, size.text)

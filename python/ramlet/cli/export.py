@@ -58,8 +58,18 @@ def export(
 
         done = export_model(run, target, to=to, dtype=dtype)
     if json:
-        figures = {"to": to, "files": done.files, "bytes": done.bytes, "notes": done.notes}
-        print_json({"path": str(target), "out": str(target), **figures, "memory": meter.summary()})
+        figures = {
+            "path": str(target),
+            "out": str(target),
+            "to": to,
+            "files": done.files,
+            "bytes": done.bytes,
+            "notes": done.notes,
+        }
+        print_json({**figures, "already_done": done.already_done, "memory": meter.summary()})
+        return
+    if done.already_done:
+        print(f"{target} already holds this model, for {to}: nothing to do")
         return
     print(f"{format_bytes(done.bytes)} in {target}, for {to}: {', '.join(done.files)}")
     for line in done.notes:

@@ -32,6 +32,7 @@ from ramlet.dataset.reader import BLOCK_IDS, read_at
 from ramlet.dataset.shard_check import ShardCheck
 from ramlet.dataset.verify import ADOPTED, Progress, shard_rules, unknown_files
 from ramlet.errors import DatasetError
+from ramlet.folder_lock import hold
 from ramlet.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.small_files import read_json
 
@@ -76,6 +77,12 @@ class _Candidate:
 def adopt(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Adopted:
     """Takes in all shards that the manifest does not have; nothing is changed if one of them is wrong."""
     folder = Path(path)
+    Manifest.read(folder)  # nothing is made beside what is no dataset
+    with hold(folder, "data verify --adopt", instead="dataset"):
+        return _adopt(folder, progress)
+
+
+def _adopt(folder: Path, progress: Progress | None) -> Adopted:
     manifest = Manifest.read(folder)
     renamed = _finish_moves(folder)
     candidates = _candidates(folder, manifest)

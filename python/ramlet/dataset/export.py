@@ -30,8 +30,9 @@ import numpy.typing as npt
 
 from ramlet.dataset.manifest import SPLITS
 from ramlet.dataset.nanogpt_meta import needs_meta, write_meta
-from ramlet.dataset.new_folder import new_folder
+from ramlet.dataset.new_folder import is_export, new_folder, note_export
 from ramlet.dataset.reader import BLOCK_ENDS, Dataset, Ids
+from ramlet.dataset.unchanged import identity, refuse_changed
 from ramlet.dataset.verify import Progress
 from ramlet.errors import DatasetError, SettingsError
 
@@ -55,6 +56,8 @@ class Export:
     files: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tokens: int = 0
+    already_done: bool = False
+    """Nothing was written: the folder held this very result."""
 
     @property
     def total(self) -> int:
@@ -83,7 +86,7 @@ def export(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Export:
-    """Writes a dataset into the new folder `out` in the layout `to`, one of `FORMATS`.
+    """Writes a dataset into the new folder `out` in the layout `to`, one of `FORMATS`; where that is done, nothing.
 
     `splits` are those that hold ids unless some are named; `name` begins the names of llm.c's files.
     """
@@ -92,9 +95,19 @@ def export(
         raise SettingsError(f"there is no layout {to!r}: choose {', '.join(FORMATS)}")
     dataset = Dataset(path)
     chosen = _chosen(dataset, splits)
-    with new_folder(out) as folder:
-        job = Export(dataset, folder, chosen, name or Path(out).resolve().name, progress)
-        write(job)
+    named = (name or Path(out).resolve().name) if to == "llm.c" else ""
+    origin = {"dataset": identity(dataset.manifest), "to": to, "splits": list(chosen), "name": named}
+    with new_folder(out, "data export", lambda: is_export(out, origin)) as folder:
+        if folder is None:
+            return Export(dataset, Path(out), chosen, named, already_done=True)
+        job = Export(dataset, folder, chosen, named, progress)
+        try:
+            write(job)
+        except (DatasetError, OSError):
+            refuse_changed(dataset.path, dataset.manifest)
+            raise
+        refuse_changed(dataset.path, dataset.manifest)
+        note_export(folder, origin)
     return job
 
 

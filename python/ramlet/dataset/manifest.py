@@ -17,6 +17,7 @@ from ramlet.atomic_files import replacing
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.errors import DatasetError
+from ramlet.folder_lock import writer_of
 from ramlet.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.small_files import read_json
 from ramlet.sources import nearest_path
@@ -143,6 +144,8 @@ def _this_version() -> str:
 def _why_missing(folder: Path) -> str:
     if not folder.exists():
         return f"no such folder: {folder}{nearest_path(os.fspath(folder), folder_wanted=True)}"
+    if writer := writer_of(folder):
+        return f"{folder} is being written ({writer}): wait for it"
     if (folder / ".work").is_dir():
         return f"{folder} is not finished: run the same `ramlet prepare` again to go on"
     return f"{folder} is no dataset: it has no {NAME}; ramlet prepare makes one"

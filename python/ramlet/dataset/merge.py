@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,26 @@ from ramlet.atomic_files import replacing
 from ramlet.dataset import ledger
 from ramlet.dataset.checksum import file_checksum
 from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split
-from ramlet.dataset.new_folder import copy_file, new_folder
+from ramlet.dataset.new_folder import copy_file, new_folder, refuse_unless_whole
 from ramlet.dataset.reader import END_BYTES
+from ramlet.dataset.unchanged import refuse_changed
 from ramlet.dataset.verify import Progress
 from ramlet.errors import DatasetError, SettingsError
 
-__all__ = ["merge"]
+__all__ = ["Merged", "merge"]
 
 EXAMPLES = 5
 """Kept of each rule."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of `merge`."""
+
+    manifest: Manifest
+
+    already_done: bool
+    """Nothing was copied: the folder held this very result."""
 
 
 def merge(
@@ -36,8 +47,8 @@ def merge(
     *,
     link: bool = False,
     progress: Progress | None = None,
-) -> Manifest:
-    """Writes the datasets, in order, as one into `out`, which must not exist.
+) -> Merged:
+    """Writes the datasets, in order, as one into the new folder `out`; where it is that already, nothing is done.
 
     With `link` the shards are hard links: no space is taken, and no checksum is compared on the way.
     """
@@ -55,30 +66,31 @@ def merge(
         raise DatasetError("all of these datasets are empty: there is nothing to merge")
     total = sum(shard.bytes + shard.documents * END_BYTES for one in manifests for shard in one.shards)
     done = 0
-    with new_folder(out) as building:
-        splits: dict[str, Split] = {}
+    splits, moves = _renumbered(manifests)
+    merged = _merged(manifests, splits)
+    with new_folder(out, "data merge", lambda: _holds(Path(out), merged)) as building:
+        if building is None:
+            return Merged(Manifest.read(out), already_done=True)
         for split in SPLITS:
             (building / split).mkdir()
-            shards: list[Shard] = []
-            first_run = 0
-            for folder, manifest in zip(folders, manifests):
-                for shard in manifest.splits[split].shards:
-                    if progress is not None:
-                        progress(done, total)
-                    file, index = Shard.names(split, len(shards))
-                    _take(folder / shard.file, building / file, shard.xxh64, link)
-                    _take(folder / shard.index, building / index, shard.index_xxh64, link)
-                    shards.append(replace(shard, file=file, index=index, run=shard.run + first_run))
-                    done += shard.bytes + shard.documents * END_BYTES
-                first_run += len(manifest.runs)
-            splits[split] = Split.of(tuple(shards))
+        for at, shard, new in moves:
+            if progress is not None:
+                progress(done, total)
+            try:
+                _take(folders[at] / shard.file, building / new.file, shard.xxh64, link)
+                _take(folders[at] / shard.index, building / new.index, shard.index_xxh64, link)
+            except DatasetError:
+                refuse_changed(folders[at], manifests[at])
+                raise
+            done += shard.bytes + shard.documents * END_BYTES
         if progress is not None:
             progress(total, total)
         try:
             copy_file(folders[0] / manifests[0].tokenizer.file, building / "tokenizer.json")
         except FileNotFoundError:
             raise DatasetError(f"{folders[0]} has no tokenizer.json: copy the one that made its ids into it") from None
-        merged = _merged(manifests, splits)
+        for folder, manifest in zip(folders, manifests):
+            refuse_changed(folder, manifest)
         with replacing(building / "stats.json") as file_:
             statistics: dict[str, Any] = {
                 "merged": [os.fspath(path) for path in paths],
@@ -88,7 +100,41 @@ def merge(
             json.dump(statistics, file_, ensure_ascii=False, indent=1)
             file_.write("\n")
         merged.write(building)
-    return merged
+    return Merged(merged, already_done=False)
+
+
+Move = tuple[int, Shard, Shard]
+"""The number of its dataset, a shard, and what it becomes."""
+
+
+def _renumbered(manifests: list[Manifest]) -> tuple[dict[str, Split], list[Move]]:
+    """The splits of the result, and where each of their shards comes from."""
+    splits: dict[str, Split] = {}
+    moves: list[Move] = []
+    for split in SPLITS:
+        shards: list[Shard] = []
+        first_run = 0
+        for at, manifest in enumerate(manifests):
+            for shard in manifest.splits[split].shards:
+                file, index = Shard.names(split, len(shards))
+                shards.append(replace(shard, file=file, index=index, run=shard.run + first_run))
+                moves.append((at, shard, shards[-1]))
+            first_run += len(manifest.runs)
+        splits[split] = Split.of(tuple(shards))
+    return splits, moves
+
+
+def _holds(out: Path, merged: Manifest) -> bool:
+    """Whether a folder is this very dataset."""
+    try:
+        found = Manifest.read(out)
+    except DatasetError:
+        return False
+    if replace(found, created_by="") != replace(merged, created_by=""):
+        return False
+    sizes = {out / shard.file: shard.bytes for shard in found.shards}
+    refuse_unless_whole(out, sizes)
+    return True
 
 
 def _refuse_different(first: Path, ours: Manifest, other: Path, theirs: Manifest) -> None:

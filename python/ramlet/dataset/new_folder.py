@@ -1,48 +1,104 @@
-"""A result folder that is there whole or not at all: filled under another name beside it, then renamed."""
+"""A result folder that is there whole or not at all: filled under another name beside it, then renamed.
+
+    with new_folder(out, "data export", lambda: is_export(out, origin)) as folder:
+        if folder is not None:                # None: `out` holds this very result, there is nothing to do
+            ...
+            note_export(folder, origin)
+
+An export has no manifest of its own, so a hidden file in it says what it was made from:
+
+    OUT/.ramlet-export.json    {"origin": {...}, "files": {"train.bin": 123, ...}}    sizes in bytes
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from ramlet.atomic_files import sync_folder
+from ramlet.atomic_files import replacing, sync_folder
 from ramlet.errors import DiskFull, SettingsError
+from ramlet.folder_lock import hold
 
-__all__ = ["copy_file", "new_folder", "sync_file"]
+__all__ = ["EXPORT_NOTE", "copy_file", "is_export", "new_folder", "note_export", "refuse_unless_whole", "sync_file"]
+
+EXPORT_NOTE = ".ramlet-export.json"
+LARGEST_NOTE = 64 << 20
 
 
 @contextmanager
-def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
+def new_folder(out: str | os.PathLike[str], command: str, is_there: Callable[[], bool]) -> Iterator[Path | None]:
     """The folder to fill; it becomes `out` when the block ends without an error.
 
-    What a killed run left under the other name is removed by the next one.
+    None where `out` is there and `is_there` says that it is this very result; anything else there is refused. `out` is
+    held against other commands all the while. What a killed run left under the other name is removed by the next one.
     """
     out = Path(out)
-    if os.path.lexists(out):
-        raise SettingsError(f"{out} exists already: choose another folder, or remove it first")
-    building = out.with_name(f".{out.name}.ramlet-tmp")
+    with hold(out, command):
+        if os.path.lexists(out):
+            if not is_there():
+                raise SettingsError(
+                    f"{out} exists already and holds something else: choose another folder, or remove it first"
+                )
+            yield None
+            return
+        building = out.with_name(f".{out.name}.ramlet-tmp")
+        try:
+            if building.exists():
+                shutil.rmtree(building)
+            building.mkdir()
+        except OSError as error:
+            raise SettingsError(f"cannot write {out}: {error.strerror}; choose another folder") from None
+        try:
+            yield building
+            for folder, _, _ in os.walk(building):
+                sync_folder(folder)
+            building.rename(out)
+            sync_folder(out.parent)
+        except BaseException as error:
+            shutil.rmtree(building, ignore_errors=True)
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if isinstance(error, DiskFull) or full:
+                raise DiskFull(f"no space left to write {out}: free some and run the same again") from None
+            raise
+
+
+def note_export(folder: Path, origin: dict[str, Any]) -> None:
+    """Writes down what the filled folder was made from."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    with replacing(folder / EXPORT_NOTE) as file:
+        json.dump({"origin": origin, "files": sizes}, file, indent=1)
+        file.write("\n")
+
+
+def is_export(out: str | os.PathLike[str], origin: dict[str, Any]) -> bool:
+    """Whether a folder was made from this; a file of it that is missing or cut short is an error."""
+    out = Path(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if building.exists():
-            shutil.rmtree(building)
-        building.mkdir()
-    except OSError as error:
-        raise SettingsError(f"cannot write {out}: {error.strerror}; choose another folder") from None
-    try:
-        yield building
-        for folder, _, _ in os.walk(building):
-            sync_folder(folder)
-        building.rename(out)
-        sync_folder(out.parent)
-    except BaseException as error:
-        shutil.rmtree(building, ignore_errors=True)
-        if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
-            raise DiskFull(f"no space left to write {out}: free some and run the same again") from None
-        raise
+        with open(out / EXPORT_NOTE, "rb") as file:
+            noted = json.loads(file.read(LARGEST_NOTE))
+        if noted["origin"] != origin:
+            return False
+        sizes = {out / name: int(size) for name, size in noted["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    refuse_unless_whole(out, sizes)
+    return True
+
+
+def refuse_unless_whole(out: Path, sizes: dict[Path, int]) -> None:
+    """Stops where a file of a finished result is missing or has another size."""
+    for path, size in sizes.items():
+        if not path.is_file() or path.stat().st_size != size:
+            raise SettingsError(
+                f"{path} is missing or not whole, though {out} was finished: remove {out}, and run the same again"
+            )
 
 
 def copy_file(source: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ramlet.atomic_files import replacing
 from ramlet.engines import HfEngine
 from ramlet.errors import SettingsError, TokenizerError
+from ramlet.folder_lock import hold
 from ramlet.formats import tiktoken, tokenizer_json, vocab_merges
 from ramlet.tokenizer_model import TokenizerModel
 
@@ -29,7 +30,8 @@ def save(model: TokenizerModel | HfEngine, path: Path, form: str | None) -> None
         elif form == "tiktoken":
             tiktoken.write(model, path)
         else:
-            vocab_merges.write(model, path)
+            with hold(path, "Tokenizer.save", instead="folder"):  # two files that belong together
+                vocab_merges.write(model, path)
     except OSError as error:
         if error.strerror is None:
             raise

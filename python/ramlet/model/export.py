@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ramlet.atomic_files import replacing
-from ramlet.dataset.new_folder import new_folder, sync_file
+from ramlet.dataset.checksum import file_checksum
+from ramlet.dataset.new_folder import EXPORT_NOTE, is_export, new_folder, note_export, sync_file
 from ramlet.errors import ModelError, SettingsError
 from ramlet.model.files import files_by_name, save_description
 from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
@@ -68,12 +69,14 @@ class Exported:
     bytes: int
     notes: list[str] = field(default_factory=list)
     """What the user should know, and the command that comes next."""
+    already_done: bool = False
+    """Nothing was written: the folder held this very result."""
 
 
 def export_model(
     run: str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "hf", dtype: str | None = None
 ) -> Exported:
-    """Writes the model of a run into a new folder, there whole or not at all.
+    """Writes the model of a run into a new folder, there whole or not at all; where that is done, nothing.
 
     `dtype` is fp32, bf16 or fp16; left out, what the run has, or fp16 for `gguf-ready`.
     """
@@ -90,9 +93,19 @@ def export_model(
     wanted = DTYPES[dtype] if dtype else None
     embedding = sources["model.embed_tokens.weight"]
     stored = wanted or read_header(embedding).tensors["model.embed_tokens.weight"].dtype
-    notes = []
-    with new_folder(out) as folder:
-        tokenizer_file = found.described / "tokenizer.json"
+    notes: list[str] = []
+    tokenizer_file = found.described / "tokenizer.json"
+    generation = found.described / "generation_config.json"
+    read = {*sources.values(), found.described / "config.json", tokenizer_file, generation}
+    origin = {
+        "model": {path.name: file_checksum(path) for path in sorted(read) if path.exists()},
+        "to": to,
+        "dtype": str(stored).removeprefix("torch."),
+        "name": Path(out).name if pattern is not None else "",
+    }
+    with new_folder(out, "export", lambda: is_export(out, origin)) as folder:
+        if folder is None:
+            return Exported(*_listed(Path(out)), notes, already_done=True)
         if not tokenizer_file.exists():
             notes.append("there is no tokenizer beside the model: copy it into the folder")
         save_description(
@@ -102,7 +115,6 @@ def export_model(
             end_id=min(found.end_ids(), default=None),
             dtype=stored,
         )
-        generation = found.described / "generation_config.json"
         if generation.exists():
             shutil.copyfile(generation, folder / generation.name)
             sync_file(folder / generation.name)
@@ -111,8 +123,13 @@ def export_model(
                 file.write(_SCRIPT.format(folder=Path(out).name, name=pattern))
             notes.append(f"next: python {Path(out) / 'to_gguf.py'} path/to/llama.cpp --outfile model.gguf")
         copy_tensors(sources, folder / WEIGHTS, {"format": "pt"}, dtype=wanted)
-    files = sorted(os.listdir(out))
-    return Exported(files, sum((Path(out) / name).stat().st_size for name in files), notes)
+        note_export(folder, origin)
+    return Exported(*_listed(Path(out)), notes)
+
+
+def _listed(out: Path) -> tuple[list[str], int]:
+    files = sorted(name for name in os.listdir(out) if name != EXPORT_NOTE)
+    return files, sum((out / name).stat().st_size for name in files)
 
 
 def _pattern(found: ModelFolder) -> str:

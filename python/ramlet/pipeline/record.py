@@ -17,12 +17,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from ramlet.atomic_files import replacing, sync_folder
+from ramlet.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.errors import SettingsError
-from ramlet.folder_lock import hold
+from ramlet.folder_lock import Lock, hold
 from ramlet.pipeline.stages import Stage
 from ramlet.small_files import read_json
 
@@ -33,6 +32,7 @@ FORMAT = "ramlet pipeline"
 VERSION = 1
 LARGEST = 16 << 20
 LOCKS = ("lock", ".lock")
+"""Of folders that were begun by earlier versions, and of the native core."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,33 @@ class Record:
         self._work = work
         self._writes = writes
         self._path = os.path.join(work, NAME)
-        self._lock: IO[bytes] | None = None
+        self._lock: Lock | None = None
         self._file: str | None = None
         self._stages: dict[str, Noted] = {}
 
     def __enter__(self) -> Record:
         if self._writes:
-            self._hold()
-        self._stages = self._read()
+            # Keeps another `ramlet run` out, which might move aside what this one writes.
+            self._lock = hold(self._work, "run", instead="`work`")
+        try:
+            if self._writes:
+                os.makedirs(self._work, exist_ok=True)
+            self._stages = self._read()
+        except BaseException as error:
+            self._release()
+            if isinstance(error, OSError):
+                raise SettingsError(
+                    f"cannot write into {self._work}: {error.strerror}; choose another `work`"
+                ) from None
+            raise
         return self
 
-    def _hold(self) -> None:
-        """Keeps another `ramlet run` out, which might move aside what this one writes."""
-        work = Path(self._work)
-        self._lock = hold(work / ".pipeline.lock", work, by="`ramlet run`", instead="`work`")
-
     def __exit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
 
     def _read(self) -> dict[str, Noted]:
         try:
@@ -141,15 +150,16 @@ class Record:
         """Whether there is anything to keep: a stage that failed at once may leave a folder with its lock."""
         if not os.path.isdir(path):
             return os.path.lexists(path)
-        return any(name not in LOCKS for _, _, names in os.walk(path) for name in names)
+        return any(name not in LOCKS and not is_temporary(name) for _, _, names in os.walk(path) for name in names)
 
     @staticmethod
     def set_aside(path: str) -> str:
-        """Gives what is there another name, the first that is free."""
-        number = 1
-        while os.path.lexists(f"{path}.old-{number}"):
-            number += 1
-        aside = f"{path}.old-{number}"
-        os.rename(path, aside)
-        sync_folder(os.path.dirname(path) or ".")
+        """Gives what is there another name, the first that is free; refused while a command writes it."""
+        with hold(path, "run", instead="`work`"):
+            number = 1
+            while os.path.lexists(f"{path}.old-{number}"):
+                number += 1
+            aside = f"{path}.old-{number}"
+            os.rename(path, aside)
+            sync_folder(os.path.dirname(path) or ".")
         return aside

@@ -26,6 +26,7 @@ from typing import Any
 from ramlet.atomic_files import replacing
 from ramlet.budget import format_bytes
 from ramlet.errors import BudgetError, DiskFull, SettingsError
+from ramlet.folder_lock import hold
 from ramlet.memory import free_memory
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
@@ -227,10 +228,11 @@ def refuse_existing(out: str, *, force: bool) -> None:
 
 def write(proposal: Proposal, *, force: bool = False) -> None:
     """Writes the file; one that is there only with `force`."""
-    refuse_existing(proposal.out, force=force)
     try:
-        with replacing(proposal.out) as file:
-            file.write(proposal.yaml())
+        with hold(proposal.out, "init"):
+            refuse_existing(proposal.out, force=force)
+            with replacing(proposal.out) as file:
+                file.write(proposal.yaml())
     except DiskFull:
         raise
     except OSError as error:

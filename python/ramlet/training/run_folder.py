@@ -20,11 +20,11 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ramlet.atomic_files import is_temporary, replacing
 from ramlet.errors import ModelError, SettingsError
-from ramlet.folder_lock import hold
+from ramlet.folder_lock import Lock, hold
 from ramlet.small_files import YAML, read_json_object, read_text
 from ramlet.training import run_files
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
@@ -44,14 +44,21 @@ class RunFolder:
         self.path = Path(path)
         self.place = self.path
         """Where this run's files are: in the folder, or inside it until they replace those of another run."""
-        self._lock: IO[bytes] | None = None
+        self._lock: Lock | None = None
         self._new = False
 
     def __enter__(self) -> RunFolder:
-        self._new = not self.path.exists()
-        self.refuse_foreign()
-        self._lock = hold(self.path / ".lock", self.path)
-        run_files.settle(self.path)
+        self._lock = hold(self.path, "train")
+        try:
+            self._new = not self.path.exists()
+            self.refuse_foreign()
+            self.path.mkdir(exist_ok=True)
+            run_files.settle(self.path)
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, OSError):
+                raise SettingsError(f"cannot write into {self.path}: {error.strerror}; choose another --out") from None
+            raise
         return self
 
     def refuse_foreign(self) -> None:
@@ -70,13 +77,11 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         if self.replaces:
             shutil.rmtree(self.place, ignore_errors=True)
-        if self._lock is not None:
-            with suppress(OSError):
-                (self.path / ".lock").unlink()
-            self._lock.close()
         if self._new and not (self.path / SETTINGS).exists():
             with suppress(OSError):
                 self.path.rmdir()
+        if self._lock is not None:
+            self._lock.release()
 
     def noted(self) -> dict[str, Any] | None:
         """What an earlier run here wrote down, or None."""

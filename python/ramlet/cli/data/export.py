@@ -63,8 +63,18 @@ def export(
             progress=lambda so_far, total: bar.update("exporting", so_far, total),
         )
     if json:
-        figures = {"to": to, "files": done.files, "tokens": done.tokens, "notes": done.notes}
-        print_json({"path": str(out), "out": str(out), **figures, "memory": meter.summary()})
+        figures = {
+            "path": str(out),
+            "out": str(out),
+            "to": to,
+            "files": done.files,
+            "tokens": done.tokens,
+            "notes": done.notes,
+        }
+        print_json({**figures, "already_done": done.already_done, "memory": meter.summary()})
+        return
+    if done.already_done:
+        print(f"{out} already holds this export, of the same dataset: nothing to do")
         return
     print(f"{plural(done.tokens, 'token')} in {out}, for {to}: {', '.join(done.files[:6])}{_more(done.files)}")
     for line in done.notes:

@@ -35,14 +35,17 @@ def merge(
     from ramlet.dataset.merge import merge as put_together
 
     with within(memory, silent=quiet or json) as (meter, bar):
-        merged = put_together(datasets, out, link=link, progress=lambda done, total: bar.update("merging", done, total))
+        done = put_together(datasets, out, link=link, progress=lambda done, total: bar.update("merging", done, total))
     splits = {
         name: {"shards": len(split.shards), "documents": split.documents, "tokens": split.tokens}
-        for name, split in merged.splits.items()
+        for name, split in done.manifest.splits.items()
     }
     if json:
-        figures = {"splits": splits, "runs": len(merged.runs)}
+        figures = {"splits": splits, "runs": len(done.manifest.runs), "already_done": done.already_done}
         print_json({"path": str(out), "out": str(out), **figures, "memory": meter.summary()})
+        return
+    if done.already_done:
+        print(f"{out} already holds these datasets, merged: nothing to do")
         return
     counts = [
         plural(sum(split[key] for split in splits.values()), key[:-1]) for key in ("shards", "documents", "tokens")

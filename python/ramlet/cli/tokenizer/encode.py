@@ -149,6 +149,7 @@ def _write_ids(
     from ramlet import sources
     from ramlet.atomic_files import replacing
     from ramlet.encode_files import encode_files
+    from ramlet.folder_lock import hold
 
     total = sum(source.size or 0 for source in sources.expand(names, format=settings.format))
     read: dict[str, Any] = {}
@@ -160,7 +161,7 @@ def _write_ids(
     began = time.monotonic()
     tokens = 0
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
-    with replacing(out, binary=True) as file:
+    with hold(out, "tokenizer encode"), replacing(out, binary=True) as file:
         for ids, _ in encode_files(tokenizer, names, settings, scratch, counters=tell, **options):
             file.write(ids.astype(dtype, copy=False).data)
             tokens += len(ids)
