@@ -44,13 +44,13 @@ def answer(capsys: pytest.CaptureFixture[str], command: str, *words: str) -> tup
         ("tokenizer show byte", "byte"),
         ("prepare text.txt --tokenizer byte --out made --memory 8GB", "made"),
         ("data inspect data", "data"),
-        ("data verify data", "data"),
-        ("data merge data other --out merged", "merged"),
-        ("data export data --to nanogpt --out exported", "exported"),
+        ("data verify data --memory 8GB", "data"),
+        ("data merge data other --out merged --memory 8GB", "merged"),
+        ("data export data --to nanogpt --out exported --memory 8GB", "exported"),
         ("generate run --prompt the -n 2 --device cpu --memory 8GB", "run"),
         ("eval run --data data --tokens 64 --device cpu --memory 8GB", "run"),
         ("export run model --memory 8GB", "model"),
-        ("report run --out page.html", "page.html"),
+        ("report run --out page.html --memory 8GB", "page.html"),
     ],
 )
 def test_every_object_has_its_path(command: str, path: str, capsys: pytest.CaptureFixture[str]) -> None:

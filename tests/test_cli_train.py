@@ -172,7 +172,10 @@ def test_amounts_and_names(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--data", "d=heavy"], "what is behind = is its weight, a number, as in d=0.5"),
         (["--data", "d", "--memory", "much"], "cannot read 'much' as memory"),
         (["--data", "none-here"], "no such file or folder: none-here"),
-        (["--stream", "none.txt"], "a stream is tokenised while it is trained on: name the tokenizer"),
+        (
+            ["--stream", "none.txt"],
+            "a stream is tokenized while it is trained on: name the tokenizer, with --tokenizer",
+        ),
         (["--input", "none.txt"], "how large is the model to be?"),
         (["--input", "none.txt", "--params", "1M"], "no such file or folder: none.txt"),
         (["--data", "d", "--no-such-flag"], "no option --no-such-flag: ramlet train --help"),

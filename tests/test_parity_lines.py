@@ -140,7 +140,9 @@ def test_epochs_of_what_comes_from_elsewhere() -> None:
 
 def test_memory_is_estimated() -> None:
     """What parity.md has for `estimate_memory_usage(num_sequences=100000, seq_len=128, batch_size=32)`."""
-    made = ramlet.plan(params="40k", num_sequences=100_000, seq_len=128, batch_size=32, vocab_size=300, device="cpu")
+    made = ramlet.plan(
+        params="40k", num_sequences=100_000, seq_len=128, batch_size=32, vocab_size=300, device="cpu", memory="8GB"
+    )
     assert made.parts["data"] > 0
     ramlet.prepare("wiki.txt", "data", tokenizer="byte", documents="line", memory="8GB", threads=1)
     streaming = ramlet.Loader("data", seq_len=128, batch_size=32).memory()
@@ -197,12 +199,12 @@ def test_shards_moved_under_the_same_names(command: Command, capsys: pytest.Capt
     before = ramlet.Dataset("old").splits["train"].tokens
     shutil.copyfile("old/train/shard_00000.bin", "kept.bin")
     shutil.copyfile("new/train/shard_00000.bin", "old/train/shard_00000.bin")
-    assert main(["data", "verify", "old", "--adopt"]) == 1
+    assert main(["data", "verify", "old", "--adopt", "--memory", "8GB"]) == 1
     assert (
         "if another shard was moved over train/shard_00000.bin, what it held before is not in the dataset any more: "
         "put the old file back, and move the new one to a name that is free, train/shard_00001.bin for example"
     ) in capsys.readouterr().err
     shutil.copyfile("kept.bin", "old/train/shard_00000.bin")
     shutil.copyfile("new/train/shard_00000.bin", "old/train/shard_00001.bin")
-    command.ran("data", "verify", "old", "--adopt")
+    command.ran("data", "verify", "old", "--adopt", "--memory", "8GB")
     assert ramlet.Dataset("old").splits["train"].tokens == before + ramlet.Dataset("new").splits["train"].tokens

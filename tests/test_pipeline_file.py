@@ -124,7 +124,7 @@ OF_THE_PIPELINE = {"memory", "threads", "out", "json", "quiet", "debug", "force"
             ["model", "training"],
             {
                 *("data", "dataset_dir", "input", "input_file", "stream", "dataset_id", "tokenizer", "model_name"),
-                *("text_field", "docs", "resume", "no_resume", "use_streaming"),
+                *("text_field", "docs", "resume", "no_resume", "use_streaming", "tokenization"),
             },
         ),
     ],

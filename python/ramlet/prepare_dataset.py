@@ -19,7 +19,6 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -98,8 +97,7 @@ def prepare(
     if tokenizer is None or isinstance(tokenizer, (str, os.PathLike)):
         given, named = None, None if tokenizer is None else os.fspath(tokenizer)
     else:
-        # A copy, whose cache is this call's to limit.
-        given = copy(tokenizer) if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        given = Tokenizer.load(tokenizer)  # with a cache of its own, which is this call's to limit
         named = given.kind
     check_names(settings, [*vars(PrepareSettings()), *(prepare.__kwdefaults__ or ())])
     chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)

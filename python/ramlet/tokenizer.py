@@ -132,7 +132,7 @@ class Tokenizer:
         special_tokens: Mapping[str, int] | Iterable[str] = (),
         memory: Budget | str | int | None = None,
     ) -> Tokenizer:
-        """A tokenizer from a file, a folder or a name, or from an object of HF's tokenizers or transformers.
+        """A tokenizer from a file, a folder or a name, or from another: ramlet's, of HF's tokenizers or transformers.
 
         `gpt2` and `byte` are known by name. A file is a tokenizer.json or a `.tiktoken`; a folder holds one
         of them or vocab.json and merges.txt. Any other name is looked up on the hub. `pattern` is for files
@@ -140,6 +140,8 @@ class Tokenizer:
         """
         from ramlet.formats.load import load, load_object
 
+        if isinstance(source, Tokenizer):
+            return cls(source._model, memory=memory)
         if not isinstance(source, (str, os.PathLike)):
             return cls(load_object(source, pattern, special_tokens), memory=memory)
         return cls(load(source, pattern, special_tokens), memory=memory)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -133,7 +132,7 @@ class StreamLoader:
 
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
         if memory is not None:
-            self.tokenizer = copy(self.tokenizer)  # whose cache is the loader's to limit
+            self.tokenizer = Tokenizer.load(self.tokenizer)  # with a cache of its own, to be limited
         if document_mask and self.end_id is None:
             raise SettingsError(
                 "the tokenizer has no token that ends a document, which a document mask needs: give it a special token "

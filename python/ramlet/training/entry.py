@@ -106,5 +106,5 @@ def _feed(
     if isinstance(tokenizer, (str, os.PathLike)):
         named: Tokenizer | str = os.fspath(tokenizer)
     else:
-        named = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+        named = Tokenizer.load(tokenizer)
     return StreamFeed([os.fspath(source) for source in sources], named, settings, out / "stream", reading)
