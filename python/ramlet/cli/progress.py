@@ -152,11 +152,13 @@ class Progress:
             parts += [f"{done} of {total}", f"{part:4.0%}"]
         else:
             parts.append(format_count(self._done, self._unit))
-        if speed > 0:
+        if self._detail or speed > 0:
             parts.append(self._detail or self._speed_words(speed))
-            if self._total:
-                left = max(0.0, self._total - self._done) / speed if self._left is None else self._left
-                parts.append(f"{format_duration(left)} left")
+        left = self._left
+        if left is None and self._total and speed > 0:
+            left = max(0.0, self._total - self._done) / speed
+        if left is not None:
+            parts.append(f"{format_duration(left)} left")
         if self._meter is not None:
             memory = f"memory {format_bytes(self._meter.current)}"
             if self._meter.budget is not None:

@@ -9,6 +9,8 @@ step.py  schedule.py      one optimizer step; the learning rate
 evaluate.py  eval_sets.py loss, perplexity and bits per byte over a fixed number of tokens; on which sets
 evaluate_run.py           `ramlet eval`
 checkpoint.py             everything a run needs to go on, whole or not at all
-run_folder.py  journal.py the run on disk; metrics.jsonl and what else is told
+run_folder.py run_files.py  the run on disk; how a new one replaces an old one
+journal.py                metrics.jsonl and what else is told
+pace.py  signals.py       how long a run still takes; Ctrl-C
 ranks.py                  more than one process
 """

@@ -91,7 +91,7 @@ class Device:
         if self.kind == "cpu":
             return time.monotonic()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.index))
         return event
 
     def seconds(self, earlier: Any, later: Any) -> float:

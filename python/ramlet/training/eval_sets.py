@@ -26,20 +26,23 @@ class Named:
     name: str
     data: str
     split: str
+    count: int
+    """Tokens that there are."""
 
 
 def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fraction: float) -> list[Named]:
     """All sets of a run, each checked."""
     sets = []
     for name, data in feed.validation():
-        if _long_enough(open_tokens(data, "val", val_fraction), seq_len):
-            sets.append(Named(name, data, "val"))
+        tokens = open_tokens(data, "val", val_fraction)
+        if _long_enough(tokens, seq_len):
+            sets.append(Named(name, data, "val", tokens.count))
     for name, data in evals.items():
         if any(name == known.name for known in sets):
             raise SettingsError(f"{name} is the validation part of the data itself: give the set {data} another name")
         tokens = usable_split(data, seq_len=seq_len, val_fraction=val_fraction)
         _check_ids(tokens, feed)
-        sets.append(Named(name, data, tokens.split))
+        sets.append(Named(name, data, tokens.split, tokens.count))
     return sets
 
 

@@ -200,14 +200,13 @@ def _train(
     with loader:
         if found is not None and state is not None:
             _restore(loader, state["data"], found)
-        sets = _eval_sets(job, named, plan, lengths)
         run = Run(
             folder=folder,
             job=job,
             plan=plan,
             trainee=trainee,
             loader=loader,
-            evals=sets,
+            evals=_eval_sets(job, named, plan, lengths),
             journal=journal,
             listener=place.listener,
             device=place.device,
@@ -216,7 +215,7 @@ def _train(
             progress=progress,
             saver=Saver(folder, settings.keep, beside=place.device.kind == "cuda", host=place.meter.budget),
             signals=StopSignals(place.listener.stopping),
-            pace=_pace(job, len(sets), samples=sampler is not None),
+            pace=_pace(job, named, samples=sampler is not None),
             sampler=sampler,
         )
         try:
@@ -237,15 +236,15 @@ def _restore(loader: Any, state: Mapping[str, Any], path: Path) -> None:
         raise checkpoint.damaged(path, "data is not as it was written") from None
 
 
-def _pace(job: Job, sets: int, *, samples: bool) -> Pace:
+def _pace(job: Job, named: Sequence[Named], *, samples: bool) -> Pace:
     every = {SAVE: job.checkpoint_every}
-    if sets:
+    if named:
         every[EVAL] = job.eval_every
     if samples and job.sample_every:
         every[SAMPLE] = job.sample_every
     # Before the first evaluation: what it should take.
-    guessed = EVALUATION_COST * sets * job.eval_tokens / (job.sequences * job.seq_len)
-    return Pace(job.steps, every, {EVAL: guessed})
+    evaluated = sum(min(job.eval_tokens, each.count) for each in named)
+    return Pace(job.steps, every, {EVAL: EVALUATION_COST * evaluated / (job.sequences * job.seq_len)})
 
 
 def _plan(job: Job, feed: Feed, place: Place, noted: Mapping[str, Any] | None) -> Plan:
