@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from ramlet import _native, sources
 from ramlet.budget import Budget
 from ramlet.engines import NativeEngine
-from ramlet.memory import resident_memory
 from ramlet.read_settings import ReadSettings
 from ramlet.tokenizer import CACHE_BYTES, Tokenizer
 
@@ -49,21 +48,14 @@ def divide_memory(budget: Budget, vocab_size: int, threads: int) -> tuple[int, i
     """
     import numpy  # noqa: F401 - ids are arrays: what it takes must be counted
 
-    resident = resident_memory()
     engine = vocab_size * TOKEN_BYTES
     own = threads * THREAD_BYTES
     least = SMALLEST_CACHE + own + BLOCK_COPIES * SMALLEST_BLOCK
-    room = budget.total - budget.reserve - resident - engine
-    if room < least:
-        budget.require(
-            budget.total + (least - room) * 32 // 31 + 1,
-            {
-                "Python, NumPy and the vocabulary": resident,
-                "the encoder": engine,
-                f"the cache and the blocks of {threads} thread{'s' * (threads > 1)}": least,
-                "what no one accounts for": budget.reserve,
-            },
-        )
+    granted = budget.grant(
+        {"the encoder": engine, f"the cache and the blocks of {threads} thread{'s' * (threads > 1)}": least},
+        "Python, NumPy and the vocabulary",
+    )
+    room = granted - engine
     block = min(max(room // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
     # Not all of it: allocators keep some of what blocks of changing size gave back.
     cache = (room - own - block * BLOCK_COPIES) * 3 // 4

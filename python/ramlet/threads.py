@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ramlet.budget import Budget
 from ramlet.errors import SettingsError
-from ramlet.memory import cgroup_folders, resident_memory
+from ramlet.memory import cgroup_folders
 
 __all__ = ["available_threads", "cpu_quota", "fitting_threads"]
 
@@ -49,19 +49,7 @@ def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], 
     if threads is not None and threads < 1:
         raise SettingsError(f"{threads} threads do no work: give 1 or more")
     chosen = threads or available_threads()
-    # Not available(), which is never below 0: how much is missing counts too.
-    room = budget.total - resident_memory() - budget.reserve
-    while threads is None and chosen > 1 and least(chosen) > room:
+    while threads is None and chosen > 1 and least(chosen) > budget.room():
         chosen -= 1
-    short = least(chosen) - room
-    if short > 0:
-        # Of every byte added to the budget a part goes to its reserve.
-        budget.require(
-            budget.total + short * 32 // 31 + 1,
-            {
-                "Python and what it has loaded": resident_memory(),
-                f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen),
-                "what no one accounts for": budget.reserve + short // 31 + 1,
-            },
-        )
+    budget.grant({f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen)})
     return chosen

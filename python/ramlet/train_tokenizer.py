@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ class Corpus:
         if texts is None:
             found = sources.survey(self._inputs, format=settings.format)
         self.total_bytes = found.total_bytes
+        self.decoding = found.decoding
         self.fingerprint = found.fingerprint
         self.lasting = found.lasting
         """Whether the same command reads the same."""
@@ -127,9 +129,8 @@ def _learn_bpe(
 ) -> tuple[TokenizerModel, dict[str, Any]]:
     assert settings.vocab_size is not None
     wanted = settings.vocab_size - len(settings.special_tokens)
-    threads = fitting_threads(
-        budget, threads, lambda count: _native.least_memory(count, wanted), f"learning {wanted:,} tokens"
-    )
+    least = partial(_native.least_memory, tokens=wanted, decoding=corpus.decoding)
+    threads = fitting_threads(budget, threads, least, f"learning {wanted:,} tokens")
     try:
         learned = _native.train_bpe(
             files=corpus.files(),
@@ -143,7 +144,9 @@ def _learn_bpe(
             max_token_bytes=1 << 30 if settings.max_token_bytes is None else settings.max_token_bytes,
             tie_break=settings.tie_break,
             threads=threads,
-            memory=budget.available(),
+            # Never less than what was just granted: a page more may be resident by now.
+            memory=max(budget.available(), least(threads)),
+            decoding=corpus.decoding,
             resident_limit=budget.total,
             work_dir=str(work_dir),
             signature=corpus.signature,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ramlet.budget import Budget, format_bytes
+from ramlet.budget import Budget, format_bytes, with_reserve
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.training.predict import PARTS, Choice, Correction, Prediction, predict, work_bytes
@@ -219,7 +219,7 @@ def too_small(budget: Budget, choice: Choice, prediction: Prediction) -> BudgetE
 def smallest_budget(peak: int) -> int:
     """The budget, in whole megabytes, whose room holds the peak also when a run finds a little more resident."""
     needed = peak + JITTER
-    total = math.ceil(needed * 32 / 31 / 1e6) * 10**6
+    total = math.ceil(with_reserve(needed) / 1e6) * 10**6
     assert total - Budget(total).reserve >= needed
     return total
 
