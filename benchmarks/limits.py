@@ -1,4 +1,4 @@
-"""Every command at the least budget that it names, and 1, 2, 5 and 10% above: never over, never refused, the same result.
+"""Every command at the least budget that it names and up to 10% above: never over, never refused, the same result.
 
     python benchmarks/limits.py --count 1000              # about an hour on two cores
     python benchmarks/limits.py --count 50 --only prepare
@@ -190,7 +190,9 @@ def main() -> int:
         texts = write_texts(folder / "texts", given.seed, given.size)
         limits = Limits(folder, texts, make_fixtures(folder, texts, given.ramlet_python), given.ramlet_python)
         chosen = drawn(cases, rng)
-        for done, _ in enumerate(pool.map(lambda each: limits.run(*each), [next(chosen) for _ in range(given.count)]), 1):
+        for done, _ in enumerate(
+            pool.map(lambda each: limits.run(*each), [next(chosen) for _ in range(given.count)]), 1
+        ):
             if done % 20 == 0:
                 wrong = sum(of.wrong for of in limits.tallies.values())
                 print(f"  {done:>5} runs, {wrong} problems", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """Texts for `limits.py`: ordinary ones, and those that take the most memory for their size.
 
-    texts = write_texts(folder, seed=1, size=1_000_000)      # {"prose": folder/"prose.txt", ...}
+texts = write_texts(folder, seed=1, size=1_000_000)      # {"prose": folder/"prose.txt", ...}
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ def every_character(rng: random.Random, size: int) -> str:
     return "\n".join(text[at : at + 200] for at in range(0, len(text), 200))
 
 
+def many_words(rng: random.Random, size: int) -> str:
+    """As prose, of far more words."""
+    known = _words(rng, 60_000, 3, 12)
+    return " ".join(rng.choices(known, [1 / (rank + 3) for rank in range(len(known))], k=size // 5))
+
+
 def one_word(rng: random.Random, size: int) -> str:
     """Letters without an end."""
     return "".join(rng.choices(LETTERS, k=size))
@@ -59,12 +65,16 @@ def repeated(rng: random.Random, size: int) -> str:
 
 
 def ideographs(rng: random.Random, size: int) -> str:
-    return "".join(chr(rng.randrange(0x4E00, 0x9FFF)) + ("。\n" if rng.random() < 0.03 else "") for _ in range(size // 3))
+    return "".join(
+        chr(rng.randrange(0x4E00, 0x9FFF)) + ("。\n" if rng.random() < 0.03 else "") for _ in range(size // 3)
+    )
 
 
 def symbols(rng: random.Random, size: int) -> str:
     """Marks, emoji and digits: pieces of a character or two."""
-    some = [chr(code) for first, last in ((0x21, 0x7E), (0x300, 0x36F), (0x1F300, 0x1FAFF)) for code in range(first, last)]
+    some = [
+        chr(code) for first, last in ((0x21, 0x7E), (0x300, 0x36F), (0x1F300, 0x1FAFF)) for code in range(first, last)
+    ]
     return "".join(rng.choices(some, k=size // 3))
 
 
@@ -79,6 +89,7 @@ def growing(rng: random.Random, size: int) -> str:
 
 PLAIN: dict[str, Callable[[random.Random, int], str]] = {
     "prose": prose,
+    "many words": many_words,
     "distinct words": distinct,
     "all of Unicode": every_character,
     "one word": one_word,
@@ -98,7 +109,7 @@ def _documents(text: str, length: int) -> Iterator[str]:
 
 
 def _bytes(path: Path, rng: random.Random, size: int) -> None:
-    path.write_bytes(rng.randbytes(size))
+    path.write_bytes(rng.randbytes(size).replace(b"\0", b"\1"))
 
 
 def _tiny_files(path: Path, rng: random.Random, size: int) -> None:
@@ -122,8 +133,9 @@ def _parquet(path: Path, rng: random.Random, size: int) -> None:
 
 
 def _growing_jsonl(path: Path, rng: random.Random, size: int) -> None:
-    """Documents just below the size at which they are divided."""
-    path.write_text(_jsonl(_documents(growing(rng, 6 * size), 300_000)))
+    """Documents just below the size at which they are divided, 1 MiB; in NFC they take up to three times that."""
+    thrice = ("\U0001d160" * 260_000, "\ufb2c" * 345_000, growing(rng, 1_000_000))
+    path.write_text(_jsonl(f"{n} {text}" for n, text in enumerate(thrice * 2)))
 
 
 TEXTS: dict[str, tuple[str, Callable[[Path, random.Random, int], object]]] = {
@@ -136,18 +148,21 @@ TEXTS: dict[str, tuple[str, Callable[[Path, random.Random, int], object]]] = {
     "jsonl": ("prose.jsonl", lambda path, rng, size: path.write_text(_jsonl(_documents(prose(rng, size), 2000)))),
     "huge documents": (
         "huge.jsonl",
-        lambda path, rng, size: path.write_text(_jsonl(_documents(prose(rng, 2 * size), size - 10))),
+        lambda path, rng, size: path.write_text(_jsonl(_documents(prose(rng, 4_000_000), 1_040_000))),
     ),
     "huge documents of symbols": (
         "symbols.jsonl",
-        lambda path, rng, size: path.write_text(_jsonl(_documents(symbols(rng, 3 * size), size // 3))),
+        lambda path, rng, size: path.write_text(_jsonl(_documents(symbols(rng, 4_000_000), 330_000))),
     ),
     "texts that grow": ("growing.jsonl", _growing_jsonl),
     "parquet": ("prose.parquet", _parquet),
     "gzip": ("prose.txt.gz", lambda path, rng, size: path.write_bytes(gzip.compress(prose(rng, size).encode()))),
-    "xz": ("prose.txt.xz", lambda path, rng, size: path.write_bytes(lzma.compress(prose(rng, size).encode(), preset=6))),
-    "bzip2": ("prose.jsonl.bz2", lambda path, rng, size: path.write_bytes(bz2.compress(_jsonl(_documents(prose(rng, size), 2000)).encode()))),
-}  # fmt: skip
+    "xz": (
+        "prose.txt.xz",
+        lambda path, rng, size: path.write_bytes(lzma.compress(prose(rng, size).encode(), preset=6)),
+    ),
+    "bzip2": ("prose.txt.bz2", lambda path, rng, size: path.write_bytes(bz2.compress(prose(rng, size).encode()))),
+}
 
 
 def write_texts(folder: Path, seed: int, size: int, names: Iterable[str] = TEXTS) -> dict[str, Path]:

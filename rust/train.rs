@@ -53,7 +53,7 @@ pub struct Shares {
 }
 
 const LEAST_TABLE: usize = 1 << 20;
-const LEAST_MERGING: usize = 12 << 20;
+const LEAST_MERGING: usize = 9 << 20;
 const LEAST_BLOCK: usize = 64 << 10;
 /// What any decoder may have for its window, however little memory there is.
 pub const LEAST_WINDOW: usize = 8 << 20;

@@ -41,7 +41,7 @@ FORMATS = ("text", "jsonl", "parquet")
 
 _FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 DECODER_BYTES = {"": 0, "gz": 1 << 20, "bz2": 6 << 20, "zst": 11 << 20, "xz": 11 << 20}
-"""What a decoder of each compression holds while a file is read, with the window of 8 MiB that any budget has room for."""
+"""What a decoder of each compression holds, with the window of 8 MiB that any budget has room for."""
 PARQUET_BYTES = 8 << 20
 """Pages of a column, packed and unpacked, its dictionary and the values of a batch; larger pages take more."""
 _COMPRESSION_OF = {".gz": "gz", ".zst": "zst", ".zstd": "zst", ".xz": "xz", ".bz2": "bz2"}

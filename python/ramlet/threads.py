@@ -12,7 +12,12 @@ from ramlet.budget import Budget
 from ramlet.errors import SettingsError
 from ramlet.memory import cgroup_folders
 
-__all__ = ["available_threads", "cpu_quota", "fitting_threads"]
+__all__ = ["NATIVE_CODE", "THREAD_BYTES", "available_threads", "cpu_quota", "fitting_threads"]
+
+NATIVE_CODE = 4 << 20
+"""Pages of the native core's code, which become resident as it is used; of 7 MB in all some 2 are there before."""
+THREAD_BYTES = 1 << 20
+"""What a native thread has besides its data: its stack, and what the allocator keeps for it."""
 
 
 def available_threads(root: str | Path = "/") -> int:
