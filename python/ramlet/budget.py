@@ -25,6 +25,7 @@ allowance on top of what it would accept: whatever is named is accepted by every
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 import time
@@ -43,6 +44,10 @@ for whatever else the machine does."""
 
 SMALLEST = 1_000_000
 """Anything below a megabyte is a forgotten unit, not a budget."""
+
+HELD = "RAMLET_HELD_BYTES"
+"""In the environment of a stage of `ramlet run`: what the process that waits for it takes of the budget of both. The
+stage is given the whole budget, as the user asked for it, and does with the rest."""
 
 LEAST_RESERVE = 2_000_000
 """What is kept for allocators and Python's own objects however small the budget is."""
@@ -91,6 +96,9 @@ class Budget:
     """Kept out of `available()` for what no consumer accounts for; -1 is a 32nd of the total, and at least
     `LEAST_RESERVE`: an assumption about allocator slack that the meter shows right or wrong."""
 
+    held: int = 0
+    """What a process that waits for this one holds of the budget that was asked for, beside the total; see `HELD`."""
+
     def __post_init__(self) -> None:
         if self.total < 0:
             raise BudgetError(f"a memory budget of {self.total} bytes is no budget: give one like 2GB")
@@ -115,7 +123,9 @@ class Budget:
             raise BudgetError(f"cannot read {text!r} as memory: write it like 512MB, 2GB, 2GiB, 50% or auto")
         amount = float(match[1])
         if match[2] != "%":
-            return cls(_checked(int(amount * _UNITS[match[2]]), text))
+            asked = _checked(int(amount * _UNITS[match[2]]), text)
+            held = min(int(os.environ.get(HELD, 0)), asked)
+            return cls(asked - held, held=held)
         if not 0 < amount <= 100:
             raise BudgetError(f"{text} of the free memory is no budget: give a part between 1% and 100%")
         return cls(int(free_memory() * amount / 100))
@@ -172,13 +182,18 @@ class Budget:
 
     def _refusal(self, minimum: int, what: str | Mapping[str, int]) -> BudgetError:
         # As it would be typed after --memory, rounded up so that it is enough.
-        enough = math.ceil(minimum / 1e6)
+        enough = math.ceil((minimum + self.held) / 1e6)
         if not isinstance(what, str):
-            what = _adding_up(what, enough)
+            what = _adding_up({**what, "the process that waits for this one": self.held} if self.held else what, enough)
         return BudgetError(f"needs at least {enough}MB: {what} (the budget is {self})")
 
+    @property
+    def asked(self) -> int:
+        """As a user gave it, for whatever is told: the total, and what another process holds of it."""
+        return self.total + self.held
+
     def __str__(self) -> str:
-        return format_bytes(self.total)
+        return format_bytes(self.asked)
 
 
 def reserve_of(total: int) -> int:
@@ -353,13 +368,14 @@ class Meter:
 
     def closing_line(self) -> str:
         """`peak 1.43 GB of 2.00 GB`, with which every command ends."""
-        line = f"peak {format_bytes(self.peak)}"
-        return line if self.budget is None else f"{line} of {format_bytes(self.budget.total)}"
+        if self.budget is None:
+            return f"peak {format_bytes(self.peak)}"
+        return f"peak {format_bytes(self.peak)} of {self.budget}"
 
     def summary(self) -> dict[str, object]:
         """For `stats.json`: budget and peak in bytes, the stages, and the timeline by stage."""
         return {
-            "budget": self.budget.total if self.budget else None,
+            "budget": self.budget.asked if self.budget else None,
             "peak": self.peak,
             "stages": {
                 name: {"seconds": round(usage.seconds, 3), "peak": usage.peak} for name, usage in self.stages.items()

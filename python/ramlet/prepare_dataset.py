@@ -249,7 +249,10 @@ class _Run:
         self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
         if not self.inputs["bytes"]:
             raise SourceError("there is no text to prepare: every input is empty")
-        worker, shared = _native.least_room(json.dumps(self.plan))
+        # No document is longer than its input, but for bytes that are no UTF-8: each becomes three.
+        longest = 1 << 62 if planned.decoding else 3 * self.inputs["bytes"]
+        bounds = {name: min(self.plan[name], longest) for name in ("max_document_bytes", "max_file_bytes")}
+        worker, shared = _native.least_room(json.dumps({**self.plan, **bounds}))
         worker += FRONT_BYTES + THREAD_BYTES + planned.decoding
         shared += NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
         if tokenizer is None:
