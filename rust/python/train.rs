@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// The least memory with which `train_bpe` works, beyond what the process holds already.
 #[pyfunction]
-pub fn least_memory(threads: usize, tokens: usize) -> PyResult<usize> {
-    guarded(|| Ok(Shares::least(threads, tokens)))
+pub fn least_memory(threads: usize, tokens: usize, decoding: usize) -> PyResult<usize> {
+    guarded(|| Ok(Shares::least(threads, tokens, decoding)))
 }
 
 /// Texts from a Python iterator: each item is a list of documents.
@@ -81,7 +81,7 @@ impl Feed for Texts<'_> {
 #[pyfunction]
 #[pyo3(signature = (
     *, files, texts, total_bytes, read, pattern_name, specials, tokens, min_frequency, max_token_bytes, tie_break,
-    threads, memory, resident_limit, work_dir, signature, checkpoint_seconds, progress
+    threads, memory, decoding, resident_limit, work_dir, signature, checkpoint_seconds, progress
 ))]
 #[allow(clippy::too_many_arguments)]
 pub fn train_bpe<'py>(
@@ -98,6 +98,7 @@ pub fn train_bpe<'py>(
     tie_break: &str,
     threads: usize,
     memory: usize,
+    decoding: usize,
     resident_limit: u64,
     work_dir: std::path::PathBuf,
     signature: String,
@@ -108,7 +109,7 @@ pub fn train_bpe<'py>(
         let stash = Stash::default();
         let prepared = (|| {
             let pattern = pattern(pattern_name)?;
-            let shares = Shares::new(memory, threads, tokens)?;
+            let shares = Shares::new(memory, threads, tokens, decoding)?;
             let tie_break = match tie_break {
                 "hf" => TieBreak::SmallestIds,
                 "bytes" => TieBreak::GreatestBytes,
@@ -128,6 +129,7 @@ pub fn train_bpe<'py>(
             tie_break,
             threads,
             memory,
+            decoding,
             resident_limit,
             work_dir,
             signature,
