@@ -171,7 +171,7 @@ def interrupt_merging(settings: dict[str, Any]) -> None:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        native_train(**{**settings, "tokens": 4000, "memory": 2 * least_memory(THREADS, 4000)}, progress=stop)
+        native_train(**{**settings, "tokens": 20_000, "memory": 2 * least_memory(THREADS, 20_000)}, progress=stop)
 
 
 def test_the_same_counters_after_an_interruption_in_merging(
@@ -479,12 +479,12 @@ def test_the_command_killed_and_given_again(tmp_path: Path, corpus: list[Any], p
 
 
 def test_the_command_killed_in_merging_and_given_again(tmp_path: Path, ramlet: RunRamlet) -> None:
-    inputs = [file[0] for file in write_corpus(tmp_path / "mine", size=12_000_000)]
+    inputs = [file[0] for file in write_corpus(tmp_path / "mine", size=5_000_000)]
     out = tmp_path / "out"
     killed = False
     while not killed:  # and once more, where it was done before it could be killed
         shutil.rmtree(out, ignore_errors=True)
-        process = subprocess.Popen(train_command(inputs, out, 10_000), stderr=subprocess.PIPE)
+        process = subprocess.Popen(train_command(inputs, out, 4000), stderr=subprocess.PIPE)
         while process.poll() is None:
             notes = next(out.rglob("counts.json"), None)
             if notes and json.loads(notes.read_text())["done"]:
@@ -495,7 +495,7 @@ def test_the_command_killed_in_merging_and_given_again(tmp_path: Path, ramlet: R
         killed = process.returncode == -signal.SIGKILL
         assert killed or process.returncode == 0, said
     for folder in (out, tmp_path / "fresh"):
-        done = ramlet(*train_command(inputs, folder, 10_000)[3:])
+        done = ramlet(*train_command(inputs, folder, 4000)[3:])
         assert done.returncode == 0, done.stderr
     assert (out / "tokenizer.json").read_bytes() == (tmp_path / "fresh" / "tokenizer.json").read_bytes()
 
