@@ -478,24 +478,29 @@ def test_the_command_killed_and_given_again(tmp_path: Path, corpus: list[Any], p
     assert sorted(os.listdir(out)) == sorted(os.listdir(tmp_path / "expected"))
 
 
+def counted(out: Path) -> bool:
+    """Whether the command has counted all, and merges now."""
+    try:
+        return any(json.loads(notes.read_text())["done"] for notes in out.rglob("counts.json"))
+    except FileNotFoundError:
+        return False  # it was done in this moment
+
+
 def test_the_command_killed_in_merging_and_given_again(tmp_path: Path, ramlet: RunRamlet) -> None:
-    inputs = [file[0] for file in write_corpus(tmp_path / "mine", size=5_000_000)]
+    inputs = [file[0] for file in write_corpus(tmp_path / "mine", size=12_000_000)]
     out = tmp_path / "out"
     killed = False
     while not killed:  # and once more, where it was done before it could be killed
         shutil.rmtree(out, ignore_errors=True)
-        process = subprocess.Popen(train_command(inputs, out, 4000), stderr=subprocess.PIPE)
-        while process.poll() is None:
-            notes = next(out.rglob("counts.json"), None)
-            if notes and json.loads(notes.read_text())["done"]:
-                break
+        process = subprocess.Popen(train_command(inputs, out, 10_000), stderr=subprocess.PIPE)
+        while process.poll() is None and not counted(out):
             time.sleep(0.01)
         process.kill()
         _, said = process.communicate()
         killed = process.returncode == -signal.SIGKILL
         assert killed or process.returncode == 0, said
     for folder in (out, tmp_path / "fresh"):
-        done = ramlet(*train_command(inputs, folder, 4000)[3:])
+        done = ramlet(*train_command(inputs, folder, 10_000)[3:])
         assert done.returncode == 0, done.stderr
     assert (out / "tokenizer.json").read_bytes() == (tmp_path / "fresh" / "tokenizer.json").read_bytes()
 
