@@ -1,4 +1,4 @@
-"""Killed at any moment, any number of times, the same command ends with the same bytes."""
+"""What an interrupted `prepare` leaves, and who takes it up; `test_kills.py` kills it at its changes of the disk."""
 
 from __future__ import annotations
 
@@ -31,16 +31,6 @@ with Meter(Budget(1_000_000_000)) as meter:
                       threads=2, append=task["append"], own_tokenizer=task["append"], task_bytes=task["task_bytes"])
 print("done", made.already_done, flush=True)
 """
-
-CASES: dict[str, dict[str, Any]] = {
-    "documents": {"documents": "line", "tokens_per_shard": 4000},
-    "cached": {"documents": "line", "dedup": "line", "dedup_cache": "CACHE"},
-    "characters": {"documents": "line", "tokenizer": "char", "tokens_per_shard": 4000},
-    "packed": {"documents": "line", "pack": 64, "tokens_per_shard": 4000},
-    "npy": {"documents": "line", "output_format": "npy"},
-    "appended": {"documents": "line", "tokens_per_shard": 4000},
-}
-KILLS = 48
 
 
 def corpus(folder: Path) -> Path:
@@ -79,44 +69,6 @@ def undisturbed(work: dict[str, Any]) -> float:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     return time.monotonic() - began
-
-
-def content(out: Path, npy: bool) -> dict[str, bytes]:
-    if not npy:
-        return files(out)
-    assert sorted(os.listdir(out)) == ["ids.npy", "ids.npy.json", "ids.npy.tokenizer.json"]
-    manifest = json.loads((out / "ids.npy.json").read_text())
-    manifest["runs"][0].pop("id")
-    return {"json": json.dumps(manifest).encode(), "ids": (out / "ids.npy").read_bytes()}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_killed_again_and_again(tmp_path: Path, case: str) -> None:
-    settings, npy = CASES[case], case == "npy"
-    inputs = corpus(tmp_path / "in")
-    seconds = 0.0
-    for name in ("calm", "killed"):
-        out = tmp_path / name / "out"
-        out.parent.mkdir()
-        work = task(inputs, out, settings)
-        if case == "appended":
-            undisturbed(task(inputs / "0.txt", out, settings))
-            work = task(inputs, out, settings, append=True)
-        if name == "calm":
-            seconds = undisturbed(work)
-            continue
-        chance = random.Random(case)
-        for _ in range(KILLS // len(CASES)):
-            process = start(work)
-            # Not later: resumed, there is less and less left to do.
-            time.sleep(chance.uniform(0, 0.7) * seconds)
-            process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=60)
-        undisturbed(work)
-    assert content(tmp_path / "killed" / "out", npy) == content(tmp_path / "calm" / "out", npy)
-    if not npy:
-        report = verify(tmp_path / "killed" / "out")
-        assert (report.problems, report.notes) == ([], [])
 
 
 def test_ctrl_c_then_other_settings(tmp_path: Path) -> None:
