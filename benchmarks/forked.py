@@ -31,6 +31,7 @@ __all__ = ["Ended", "Forks", "compiler"]
 HERE = Path(__file__).resolve().parent
 SLOT = struct.Struct("<3q")
 PR_SET_CHILD_SUBREAPER = 36
+TASK_BYTES = 2500
 
 
 def compiler() -> str | None:
@@ -137,7 +138,10 @@ def _serve() -> None:
     import numpy  # noqa: F401
 
     import ramlet.cli
+    from ramlet.prepare_dataset import prepare_to
 
+    # So small that these inputs are several: what is killed in one must not do the others again.
+    prepare_to.__kwdefaults__["task_bytes"] = TASK_BYTES
     if "torch" in sys.argv:
         from ramlet.training.base_memory import load_torch
 

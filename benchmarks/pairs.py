@@ -5,8 +5,9 @@
 Every command that writes meets every other on one file or folder, and itself with another input. So that they truly
 overlap, the first stops itself (SIGSTOP) before a random one of its changes of the disk (forked.py). The second runs
 meanwhile, to its end or until it stops itself too; then both go on. Afterwards the folder must be, file by file, what
-the two leave behind one after the other, in either order, or what one of them leaves alone; no error may be a
-traceback. Commands that read a dataset while another appends to it are pairs as well.
+the two leave behind one after the other, in either order, or what one of them leaves alone. The only errors are that
+the other writes, or those that the later one gets when they do not meet. Commands that read a dataset while another
+appends to it are pairs as well.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ GROUPS: list[tuple[dict[str, list[str]], tuple[str, ...]]] = [
     (INTO_A_FILE, _INPUTS),
     (INTO_A_DATASET, ("in", "data", "out=with-shards")),
 ]
-DEFECTS = ("Traceback", "defect of ramlet", "panicked")
+REFUSALS = (" is being written by another ramlet", " while it was read: run the same again")
 
 
 def pairs(*, torch: bool = True) -> dict[str, Case]:
@@ -79,11 +80,14 @@ class Pair:
         self.words = [line.split() for line in case.words.splitlines()]
         self.calls = [0, 0]
         self.wanted: list[dict[str, bytes]] = []
+        self.errors: set[str] = set()
+        """That one is told who comes later."""
         for order in ((0,), (1,), (0, 1), (1, 0)):
             fresh(case, world, place)
             ended = [forks.run(self.words[at], place) for at in order]
             self.calls[order[0]] = max(self.calls[order[0]], ended[0].calls)
             self.wanted.append(snapshot(place))
+            self.errors |= {each.said for each in ended if each.code != 0}
 
     def at_once(self, draw: random.Random) -> tuple[bool, list[str]]:
         """Whether one was refused, and what is wrong."""
@@ -109,13 +113,18 @@ class Pair:
             time.sleep(0.002)
 
     def _judged(self, ended: list[Ended]) -> tuple[bool, list[str]]:
-        wrong = [each.said.strip()[-400:] for each in ended if any(word in each.said for word in DEFECTS)]
+        refused = [any(words in each.said for words in REFUSALS) for each in ended]
+        wrong = [
+            f"exit {each.code}: {each.said.strip()[-400:]}"
+            for each, known in zip(ended, refused)
+            if each.code != 0 and not (each.code == 1 and (known or each.said in self.errors))
+        ]
         found = snapshot(self.place)
         if found not in self.wanted:
             nearest = min((differences(wanted, found) for wanted in self.wanted), key=len)
             told = " / ".join(each.said.strip()[-200:] for each in ended)
             wrong.append(f"neither of the two: {', '.join(nearest[:5])} ({[each.code for each in ended]}; {told})")
-        return any("being written" in each.said for each in ended), wrong
+        return any(refused), wrong
 
 
 def _is_over(pid: int) -> bool:
