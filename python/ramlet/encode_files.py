@@ -19,6 +19,7 @@ from ramlet import _native, sources
 from ramlet.budget import Budget
 from ramlet.engines import NativeEngine
 from ramlet.memory import resident_memory
+from ramlet.plurals import plural
 from ramlet.read_settings import ReadSettings
 from ramlet.tokenizer import CACHE_BYTES, Tokenizer
 
@@ -60,7 +61,7 @@ def divide_memory(budget: Budget, vocab_size: int, threads: int) -> tuple[int, i
             {
                 "Python, NumPy and the vocabulary": resident,
                 "the encoder": engine,
-                f"the cache and the blocks of {threads} thread{'s' * (threads > 1)}": least,
+                f"the cache and the blocks of {plural(threads, 'thread')}": least,
                 "what no one accounts for": budget.reserve,
             },
         )

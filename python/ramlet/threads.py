@@ -11,6 +11,7 @@ from pathlib import Path
 from ramlet.budget import Budget
 from ramlet.errors import SettingsError
 from ramlet.memory import cgroup_folders, resident_memory
+from ramlet.plurals import plural
 
 __all__ = ["available_threads", "cpu_quota", "fitting_threads"]
 
@@ -60,7 +61,7 @@ def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], 
             budget.total + short * 32 // 31 + 1,
             {
                 "Python and what it has loaded": resident_memory(),
-                f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen),
+                f"{plural(chosen, 'thread')} {what}": least(chosen),
                 "what no one accounts for": budget.reserve + short // 31 + 1,
             },
         )

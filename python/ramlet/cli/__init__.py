@@ -27,7 +27,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from ramlet.cli.options import DEBUG, coloured, new_app
+from ramlet.cli.color import colored, marked
+from ramlet.cli.options import DEBUG, new_app
 from ramlet.cli.usage import usage_sentence
 from ramlet.errors import Interrupted, RamletError
 
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _root(words)
         if os.environ.get("_RAMLET_COMPLETE"):
             return _complete(command, words)
-        with command.make_context("ramlet", words) as context:
+        with command.make_context("ramlet", words, color=colored(sys.stdout)) as context:
             try:
                 command.invoke(context)
             finally:
@@ -159,10 +160,8 @@ def _sentence(error: BaseException) -> str:
 
 
 def _tell(line: str) -> None:
-    if line.startswith("error: ") and coloured(sys.stderr):
-        line = f"\x1b[1;31merror:\x1b[0m {line[7:]}"
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(marked(line, sys.stderr), file=sys.stderr, flush=True)
     except BrokenPipeError:
         _drop_output()
 

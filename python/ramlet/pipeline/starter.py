@@ -31,6 +31,7 @@ from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
 from ramlet.pipeline.record import NAME as RECORD
+from ramlet.plurals import plural
 from ramlet.staging import Input, needs_staging
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Machine, look
@@ -91,7 +92,7 @@ class Proposal:
         """What the model looks like."""
         shape = self.shape
         share = shape.vocab_size * shape.width / shape.parameters
-        return f"{shape.layers} layer{'s' * (shape.layers != 1)} of {shape.width}, {share:.0%} embedding"
+        return f"{plural(shape.layers, 'layer')} of {shape.width}, {share:.0%} embedding"
 
     def summary(self) -> list[str]:
         """What was chosen, and why, in a few lines."""
@@ -99,7 +100,7 @@ class Proposal:
         return [
             known if self.tokens else "text of a size that is not known before it is fetched",
             f"model: {_short(self.params)} parameters ({self.layers}), a vocabulary of {self.vocab_size:,}",
-            f"training: {self.course.steps:,} steps, about {_duration(self.seconds)} here; "
+            f"training: {plural(self.course.steps, 'step')}, about {_duration(self.seconds)} here; "
             f"--time allows {_duration(self.limit)}, --memory {_size(self.memory)}",
         ]
 
@@ -107,8 +108,8 @@ class Proposal:
         """The file."""
         text, work = self.text, _work_for(self.out)
         inputs = [_beside(self.out, each) for each in text.inputs]
-        known = f"about {format_bytes(text.text_bytes)} of text in {text.files:,} file{'s' * (text.files != 1)}"
-        where = self.machine.gpu or f"{self.machine.threads} core{'s' * (self.machine.threads != 1)}"
+        known = f"about {format_bytes(text.text_bytes)} of text in {plural(text.files, 'file')}"
+        where = self.machine.gpu or plural(self.machine.threads, "core")
         whole = f"{self.tokens:,} tokens, {self.epochs:.1f} times through" if self.tokens else "text of unknown size"
         free = format_bytes(self.machine.memory)
         why = "as asked for" if self.memory_asked else "half of what is free now"
@@ -170,7 +171,9 @@ class Proposal:
         if find_spec("torch") is None:
             notes.append("training needs PyTorch: pip install 'ramlet[train]'; the time is a guess without it")
         if self.tokens and self.tokens < 100_000:
-            notes.append(f"{self.tokens:,} tokens are little: expect a model that knows them by heart")
+            notes.append(
+                f"{plural(self.tokens, 'token is', 'tokens are')} little: expect a model that knows them by heart"
+            )
         return notes
 
 

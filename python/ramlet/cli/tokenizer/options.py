@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ramlet.cli.color import marked
 from ramlet.cli.options import MEMORY, READING
 from ramlet.errors import SettingsError
+from ramlet.plurals import plural as plural  # the commands' one place for what they share
 
 Threads = Annotated[
     int | None,
@@ -121,15 +123,7 @@ def print_json(value: Any) -> None:
 def note(line: str, *, quiet: bool = False) -> None:
     """To standard error, where notes do not mix with results."""
     if not quiet:
-        print(line, file=sys.stderr)
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """
-    >>> plural(1, "file"), plural(2000, "file"), plural(0, "match", "matches")
-    ('1 file', '2,000 files', '0 matches')
-    """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+        print(marked(line, sys.stderr), file=sys.stderr)
 
 
 def reading_notes(read: dict[str, Any]) -> list[str]:
