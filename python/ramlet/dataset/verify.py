@@ -141,7 +141,7 @@ def _check_ledger(manifest: Manifest, tell: Callable[[str], Any]) -> None:
     if kept != listed and manifest.packed is None:
         tell(f"ledger: {plural(kept, 'document was', 'documents were')} kept, but the shards have {listed:,}")
     if sum(manifest.lengths) != kept:
-        tell(f"manifest: lengths has {plural(sum(manifest.lengths), 'document')}, but {kept:,} kept")
+        tell(f"manifest: lengths has {plural(sum(manifest.lengths), 'document')}, but {kept:,} were kept")
 
 
 def _adopted(manifest: Manifest, shard: Shard) -> bool:
