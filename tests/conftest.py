@@ -31,6 +31,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # What a user's shell does not have either: with it, what is never flushed would seem to come.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
+# Nor color: tests read what a pipe gets, and say themselves where they want more.
+for _name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+    os.environ.pop(_name, None)
+
 # Tests that are run in the background of a script ignore Ctrl-C, and so would all that they start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

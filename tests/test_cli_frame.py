@@ -246,7 +246,8 @@ class Terminal(io.StringIO):
 
     def lines(self) -> list[str]:
         """What is to be seen in the end: each line as it was last drawn."""
-        return [line.rpartition("\r")[2].replace("\x1b[K", "") for line in self.getvalue().split("\n")]
+        drawn = [line.rpartition("\r")[2] for line in self.getvalue().split("\n")]
+        return [re.sub(r"\x1b\[\d*[mK]", "", line) for line in drawn]
 
 
 class Clock:

@@ -18,8 +18,8 @@ import pytest
 
 from ramlet import cli
 from ramlet.cli import help_page, usage
+from ramlet.cli.color import colored
 from ramlet.cli.help_page import GENERAL, Command, examples, parts_of
-from ramlet.cli.options import coloured
 from ramlet.errors import Interrupted, SettingsError
 
 COLUMNS = 80
@@ -203,13 +203,13 @@ class TestColours:
         monkeypatch.setenv("TERM", "xterm")
 
     def test_only_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert coloured(self.Terminal())
-        assert not coloured(io.StringIO())
+        assert colored(self.Terminal())
+        assert not colored(io.StringIO())
         monkeypatch.setenv("TERM", "dumb")
-        assert not coloured(self.Terminal())
+        assert not colored(self.Terminal())
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("NO_COLOR", "1")
-        assert not coloured(self.Terminal())
+        assert not colored(self.Terminal())
 
     def test_the_word_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = self.Terminal()

@@ -138,7 +138,7 @@ class TestVerify:
             (lambda m: m["splits"]["val"].update(documents=5), "manifest: val has 5 documents, but its shards have 2"),
             (lambda m: m.update(vocab_size=256), "manifest: end_id 256 is beyond the vocabulary of 256"),
             (lambda m: m.update(vocab_size=70_000), "manifest: ids of 70,000 tokens do not fit uint16"),
-            (lambda m: m.update(lengths=[1]), "manifest: lengths has 1 documents, but 9 were kept"),
+            (lambda m: m.update(lengths=[1]), "manifest: lengths has 1 document, but 9 were kept"),
             (lambda m: m["tokenizer"].update(fingerprint="ab"), "tokenizer.json: it is not the tokenizer that made"),
             (lambda m: m.update(tokens_per_shard=20), "manifest: train/shard_00000.bin has more than the 20 tokens"),
             (lambda m: m["splits"]["val"]["shards"][0].update(run=4), "manifest: val/shard_00000.bin is of run 4"),

@@ -95,7 +95,7 @@ def test_any_documents_and_settings(documents: list[str], chosen: dict[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.jsonl")
         source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-        made = run(source, Path(folder, "out"), **chosen)
+        made = run(source, Path(folder, "out"), allow_empty=True, **chosen)
         check(made, documents, chosen.get("document_bytes", 1 << 20), **chosen)
 
 
@@ -109,7 +109,7 @@ def test_what_is_a_document(text: str, separator: str) -> None:
         source = Path(folder, "in.txt")
         source.write_bytes(text.encode())
         for n, given in enumerate(({"documents": "file"}, {"documents": "line"}, {"doc_separator": separator})):
-            made = run(source, Path(folder, str(n)), dedup="none", **given)
+            made = run(source, Path(folder, str(n)), dedup="none", allow_empty=True, **given)
             documents = oracle.read_text(text, given.get("documents", ""), given.get("doc_separator"))
             check(made, documents, 1 << 16, dedup="none", **given)
 

@@ -169,7 +169,9 @@ class TestInputs:
         (tmp_path / "in").mkdir()
         for n, text in enumerate(("", " \n\t\n", "\ufeff")):
             (tmp_path / "in" / f"{n}.txt").write_text(text)
-        made = run(tmp_path / "in", tmp_path / "out", **given)
+        with pytest.raises(SourceError, match=r"every document was dropped: . as empty"):
+            run(tmp_path / "in", tmp_path / "out", **given)
+        made = run(tmp_path / "in", tmp_path / "out", allow_empty=True, **given)
         assert made.manifest["splits"]["train"] == {"tokens": 0, "documents": 0, "shards": []}
         assert made.manifest["ledger"]["documents"]["kept"] == 0
         assert verify(made.path).problems == []

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ramlet import _native, sources
 from ramlet.budget import Budget
 from ramlet.engines import NativeEngine
+from ramlet.plurals import plural
 from ramlet.read_settings import ReadSettings
 from ramlet.threads import NATIVE_CODE, THREAD_BYTES
 from ramlet.tokenizer import CACHE_BYTES, Tokenizer
@@ -57,7 +58,7 @@ def divide_memory(budget: Budget, vocab_size: int, threads: int, decoding: int =
     own = NATIVE_CODE + LONG_RUN + decoding + threads * (FRONT_BYTES + THREAD_BYTES)
     least = SMALLEST_CACHE + own + BLOCK_COPIES * SMALLEST_BLOCK
     granted = budget.grant(
-        {"the encoder": engine, f"the cache and the blocks of {threads} thread{'s' * (threads > 1)}": least},
+        {"the encoder": engine, f"the cache and the blocks of {plural(threads, 'thread')}": least},
         "Python, NumPy and the vocabulary",
     )
     room = granted - engine

@@ -13,6 +13,7 @@ from ramlet import __version__
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.manifest import FORMAT, VERSION
 from ramlet.errors import RamletError, SettingsError, TokenizerError
+from ramlet.plurals import plural
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.tokenizer import Tokenizer
 
@@ -97,7 +98,7 @@ def _check(ledger: Json, notes: list[Json]) -> None:
     kept = ledger["documents"]["kept"]
     written = sum(note[split]["documents"] for note in notes for split in ("train", "val"))
     if written != kept:
-        wrong.append(f"{kept:,} documents were kept, but {written:,} written")
+        wrong.append(f"{plural(kept, 'document was', 'documents were')} kept, but {written:,} written")
     if wrong:
         raise RamletError(
             f"the ledger does not add up ({'; '.join(wrong)}): this is a defect of ramlet, nothing counts"

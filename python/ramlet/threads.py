@@ -11,6 +11,7 @@ from pathlib import Path
 from ramlet.budget import Budget
 from ramlet.errors import SettingsError
 from ramlet.memory import cgroup_folders
+from ramlet.plurals import plural
 
 __all__ = ["NATIVE_CODE", "THREAD_BYTES", "available_threads", "check_threads", "cpu_quota", "fitting_threads"]
 
@@ -71,5 +72,5 @@ def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], 
     chosen = threads or available_threads()
     while threads is None and chosen > 1 and least(chosen) > budget.room():
         chosen -= 1
-    budget.grant({f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen)})
+    budget.grant({f"{plural(chosen, 'thread')} {what}": least(chosen)})
     return chosen

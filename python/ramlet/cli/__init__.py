@@ -32,7 +32,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from ramlet.cli.options import DEBUG, JSON, coloured, new_app, print_json
+from ramlet.cli.color import colored, marked
+from ramlet.cli.options import DEBUG, JSON, new_app, print_json
 from ramlet.cli.usage import usage_sentence
 from ramlet.errors import Interrupted, RamletError
 
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _root(words)
         if os.environ.get("_RAMLET_COMPLETE"):
             return _complete(command, words)
-        with command.make_context("ramlet", words) as context:
+        with command.make_context("ramlet", words, color=colored(sys.stdout)) as context:
             try:
                 command.invoke(context)
             finally:
@@ -175,10 +176,8 @@ def _tell_failure(kind: str, sentence: str, *, as_json: bool, mark: str = "error
 
 
 def _tell(line: str) -> None:
-    if line.startswith("error: ") and coloured(sys.stderr):
-        line = f"\x1b[1;31merror:\x1b[0m {line[7:]}"
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(marked(line, sys.stderr), file=sys.stderr, flush=True)
     except BrokenPipeError:
         _drop_output()
 

@@ -18,13 +18,15 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.budget import Budget, Meter
-from ramlet.cli.options import Debug, Json, Quiet, coloured
+from ramlet.cli.color import colored
+from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import Interrupted, RamletError, SettingsError
 from ramlet.folder_lock import hold
+from ramlet.plurals import plural
 
 OWN_MEMORY = 64_000_000
 """What is kept of the budget for this process while a command runs."""
@@ -73,7 +75,7 @@ def demo(
         out.mkdir(parents=True, exist_ok=True)
         told.heading("1  Text: the sources of Python's standard library")
         gathered = gather(script.text, size.text)
-        told.line(f"{gathered.files:,} files, {gathered.size / 1e6:.1f} MB in {script.text}")
+        told.line(f"{plural(gathered.files, 'file')}, {gathered.size / 1e6:.1f} MB in {script.text}")
         told.heading("2  A tokenizer learned from it")
         told.run(script.tokenizer)
         told.heading("3  A clean dataset of its tokens")
@@ -116,7 +118,7 @@ class _Told:
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
-        self._bold = ("\033[1m", "\033[0m") if coloured(sys.stdout) and not silent else ("", "")
+        self._bold = ("\033[1m", "\033[0m") if colored(sys.stdout) and not silent else ("", "")
 
     def line(self, text: str) -> None:
         if not self._silent:
@@ -169,7 +171,7 @@ def _judged(script: Any, budget: Budget, told: _Told) -> dict[str, Any]:
     judged = {"untrained": result.untrained, "trained": result.trained, "real": result.real}
     words = {"untrained": "the untrained model", "trained": "the trained model", "real": "code it has not seen"}
     for name, one in judged.items():
-        told.line(f"{words[name]:<22} {one.share:>6.1%} of {one.lines:,} lines")
+        told.line(f"{words[name]:<22} {one.share:>6.1%} of {plural(one.lines, 'line')}")
     told.line("(lines of statements that Python's parser takes, each statement alone; docstrings are not counted)")
     told.line(f"\nbegun with {' ... '.join(PROMPT.split())!r}, it goes on:\n")
     for line in passage(result.sample, most=20):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ramlet.budget import format_bytes
+from ramlet.cli.color import bold, marked
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.plan import duration_words
 from ramlet.cli.tokenizer.options import print_json
@@ -40,12 +42,12 @@ def doctor(
     else:
         if not quiet:
             for title, rows in (("This machine", _has(report)), ("What ramlet would do", _would_do(report))):
-                print(title)
+                print(bold(title, sys.stdout))
                 for name, words in rows:
                     print(f"  {name:<12} {words}")
                 print()
         for one in report["advice"]:
-            print(f"{one['level']}: {one['text']}")
+            print(marked(f"{one['level']}: {one['text']}", sys.stdout))
         if not report["advice"]:
             print("nothing is in the way")
     if any(one["level"] == "problem" for one in report["advice"]):

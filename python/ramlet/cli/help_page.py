@@ -22,11 +22,14 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from ramlet.cli.color import bold
 
 __all__ = ["GENERAL", "App", "Command", "Group", "examples"]
 
@@ -105,9 +108,13 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _write_help(self, ctx, formatter)
         named = [(name, self.commands[name]) for name in self.list_commands(ctx) if not self.commands[name].hidden]
-        with formatter.section("Commands"):
+        with formatter.section(_heading("Commands")):
             formatter.write_dl([(name, parts_of(command.help)[0]) for name, command in named])
         _write_options(self, ctx, formatter)
+
+
+def _heading(text: str) -> str:
+    return bold(text, sys.stdout)
 
 
 def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -115,12 +122,13 @@ def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
     if first:
         formatter.write_text(first)
         formatter.write_paragraph()
-    command.format_usage(ctx, formatter)
+    pieces = " ".join(command.collect_usage_pieces(ctx))
+    formatter.write_usage(ctx.command_path, pieces, prefix=f"{_heading('Usage:')} ")
     for paragraph in prose:
         formatter.write_paragraph()
         formatter.write_text(paragraph)
     if shown:
-        with formatter.section("Examples"):
+        with formatter.section(_heading("Examples")):
             for line in shown:
                 formatter.write(f"  {line}\n")
 
@@ -133,7 +141,7 @@ def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
     width = min(COLUMN, max(len(name) for rows in groups.values() for name, _ in rows))
     for name, rows in groups.items():
         if rows:
-            with formatter.section(name):
+            with formatter.section(_heading(name)):
                 # The first name as wide as the column: all groups then have the same.
                 formatter.write_dl([(rows[0][0].ljust(width), rows[0][1]), *rows[1:]], col_max=width)
 

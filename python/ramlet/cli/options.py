@@ -21,9 +21,8 @@ then complete (`completion.py`). Typer is used without its rich mode: rich would
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
@@ -40,11 +39,6 @@ DEBUG = "ramlet.debug"
 def _underscores_are_hyphens(word: str) -> str:
     """`--tokens_per_shard` is `--tokens-per-shard`. Names of options and choices pass here, not values."""
     return word.replace("_", "-")
-
-
-def coloured(stream: TextIO) -> bool:
-    """Whether to write in colours: only where a person looks, and never where NO_COLOR is set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def new_app(description: str, *, version: bool = False) -> typer.Typer:

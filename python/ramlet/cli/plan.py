@@ -12,6 +12,7 @@ from ramlet.budget import format_bytes
 from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
 from ramlet.errors import BudgetError
+from ramlet.plurals import plural
 
 MODEL, DATA = "Model", "Data"
 
@@ -169,14 +170,15 @@ def show_plan(told: Mapping[str, Any], file: TextIO | None = None, *, quiet: boo
     shape = made.shape
     say = partial(print, file=file)
     say(
-        f"{shape.parameters:,} parameters: {shape.layers} layers, width {shape.width}, {shape.heads} heads, "
-        f"feed-forward {shape.feed_forward}, vocabulary {shape.vocab_size:,}, on {made.device}\n"
+        f"{shape.parameters:,} parameters: {plural(shape.layers, 'layer')}, width {shape.width}, "
+        f"{plural(shape.heads, 'head')}, feed-forward {shape.feed_forward}, "
+        f"vocabulary {shape.vocab_size:,}, on {made.device}\n"
     )
     for name, size, words in made.table():
         say(f"{name:<15} {size:>9}  {words}")
     say(
-        f"\na step of {made.batch_size} sequences of {made.seq_len} tokens, {made.choice.micro_batch} at a time: "
-        f"{made.accumulation} micro-batch{'es' * (made.accumulation > 1)}"
+        f"\na step of {plural(made.batch_size, 'sequence')} of {made.seq_len} tokens, "
+        f"{made.choice.micro_batch} at a time: {plural(made.accumulation, 'micro-batch', 'micro-batches')}"
     )
     if told["tokens_per_second"]:
         say(f"about {told['tokens_per_second']:,.0f} tokens a second, by the speed of matrix products here")
@@ -213,7 +215,7 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
         )
         return
     machine = told.machine
-    where = machine.gpu or f"{machine.threads} core{'s' * (machine.threads > 1)}"
+    where = machine.gpu or plural(machine.threads, "core")
     print(
         f"{where}, {format_bytes(machine.memory)} free, a budget of {format_bytes(told.budget)}, "
         f"{machine.flops / 1e9:,.0f} GFLOP/s in {machine.compute}"

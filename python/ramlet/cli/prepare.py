@@ -15,6 +15,7 @@ from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
 from ramlet.errors import SettingsError
+from ramlet.plurals import noun
 from ramlet.prepare_settings import PrepareSettings, help_text
 
 UNITS = {"comparing": "hashes", "sharding": "tokens"}
@@ -257,7 +258,7 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
         for split in ("train", "val"):
             shards = [shard for shard in manifest["splits"][split].get("shards", ()) if shard["run"] == latest]
             made = f" in {plural(len(shards), 'shard')}" if shards else ""
-            print(f"{split:<6} {tokens[split]:>15,} tokens{made}")
+            print(f"{split:<6} {tokens[split]:>15,} {noun(tokens[split], 'token')}{made}")
         real = tokens["train"] + tokens["val"] - tokens["end_ids"] - tokens["padding"]
         if real > 0:
             print(f"{ledger['characters'] / real:.2f} characters a token")

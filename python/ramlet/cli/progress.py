@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import TextIO
 
 from ramlet.budget import Meter, format_bytes
+from ramlet.cli.color import bold
+from ramlet.plurals import noun
 
 __all__ = ["Progress", "format_count", "format_duration", "format_perplexity"]
 
@@ -42,10 +44,14 @@ def format_duration(seconds: float) -> str:
 def format_count(count: float, unit: str = "bytes") -> str:
     """Bytes with their unit, anything else as a whole number with its name.
 
-    >>> format_count(32000, "merges"), format_count(2_000_000)
-    ('32,000 merges', '2.00 MB')
+    >>> format_count(32000, "merges"), format_count(1, "steps"), format_count(2_000_000)
+    ('32,000 merges', '1 step', '2.00 MB')
     """
-    return format_bytes(count) if unit == "bytes" else f"{count:,.0f} {unit}"
+    return format_bytes(count) if unit == "bytes" else f"{count:,.0f} {_unit(count, unit)}"
+
+
+def _unit(count: float, unit: str) -> str:
+    return noun(round(count), "hash" if unit == "hashes" else unit.removesuffix("s"), unit)
 
 
 def format_perplexity(value: float) -> str:
@@ -177,5 +183,7 @@ class Progress:
     def _draw(self, line: str) -> None:
         # One column less than there are: a full line would wrap and could not be drawn over.
         columns = shutil.get_terminal_size().columns - 1
-        self._stream.write(f"\r{line[:columns]}\x1b[K")
+        shown = line[:columns]
+        what = shown[: len(self._what)]
+        self._stream.write(f"\r{bold(what, self._stream)}{shown[len(what) :]}\x1b[K")
         self._stream.flush()

@@ -12,6 +12,7 @@ import typer
 
 from ramlet import config_values
 from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.color import marked
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_perplexity
@@ -346,7 +347,7 @@ class _Shown(Listener):
     def _line(self, line: str) -> None:
         if not self._quiet:
             self.bar.close()
-            print(line, file=sys.stderr, flush=True)
+            print(marked(line, sys.stderr), file=sys.stderr, flush=True)
 
     def noted(self, line: str) -> None:
         self._line(line)

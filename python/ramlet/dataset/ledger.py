@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
+from ramlet.plurals import plural
+
 __all__ = ["DOCUMENT_RULES", "DUPLICATES", "LINE_RULES", "Ledger", "add", "empty", "missing", "problems"]
 
 Ledger = dict[str, Any]
@@ -90,7 +92,7 @@ def problems(ledger: Ledger) -> list[str]:
     documents, size = ledger["documents"], ledger["bytes"]
     came, went = documents["read"] + documents["cut"], documents["kept"] + sum(documents["dropped"].values())
     if came != went:
-        found.append(f"{came:,} documents were read or cut, but {went:,} were kept or dropped")
+        found.append(f"{plural(came, 'document was', 'documents were')} read or cut, but {went:,} were kept or dropped")
     accounted = size["kept"] + sum(size["dropped"].values()) + sum(size["lines_dropped"].values()) + size["normalised"]
     if size["read"] != accounted:
         found.append(f"{size['read']:,} bytes were read, but {accounted:,} are accounted for")

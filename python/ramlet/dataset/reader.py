@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from ramlet.dataset.manifest import Manifest, Shard, Split
 from ramlet.errors import DatasetError, SettingsError
+from ramlet.plurals import plural
 
 if TYPE_CHECKING:
     from ramlet.tokenizer import Tokenizer
@@ -98,7 +99,9 @@ class Dataset:
         """The ids of one document, counted from 0; in a packed dataset those of one piece, without padding."""
         firsts = self._first_documents(split)
         if not 0 <= number < firsts[-1]:
-            raise IndexError(f"{self.path} has {firsts[-1]:,} documents in {split}: there is no number {number:,}")
+            raise IndexError(
+                f"{self.path} has {plural(int(firsts[-1]), 'document')} in {split}: there is no number {number:,}"
+            )
         at = bisect_right(firsts, number) - 1
         shard, within = self.shards(split)[at], number - firsts[at]
         # The end of the one before is where this one begins; the first of a shard has none before it.
@@ -203,7 +206,7 @@ class Dataset:
         return read_at(self.path / shard.index, np.dtype("<u8"), start, stop)
 
     def __repr__(self) -> str:
-        figures = ", ".join(f"{split.tokens:,} tokens in {name}" for name, split in self.splits.items())
+        figures = ", ".join(f"{plural(split.tokens, 'token')} in {name}" for name, split in self.splits.items())
         return f"<ramlet.Dataset {self.path}: {figures}>"
 
 

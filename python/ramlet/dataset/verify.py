@@ -21,6 +21,7 @@ from ramlet.dataset.manifest import SPLITS, Manifest, Shard
 from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.shard_check import ShardCheck, ShardRules
 from ramlet.errors import RamletError
+from ramlet.plurals import plural
 
 __all__ = ["ADOPTED", "Progress", "Report", "shard_rules", "unknown_files", "verify"]
 
@@ -134,13 +135,13 @@ def _check_ledger(manifest: Manifest, tell: Callable[[str], Any]) -> None:
     for name, split in manifest.splits.items():
         noted = manifest.ledger["tokens"][name]
         if noted != split.tokens:
-            tell(f"ledger: it has {noted:,} tokens in {name}, but the shards have {split.tokens:,}")
+            tell(f"ledger: it has {plural(noted, 'token')} in {name}, but the shards have {split.tokens:,}")
     kept, listed = manifest.ledger["documents"]["kept"], sum(split.documents for split in manifest.splits.values())
     # A packed document may lie in the shards as several pieces.
     if kept != listed and manifest.packed is None:
-        tell(f"ledger: {kept:,} documents were kept, but the shards have {listed:,}")
+        tell(f"ledger: {plural(kept, 'document was', 'documents were')} kept, but the shards have {listed:,}")
     if sum(manifest.lengths) != kept:
-        tell(f"manifest: lengths has {sum(manifest.lengths):,} documents, but {kept:,} were kept")
+        tell(f"manifest: lengths has {plural(sum(manifest.lengths), 'document')}, but {kept:,} were kept")
 
 
 def _adopted(manifest: Manifest, shard: Shard) -> bool:
@@ -194,7 +195,9 @@ def _size_problem(size: int, shard: Shard, name: str, *, packed: bool) -> str:
     if name == shard.index and packed:
         # As many entries as pieces, of which a document has one or more.
         sound = size % END_BYTES == 0 and size >= shard.documents * END_BYTES
-        return "" if sound else f"{size:,} bytes are no ends of {shard.documents:,} documents"
+        return (
+            "" if sound else f"{plural(size, 'byte is', 'bytes are')} no ends of {plural(shard.documents, 'document')}"
+        )
     wanted = shard.bytes if name == shard.file else shard.documents * END_BYTES
     return "" if size == wanted else f"{size:,} bytes instead of {wanted:,}"
 

@@ -16,6 +16,7 @@ from ramlet.atomic_files import replacing
 from ramlet.budget import Budget
 from ramlet.dataset.reader import Dataset
 from ramlet.demo.plausible import Plausible, plausible
+from ramlet.plurals import plural
 
 __all__ = ["PROMPT", "Judged", "judge"]
 
@@ -95,7 +96,7 @@ def _write(run: Path, judged: Judged) -> None:
         "explanation": EXPLANATION,
         "unit": "%",
         "points": [
-            {"label": f"{label} ({one.lines} lines)", "step": None, "value": round(100 * one.share, 1)}
+            {"label": f"{label} ({plural(one.lines, 'line')})", "step": None, "value": round(100 * one.share, 1)}
             for label, one in points
         ],
     }

@@ -33,6 +33,7 @@ from ramlet.loading.batch import Batch, batches_memory, make_batch
 from ramlet.loading.division import Division, Piece, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.tokens import Tokens, open_tokens
+from ramlet.plurals import plural
 from ramlet.tokenizer_model import digest
 
 __all__ = ["Examples", "Loader"]
@@ -231,7 +232,7 @@ class Loader:
 
     def __repr__(self) -> str:
         names = " + ".join(tokens.name for tokens in self.datasets)
-        return f"<ramlet.Loader {names}: {len(self.examples):,} sequences of {self.seq_len:,}>"
+        return f"<ramlet.Loader {names}: {plural(len(self.examples), 'sequence')} of {self.seq_len:,}>"
 
 
 class Examples:

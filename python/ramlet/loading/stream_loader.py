@@ -36,6 +36,7 @@ from ramlet.loading.loop import Loop
 from ramlet.loading.stream_blocks import Block, Blocks
 from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks
 from ramlet.memory import free_memory
+from ramlet.plurals import plural
 from ramlet.read_settings import ReadSettings
 from ramlet.threads import check_threads
 from ramlet.tokenizer import CACHE_BYTES, Tokenizer
@@ -183,11 +184,12 @@ class StreamLoader:
     def describe(self) -> str:
         """A few plain lines for people."""
         lines = [
-            f"text in {self._name}: {self._files.bytes:,} bytes in {self._files.files:,} files, tokenised on the way",
+            f"text in {self._name}: {plural(self._files.bytes, 'byte')} in {plural(self._files.files, 'file')}, "
+            "tokenised on the way",
             f"sequences: of {self.seq_len:,} tokens, shuffled in blocks of {self._blocks.size:,}",
         ]
         if self._blocks.max_examples is not None:
-            lines.append(f"of an epoch at most {self._blocks.max_examples:,} sequences")
+            lines.append(f"of an epoch at most {plural(self._blocks.max_examples, 'sequence')}")
         return "\n".join(lines)
 
     def memory(self, *, micro_batch: int | None = None) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from ramlet.dataset.manifest import FORMAT, SPLITS, Manifest, is_count
 from ramlet.errors import DatasetError, SettingsError
 from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
+from ramlet.plurals import plural
 from ramlet.small_files import read_json
 from ramlet.sources import nearest_path
 from ramlet.tokenizer_model import digest
@@ -73,7 +74,8 @@ class Tokens:
         count = self.count // seq_len if self.packed_length else (self.count - 1 - seq_len) // stride + 1
         if count < 1:
             raise DatasetError(
-                f"{self.name} has {self.count:,} tokens in {self.split}, and one sequence takes {seq_len + 1:,}: "
+                f"{self.name} has {plural(self.count, 'token')} in {self.split}, "
+                f"and one sequence takes {seq_len + 1:,}: "
                 "choose a smaller --seq-len, or give it more text"
             )
         return count

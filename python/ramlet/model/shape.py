@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ramlet.errors import SettingsError
+from ramlet.plurals import plural
 
 __all__ = ["Shape"]
 
@@ -90,11 +91,13 @@ class Shape:
             object.__setattr__(self, "feed_forward", -(-self.width * 8 // 3 // 64) * 64)
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise SettingsError(
-                f"a width of {self.width} cannot be divided into {self.heads} heads of an even width: "
+                f"a width of {self.width} cannot be divided into {plural(self.heads, 'head')} of an even width: "
                 "choose heads so that width / heads is even"
             )
         if self.heads % self.kv_heads:
-            raise SettingsError(f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
+            raise SettingsError(
+                f"{plural(self.heads, 'head')} cannot share {plural(self.kv_heads, 'key/value head')} evenly"
+            )
 
     @property
     def head_width(self) -> int:

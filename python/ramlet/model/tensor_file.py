@@ -33,6 +33,7 @@ from torch import Tensor
 from ramlet.atomic_files import replacing
 from ramlet.dataset.checksum import file_checksum
 from ramlet.errors import ModelError
+from ramlet.plurals import plural
 
 __all__ = ["Entry", "Header", "check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"]
 
@@ -239,7 +240,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     if end > size:
         raise _broken(path, f"it is cut short, {size:,} of {end:,} bytes")
     if end < size:
-        raise _broken(path, f"it goes on for {size - end:,} bytes behind its last tensor")
+        raise _broken(path, f"it goes on for {plural(size - end, 'byte')} behind its last tensor")
     return Header(entries, named)
 
 

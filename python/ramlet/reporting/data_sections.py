@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
+from ramlet.plurals import plural
 from ramlet.reporting.bars import Way, flow
 from ramlet.reporting.charts import histogram
 from ramlet.reporting.found import DatasetFound, TokenizerFound, figure, look
@@ -26,8 +27,8 @@ def dataset_head(dataset: DatasetFound) -> str:
     read = documents["read"] + documents["cut"]
     packed = f", packed in sequences of {manifest.packed.sequence_length:,}" if manifest.packed else ""
     words = (
-        f"<p class=lead>A dataset of <b>{sum(tokens.values()):,} tokens</b> in {len(manifest.shards):,} "
-        f"{'shard' if len(manifest.shards) == 1 else 'shards'}{packed}, made with the tokenizer "
+        f"<p class=lead>A dataset of <b>{sum(tokens.values()):,} tokens</b> in "
+        f"{plural(len(manifest.shards), 'shard')}{packed}, made with the tokenizer "
         f"{escape(manifest.tokenizer.name)} of {manifest.vocab_size:,} tokens.</p>"
     )
     split = f"{tokens['train']:,} to learn from, {tokens['val']:,} to validate on"
@@ -50,13 +51,13 @@ def tokenizer_head(tokenizer: TokenizerFound) -> str:
     text, files = figure(statistics, "read", "text_bytes"), figure(statistics, "read", "files")
     merges, distinct = figure(statistics, "tokenizer", "merges"), figure(statistics, "distinct_pieces")
     learned = [
-        f"{number(merges)} merges learned" if merges is not None else "",
+        plural(int(merges), "merge") + " learned" if merges is not None else "",
         f"from {number(distinct)} distinct pieces" if distinct is not None else "",
     ]
     return f"<p class=lead>A tokenizer ({escape(kind or 'of unknown kind')}).</p>" + figures(
         [
             ("tokens in the vocabulary", vocabulary, " ".join(filter(None, learned))),
-            ("text read", size(text or 0), "" if files is None else f"{number(files)} files"),
+            ("text read", size(text or 0), "" if files is None else plural(int(files), "file")),
             memory_figure(*peak_of_budget(statistics)),
         ]
     )

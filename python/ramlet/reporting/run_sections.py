@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ramlet.plurals import plural
 from ramlet.reporting.bars import measured_bars
 from ramlet.reporting.charts import Series, line_chart
 from ramlet.reporting.found import Run, figure, look
@@ -34,8 +35,11 @@ def run_head(run: Run, data: list[str]) -> str:
     size_words = "" if parameters is None else f" of <b>{number(parameters)} parameters</b>{_shape(job)}"
     learned = f"on <b>{number(metrics.tokens)} tokens</b>" + (f" of {', '.join(map(escape, data))}" if data else "")
     steps = figure(job, "steps")
-    many = "step" if metrics.step == 1 else "steps"
-    state = f"{metrics.step:,} {many}" if run.statistics else f"{metrics.step:,} of {number(steps or 0)} steps so far"
+    state = (
+        plural(metrics.step, "step")
+        if run.statistics
+        else f"{metrics.step:,} of {plural(int(steps or 0), 'step')} so far"
+    )
     origin = look(run.settings, "settings", "init_from")
     begun = f", going on from {escape(origin)}" if origin else ""
     mark = "" if run.statistics else '<span class="state">not finished</span>'
@@ -48,7 +52,7 @@ def _shape(job: Any) -> str:
     layers, width, heads = (figure(job, "shape", name) for name in ("layers", "width", "heads"))
     if None in (layers, width, heads):
         return ""
-    return f" ({number(layers or 0)} layers of {number(width or 0)}, {number(heads or 0)} heads)"
+    return f" ({plural(int(layers or 0), 'layer')} of {number(width or 0)}, {plural(int(heads or 0), 'head')})"
 
 
 def main_score(metrics: Metrics) -> tuple[str, dict[str, Any]] | None:
@@ -173,7 +177,7 @@ def _sample(sample: Sample, prompt: str, opened: bool) -> str:
     text = f"<mark>{escape(given)}</mark>" if given else ""
     text += escape(sample.text[len(given) :])
     left = sample.characters - len(sample.text)
-    more = f"<p class=note>and {left:,} characters more</p>" if left > 0 else ""
+    more = f"<p class=note>and {plural(left, 'character')} more</p>" if left > 0 else ""
     name = "before the first step" if sample.step == 0 else f"step {sample.step:,}"
     return (
         f"<details class=sample data-key=sample-{sample.step}{' open' if opened else ''}><summary>{name}</summary>"

@@ -18,6 +18,7 @@ from typing import Any
 
 from ramlet.budget import Budget
 from ramlet.errors import RamletError, SettingsError
+from ramlet.plurals import plural
 from ramlet.reporting.found import DatasetFound, Finder, Progress, Run, TokenizerFound
 
 __all__ = ["Story", "Teller"]
@@ -76,7 +77,7 @@ class Teller:
     def _of_run(self, run: Run) -> Story:
         story = Story(run=run)
         if run.metrics.broken:
-            story.notes.append(f"{run.metrics.broken:,} lines of metrics.jsonl cannot be read and are left out.")
+            story.notes.append(f"{plural(run.metrics.broken, 'line')} of metrics.jsonl cannot be read, left out here.")
         data = run.settings.get("data")
         for named in data if isinstance(data, list) else []:
             self._add_dataset(story, run, named if isinstance(named, dict) else {})

@@ -30,6 +30,7 @@ from ramlet.cli.tokenizer.options import (
 )
 from ramlet.cli.tokenizer.train import MERGES, VOCABULARY
 from ramlet.errors import RamletError, SettingsError
+from ramlet.plurals import plural
 
 
 def compare(
@@ -95,9 +96,9 @@ def compare(
     threads = threads or available_threads()
     with TemporaryDirectory(prefix="ramlet-compare-") as folder:
         scratch = Path(folder)
-        note(f"training with ramlet, {threads} threads ...", quiet=quiet or json)
+        note(f"training with ramlet, {plural(threads, 'thread')} ...", quiet=quiet or json)
         ours = _run(_our_command(inputs, settings, memory, threads, scratch / "ours"), {})
-        note(f"training with HF tokenizers, {threads} threads ...", quiet=quiet or json)
+        note(f"training with HF tokenizers, {plural(threads, 'thread')} ...", quiet=quiet or json)
         theirs = _run(
             _their_command(inputs, settings, asdict(reading), scratch),
             {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"},
@@ -188,6 +189,6 @@ def _print_table(figures: dict[str, Any], memory: str) -> None:
         f"({part:.0%}) {'less' if saved >= 0 else 'more'} memory"
     )
     if figures["same_merges"]:
-        print(f"both learned the same {figures['merges']:,} merges")
+        print(f"both learned the same {plural(figures['merges'], 'merge')}")
     else:
         print(f"the merges differ from number {figures['first_difference'] + 1:,} on")

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ramlet.cli.color import marked
 from ramlet.cli.options import MEMORY, READING
 from ramlet.cli.options import print_json as print_json
 from ramlet.errors import SettingsError
+from ramlet.plurals import plural as plural  # the commands' one place for what they share
 
 Threads = Annotated[
     int | None,
@@ -116,15 +118,7 @@ def parse_count(text: str) -> int:
 def note(line: str, *, quiet: bool = False) -> None:
     """To standard error, where notes do not mix with results."""
     if not quiet:
-        print(line, file=sys.stderr)
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """
-    >>> plural(1, "file"), plural(2000, "file"), plural(0, "match", "matches")
-    ('1 file', '2,000 files', '0 matches')
-    """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+        print(marked(line, sys.stderr), file=sys.stderr)
 
 
 def reading_notes(read: dict[str, Any]) -> list[str]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramlet.cli.options import Debug, Json, coloured
+from ramlet.cli.color import colored
+from ramlet.cli.options import Debug, Json
 from ramlet.cli.tokenizer.encode import AllowSpecial
 from ramlet.cli.tokenizer.options import Pattern, plural, print_json
 
@@ -126,7 +127,7 @@ def shown(token: bytes) -> str:
 
 def write_tokens(tokens: Iterable[bytes]) -> None:
     """The tokens side by side, told apart by colours, or by brackets where there are none."""
-    in_colours = coloured(sys.stdout)
+    in_colours = colored(sys.stdout)
     for at, token in enumerate(tokens):
         # The line ends where the text's does, as well as being shown.
         end = "\n" if token.endswith(b"\n") else ""
