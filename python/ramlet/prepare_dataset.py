@@ -270,11 +270,11 @@ class _Run:
         if self.plan["unit"] or self.plan["characters"]:
             self._run_stage("scan", "scanning", self.inputs["bytes"])
         if self.plan["unit"]:
-            units = sum(note["units"] for note in self.folder.notes("scan", self.plan["tasks"]))
+            units = sum(note["units"] for note in self.folder.notes("scan", self.plan["tasks"], units=int))
             self._run_stage("settle", "comparing", units)
 
     def _learn_characters(self) -> Tokenizer:
-        notes = self.folder.notes("scan", self.plan["tasks"])
+        notes = self.folder.notes("scan", self.plan["tasks"], characters=str)
         found = {character for note in notes for character in note["characters"]}
         tokenizer = prepare_tokenizer.from_characters(self.settings, found)
         self.plan["end_id"] = next(iter(tokenizer.special_tokens.values()), None)
