@@ -144,12 +144,13 @@ def _load_all(torch: bool) -> None:
 
     import ramlet.cli
 
-    for module in pkgutil.walk_packages(ramlet.cli.__path__, "ramlet.cli."):
-        importlib.import_module(module.name)
-    from ramlet import _native  # noqa: F401
-    from ramlet.dataset import merge, reader, verify  # noqa: F401
-    from ramlet.reporting import story  # noqa: F401
-
+    for name in ("cli", "dataset", "formats", "loading", "pipeline", "reporting", "staging"):
+        package = importlib.import_module(f"ramlet.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"ramlet.{name}."):
+            importlib.import_module(module.name)
+    for module in pkgutil.iter_modules(ramlet.__path__, "ramlet."):
+        if not module.ispkg and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     if torch:
         from ramlet.training.base_memory import load_torch
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ramlet.atomic_files import sync_folder
-from ramlet.errors import DiskFull, SettingsError
+from ramlet.errors import DatasetError, DiskFull, SettingsError
+from ramlet.small_files import open_regular
 
 __all__ = ["copy_file", "new_folder", "sync_file"]
 
@@ -47,6 +48,7 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
 
 def copy_file(source: Path, target: Path) -> None:
     """In blocks, by the kernel where it can."""
+    open_regular(source, DatasetError).close()  # a device has no end to be copied to
     shutil.copyfile(source, target)
     sync_file(target)
 
