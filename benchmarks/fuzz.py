@@ -201,7 +201,9 @@ def _run(command: list[str] | Callable[[], None], place: Path, room: int) -> Out
             time.sleep(0.002)
     told = (place.parent / "stderr").read_text(errors="replace")
     if code == 1 and not told:
-        told = "error: " + (place.parent / "stdout").read_text(errors="replace")[:1000].replace("\n", " ")  # `verify`
+        told = (
+            "error: " + (place.parent / "stdout").read_text(errors="replace")[:1000].replace("\n", " ").strip()
+        )  # `verify`
     peak = usage.ru_maxrss * 1024
     fault = "hang" if hung else _fault(code, told, peak > budget)
     return Outcome(fault, told[-3000:], code, peak, round(time.monotonic() - began, 2))
