@@ -23,11 +23,11 @@ VALUES: tuple[Any, ...] = (
 NUMBERS = ("0", "-1", "99999999999999999999", "1e999", "-0", "NaN", "0x10", "1" * 400, "true", '""')
 
 
-def spoil(path: Path, chance: Random) -> str:
-    """Changes the file, or what lies at its path."""
+def spoil(path: Path, chance: Random, *, pipes: bool = True) -> str:
+    """Changes the file, or what lies at its path; with `pipes` that may be a pipe that no one writes to."""
     place, by_bytes, by_content = chance.random() < 0.2, list(BYTES), _by_content(path)
     if place:
-        return _another(path, chance)
+        return _another(path, chance, pipes)
     content = path.read_bytes()
     for _ in range(8):
         way = chance.choice(by_content if by_content and chance.random() < 0.6 else by_bytes)
@@ -41,9 +41,10 @@ def spoil(path: Path, chance: Random) -> str:
     return "empty"
 
 
-def _another(path: Path, chance: Random) -> str:
+def _another(path: Path, chance: Random, pipes: bool) -> str:
     path.unlink()
-    what = chance.choice([*DEVICES, "folder", "pipe", "itself", "nowhere", "vast", "missing", "socket"])
+    ways = [*DEVICES, "folder", "pipe", "itself", "nowhere", "vast", "missing", "socket"]
+    what = chance.choice([way for way in ways if pipes or way != "pipe"])
     if what == "folder":
         path.mkdir()
     elif what == "pipe":
