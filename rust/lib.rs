@@ -16,6 +16,7 @@ pub mod error;
 pub mod kernels;
 pub mod loading;
 pub mod merge;
+pub mod own_files;
 pub mod pages;
 pub mod pairs;
 pub mod prepare;

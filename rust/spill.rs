@@ -14,6 +14,7 @@
 //! Partitions of all runs can be merged side by side and concatenated: the result has one order.
 
 use crate::error::{Error, Result};
+use crate::own_files;
 use crate::table::{CountTable, hash};
 use crate::varint;
 use std::cmp::Reverse;
@@ -103,7 +104,7 @@ impl RunWriter {
             .and_then(|()| std::fs::rename(&self.temporary, &self.path))
             .map_err(|error| Error::write(&self.temporary, error))?;
         Ok(Run {
-            file: File::open(&self.path).map_err(|error| Error::io(&self.path, error))?,
+            file: own_files::open(&self.path).map_err(|error| Error::io(&self.path, error))?,
             path: self.path.clone(),
             starts: self.starts,
         })
@@ -140,7 +141,7 @@ impl Run {
             let folder = path.parent().unwrap_or(path).display();
             Error::Invalid(format!("{} is damaged: remove {folder} and start anew", path.display()))
         };
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = own_files::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         if length < FOOTER as u64 {
             return Err(damaged());

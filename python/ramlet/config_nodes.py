@@ -45,6 +45,8 @@ def compose(name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}, line {mark.line + 1}" if mark else name
+        if error.context == "expected a single document in the stream":
+            raise SettingsError(f"{where}: a second document begins with ---: write one document a file") from None
         raise SettingsError(f"{where}: not valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, UnicodeError) as error:
         reason = str(error).strip().splitlines()[0]

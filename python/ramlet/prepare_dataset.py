@@ -295,11 +295,11 @@ class _Run:
         if self.plan["unit"] or self.plan["characters"]:
             self._run_stage("scan", "scanning", self.inputs["bytes"])
         if self.plan["unit"]:
-            units = sum(note["units"] for note in self.folder.each_note("scan", self.plan["tasks"]))
+            units = sum(note["units"] for note in self.folder.each_note("scan", self.plan["tasks"], units=int))
             self._run_stage("settle", "comparing", units)
 
     def _learn_characters(self) -> Tokenizer:
-        notes = self.folder.each_note("scan", self.plan["tasks"])
+        notes = self.folder.each_note("scan", self.plan["tasks"], characters=str)
         tokenizer = prepare_tokenizer.from_characters(self.settings, (note["characters"] for note in notes))
         self.plan["end_id"] = next(iter(tokenizer.special_tokens.values()), None)
         self.plan["wide"] = tokenizer.vocab_size > 1 << 16

@@ -171,23 +171,26 @@ class OutFolder:
                     )
                 path.unlink()
 
-    def notes(self, stage: str, count: int) -> list[dict[str, Any]]:
-        """What the tasks of a finished stage noted, in order."""
-        return list(self.each_note(stage, count))
+    def notes(self, stage: str, count: int, **types: type) -> list[dict[str, Any]]:
+        """What the tasks of a finished stage noted, in order; `types` are those of values that no one has read yet."""
+        return list(self.each_note(stage, count, **types))
 
-    def each_note(self, stage: str, count: int) -> Iterator[dict[str, Any]]:
+    def each_note(self, stage: str, count: int, **types: type) -> Iterator[dict[str, Any]]:
         """The same one at a time: with the characters of its text a note may be large."""
         for index in range(count):
-            yield self._note(self.work / stage / f"{index:06}.json")
+            yield self._note(self.work / stage / f"{index:06}.json", types)
 
-    def _note(self, path: Path) -> dict[str, Any]:
+    def _note(self, path: Path, types: dict[str, type]) -> dict[str, Any]:
         way_out = f"remove {self.work} and run the same command again"
         try:
-            return read_json_object(path, DatasetError)
+            note = read_json_object(path, DatasetError)
         except FileNotFoundError:
             raise DatasetError(f"{path} is missing: {way_out}") from None
         except DatasetError as error:
             raise DatasetError(f"{error}; {way_out}") from None
+        if any(type(note.get(key)) is not kind for key, kind in types.items()):
+            raise DatasetError(f"{path} is damaged: {way_out}")
+        return note
 
     def abandon(self) -> None:
         """Removes the work of a run that came to nothing, and leaves what was there before it."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import IO, Any
+from io import FileIO
+from typing import Any
 
 from ramlet.errors import RamletError
 
@@ -23,6 +24,7 @@ __all__ = [
     "SMALL",
     "TOKENIZER",
     "YAML",
+    "open_regular",
     "parsed_bytes",
     "read_bytes",
     "read_json",
@@ -47,34 +49,42 @@ NOTICED = 16_000_000
 
 def read_bytes(path: str | os.PathLike[str], error: type[RamletError], most: int = SMALL) -> bytes:
     """All of the file, if it fits in the budget that is in force."""
-    try:
-        # A pipe must not make us wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:
-            found = os.fstat(descriptor)
-            if stat.S_ISDIR(found.st_mode):
-                raise error(f"{path} is a folder, and a file is wanted: move it away")
-            if not stat.S_ISREG(found.st_mode):
-                raise error(f"{path} is no ordinary file but a device or a pipe: name another, or remove it")
-            if found.st_size > most:
-                raise _too_large(path, error, found.st_size, most)
-            _require(path, 2 * found.st_size)
-            # Files of the kernel say that they have no bytes, and some grow: so one read decides.
-            content = _up_to(file, most + 1, found.st_size + 1 if found.st_size else 1 << 16)
-    except (FileNotFoundError, NotADirectoryError):
-        raise
-    except ValueError as reason:
-        if isinstance(reason, RamletError):
-            raise
-        raise error(f"{os.fspath(path)!r} is no path: it has a NUL in it") from None
-    except OSError as reason:
-        raise error(f"cannot read {path}: {reason.strerror}") from None
+    with open_regular(path, error) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise _too_large(path, error, size, most)
+        _require(path, 2 * size)
+        # Files of the kernel say that they have no bytes, and some grow: so what comes decides.
+        try:
+            content = _up_to(file, most + 1, size + 1 if size else 1 << 16)
+        except OSError as reason:
+            raise error(f"cannot read {path}: {reason.strerror}") from None
     if len(content) > most:
         raise _too_large(path, error, len(content), most)
     return content
 
 
-def _up_to(file: IO[bytes], most: int, at_once: int) -> bytes:
+def open_regular(path: str | os.PathLike[str], error: type[RamletError]) -> FileIO:
+    """The file, open for reading and without a buffer, if it is an ordinary one."""
+    try:
+        # A pipe must not make us wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except ValueError:
+        raise error(f"{os.fspath(path)!r} is no path: it has a NUL in it") from None
+    except OSError as reason:
+        raise error(f"cannot read {path}: {reason.strerror}") from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return FileIO(descriptor)
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise error(f"{path} is a folder, and a file is wanted: move it away")
+    raise error(f"{path} is no ordinary file but a device or a pipe: name another, or remove it")
+
+
+def _up_to(file: FileIO, most: int, at_once: int) -> bytes:
     parts, left = [], most
     while left and (part := file.read(min(left, at_once))):
         parts.append(part)

@@ -205,6 +205,8 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
         if next(folder.files({}), None) is None:
             raise SourceError(f"no text in the folder {name}: it is empty, or all in it is hidden or binary")
         return folder
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or _is_standard_input(status)):
+        raise SourceError(f"{name} is a device or a socket, which has no end: name a file, or pipe it in as -")
     inner, compression = _suffix_chain(name)
     if inner in _ARCHIVES:
         raise SourceError(f"{name} is an archive: unpack it and give the folder")
@@ -220,6 +222,14 @@ def _recognise(name: str, form: str | None, without: _Without) -> _File | _Folde
     else:
         source = Source(name, form or _FORMAT_OF.get(inner, "text"), compression, None)
     return _File(source, os.path.realpath(name))
+
+
+def _is_standard_input(status: os.stat_result) -> bool:
+    """By another name, like /dev/stdin: that may be a terminal."""
+    try:
+        return os.path.samestat(status, os.fstat(0))
+    except OSError:
+        return False
 
 
 def _has_no_size(path: str, status: os.stat_result) -> bool:

@@ -22,7 +22,7 @@ from ramlet.budget import Meter
 from ramlet.errors import SettingsError, TokenizerError
 from ramlet.folder_lock import hold
 from ramlet.formats import tokenizer_json
-from ramlet.small_files import read_json_object
+from ramlet.small_files import open_regular, read_json_object
 from ramlet.tokenizer_model import digest
 from ramlet.train_settings import TrainSettings
 from ramlet.train_tokenizer import Corpus, Inputs, Progress, learn
@@ -149,7 +149,7 @@ def _remove_work(out: Path, spill_dir: str | os.PathLike[str] | None) -> None:
 
 def _file_digest(path: Path) -> str:
     def blocks() -> Iterator[bytes]:
-        with open(path, "rb") as file:
+        with open_regular(path, TokenizerError) as file:
             while block := file.read(1 << 16):
                 yield block
 

@@ -19,6 +19,7 @@ use super::grid::{GridFile, commit};
 use super::settle::{FRESH_MAGIC, Slice};
 use crate::crew::Progress;
 use crate::error::{Error, Result};
+use crate::own_files;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -87,7 +88,7 @@ pub fn open_caches(dir: &Path, own_id: &str, unit: Unit, fingerprint: [u8; 16]) 
 impl CacheFile {
     fn open(path: PathBuf, unit: Unit, fingerprint: [u8; 16]) -> Result<Self> {
         let io = |error| short_is_damage(&path, error);
-        let mut file = File::open(&path).map_err(io)?;
+        let mut file = own_files::open(&path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         let mut found = [0; HEADER];
         file.read_exact(&mut found).map_err(io)?;
@@ -162,7 +163,7 @@ impl CacheFile {
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let io = |error| short_is_damage(&self.path, error);
-        let file = File::open(&self.path).map_err(io)?;
+        let file = own_files::open(&self.path).map_err(io)?;
         let place = |n: u64| HEADER as u64 + n * HASH as u64;
         let hash_at = |n: u64| -> Result<u128> {
             let mut hash = [0; HASH];

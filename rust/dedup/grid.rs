@@ -19,6 +19,7 @@
 
 use crate::atomic::sync_folder;
 use crate::error::{Error, Result};
+use crate::own_files;
 use std::fs::File;
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -190,7 +191,7 @@ pub struct GridFile {
 impl GridFile {
     pub fn open(path: &Path, magic: Magic) -> Result<Self> {
         let io = |error| Error::io(path, error);
-        let file = File::open(path).map_err(io)?;
+        let file = own_files::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         let mut grid =
             GridFile { file, path: path.to_owned(), tables: Vec::new(), columns: 0, units: 0, length };

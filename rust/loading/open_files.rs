@@ -1,5 +1,6 @@
 //! Files kept open because they are read again and again, never more than a few.
 
+use crate::own_files;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -26,11 +27,11 @@ impl OpenFiles {
             return Ok(file.clone());
         }
         self.make_room(MOST_OPEN);
-        let file = match File::open(path()) {
+        let file = match own_files::open(&path()) {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 // The process may have fewer than we would like.
                 self.files.clear();
-                File::open(path())
+                own_files::open(&path())
             }
             opened => opened,
         };

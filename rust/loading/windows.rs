@@ -3,6 +3,7 @@
 use super::open_files::OpenFiles;
 use super::row::{RowRules, Rows};
 use crate::error::{Error, Result};
+use crate::own_files;
 use crate::source::Stamp;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -224,7 +225,7 @@ impl Windows {
         let shard = tokens.firsts.partition_point(|&start| start <= first) - 1;
         let path = tokens.path(shard).with_extension("idx");
         let failed = |error| unreadable(&path, error);
-        let file = std::fs::File::open(&path).map_err(failed)?;
+        let file = own_files::open(&path).map_err(failed)?;
         let begin = first - tokens.firsts[shard];
         // The last end that is not beyond this sequence: by halving, as the index is never held.
         let end_at = |piece: u64| -> Result<u64> {

@@ -7,6 +7,7 @@
 use super::Job;
 use crate::atomic::NewFile;
 use crate::error::{Error, Result};
+use crate::own_files;
 use crate::varint;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -60,7 +61,7 @@ impl Known {
     /// `None` where there was no first reading.
     pub fn open(job: &Job, task: u32) -> Result<Option<Known>> {
         let path = path(job, task);
-        match File::open(&path) {
+        match own_files::open(&path) {
             Ok(file) => Ok(Some(Known { file: BufReader::with_capacity(64 << 10, file), path })),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io(&path, error)),

@@ -114,7 +114,7 @@ pub struct Job {
 impl Job {
     pub fn load(work: &Path, out: &Path) -> Result<Job> {
         let path = work.join("plan.json");
-        let text = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
+        let text = crate::own_files::read(&path).map_err(|error| Error::io(&path, error))?;
         let plan = serde_json::from_slice(&text)
             .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))?;
         Ok(Job { plan, work: work.to_owned(), out: out.to_owned(), grown: Mutex::default() })
@@ -290,7 +290,7 @@ impl<'a> Part<'a> {
             }
             return Ok(());
         }
-        if let Ok(note) = std::fs::read(job.note(stage.folder(), index)) {
+        if let Ok(note) = crate::own_files::read(&job.note(stage.folder(), index)) {
             progress.done.fetch_add(bytes_in(&note), Relaxed);
             return Ok(());
         }

@@ -113,7 +113,7 @@ pub fn settle_plan(job: &Job, room: &Room) -> Result<SettlePlan> {
 /// The units of a task that came before, and the content that they were found in.
 pub fn drops(job: &Job, task: u32) -> Result<(Drops, Content)> {
     let path = job.note("scan", task);
-    let text = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
+    let text = crate::own_files::read(&path).map_err(|error| Error::io(&path, error))?;
     let Scanned { units, content } = serde_json::from_slice(&text)
         .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))?;
     Ok((Drops::load(task, units, partition_files(job, drop_file))?, content))

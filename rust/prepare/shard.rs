@@ -58,7 +58,8 @@ fn note(job: &Job, split: Split, number: u64) -> PathBuf {
 
 /// The record of a shard that an interrupted run had finished.
 pub fn known(job: &Job, split: Split, number: u64) -> Option<ShardRecord> {
-    let record: ShardRecord = serde_json::from_slice(&std::fs::read(note(job, split, number)).ok()?).ok()?;
+    let record: ShardRecord =
+        serde_json::from_slice(&crate::own_files::read(&note(job, split, number)).ok()?).ok()?;
     let is = |name: &str, bytes: u64| {
         std::fs::metadata(job.out.join(name)).is_ok_and(|metadata| metadata.len() == bytes)
     };

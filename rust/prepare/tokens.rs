@@ -3,6 +3,7 @@
 use super::Job;
 use crate::atomic::NewFile;
 use crate::error::{Error, Result};
+use crate::own_files;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
@@ -121,7 +122,7 @@ const BLOCK: usize = 64 << 10;
 impl Ends {
     pub fn open(job: &Job, task: u32, split: Split, first: u64) -> Result<Ends> {
         let path = path(job, task, split, "ends");
-        let file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+        let file = own_files::open(&path).map_err(|error| Error::io(&path, error))?;
         Ok(Ends { path, file, offset: first * 8, buffer: Vec::new(), at: 0 })
     }
 
@@ -155,7 +156,7 @@ pub struct Ids {
 impl Ids {
     pub fn open(job: &Job, task: u32, split: Split) -> Result<Ids> {
         let path = path(job, task, split, "ids");
-        let file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+        let file = own_files::open(&path).map_err(|error| Error::io(&path, error))?;
         Ok(Ids { path, file, width: job.plan.width() as u64 })
     }
 
@@ -183,7 +184,7 @@ pub fn finished(job: &Job) -> Result<Vec<TaskTokens>> {
         .map(|task| {
             let path = job.note("tokens", task);
             let mut text = String::new();
-            File::open(&path)
+            own_files::open(&path)
                 .and_then(|mut file| file.read_to_string(&mut text))
                 .map_err(|error| Error::io(&path, error))?;
             serde_json::from_str(&text)

@@ -7,6 +7,7 @@ use crate::crew::Progress;
 use crate::dedup::{Unit, partitions};
 use crate::encode::Batch;
 use crate::error::{Error, Result};
+use crate::own_files;
 use crate::prepare::assemble::{assemble, assemble_npy};
 use crate::prepare::pack::assemble_packed;
 use crate::prepare::{Encoding, Job, Part, Plan, Room, Stage, commit_cache, run_stage};
@@ -14,7 +15,6 @@ use crate::source::Documents;
 use crate::tasks::{PlanOptions, plan};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -188,7 +188,7 @@ pub fn xxh64_file(py: Python<'_>, path: PathBuf, start: u64) -> PyResult<(u64, u
         use std::io::{Seek, SeekFrom};
         let summed = py.detach(|| {
             let failed = |error| Error::io(&path, error);
-            let mut file = File::open(&path).map_err(failed)?;
+            let mut file = own_files::open(&path).map_err(failed)?;
             file.seek(SeekFrom::Start(start)).map_err(failed)?;
             let (mut sum, mut bytes, mut buffer) = (Xxh64::new(0), 0, vec![0; 256 << 10]);
             loop {

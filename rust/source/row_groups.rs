@@ -12,6 +12,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use super::Range as Part;
 use super::disk::Disk;
 use crate::error::{Error, Result};
+use crate::own_files;
 
 /// The row groups of a part of the file, their rows, and the bytes that they count as: the parts share the file by
 /// their rows, so that together they count every byte once.
@@ -54,7 +55,7 @@ pub(super) fn share(bytes: u64, done: u64, all: u64) -> u64 {
 
 /// The size on disk of each row group, from the file's footer; `None` if it has no sound one.
 pub fn row_group_bytes(path: &Path) -> Result<Option<Vec<u64>>> {
-    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    let file = own_files::open(path).map_err(|error| Error::io(path, error))?;
     match catch(|| SerializedFileReader::new(file)) {
         Ok(table) => {
             let groups = table.metadata().row_groups().iter();

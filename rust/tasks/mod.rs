@@ -11,7 +11,6 @@
 
 mod records;
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::atomic::sync_folder;
 use crate::error::{Error, Result};
+use crate::own_files;
 use crate::source::{self, Compression, Documents, FileSpec, Files, Format, Range};
 use records::{Reader, Writer, compression_code, damaged, format_code};
 
@@ -209,7 +209,7 @@ pub struct Task {
 impl Task {
     pub fn load(dir: &Path, index: u32) -> Result<Task> {
         let path = dir.join(TASKS_FILE);
-        let mut file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+        let mut file = own_files::open(&path).map_err(|error| Error::io(&path, error))?;
         let mut ends = [0; 16];
         file.seek(SeekFrom::Start(8 * u64::from(index))).and_then(|_| file.read_exact(&mut ends)).map_err(
             |error| match error.kind() {

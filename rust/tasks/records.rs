@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
+use crate::own_files;
 use crate::source::{Compression, FileSpec, Format, Range};
 use crate::varint;
 
@@ -119,7 +120,7 @@ pub struct Reader {
 impl Reader {
     /// The records between two offsets.
     pub fn open(path: &Path, start: u64, end: u64) -> Result<Reader> {
-        let mut file = File::open(path).map_err(|error| Error::io(path, error))?;
+        let mut file = own_files::open(path).map_err(|error| Error::io(path, error))?;
         file.seek(SeekFrom::Start(start)).map_err(|error| Error::io(path, error))?;
         let file = BufReader::with_capacity(BUFFER, file);
         Ok(Reader { file, path: path.to_owned(), left: end.saturating_sub(start), body: Vec::new() })

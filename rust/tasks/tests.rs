@@ -81,7 +81,7 @@ proptest! {
                 prop_assert_eq!(range, Range::Bytes { start: 0, end: segment.size.unwrap() });
             }
         }
-        prop_assert_eq!(joined, files.iter().map(|file| file.clone()).collect::<Vec<_>>());
+        prop_assert_eq!(joined, files.to_vec());
 
         let full = |segments: &[FileSpec]| {
             segments.iter().any(|segment| segment.size.is_none())

@@ -156,13 +156,22 @@ def _sentence(error: BaseException) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        # From a write that no one was there to catch.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        return f"{what}; make room and run the same again" if full else what
+        # From a read or a write that no one was there to catch.
+        way_out = _WAYS_OUT.get(error.errno or 0)
+        return f"{what}; {way_out}" if way_out else what
     if isinstance(error, MemoryError):
         return "the machine is out of memory: give a smaller --memory, or free some"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
+
+
+_WAYS_OUT = {
+    errno.ENOSPC: "make room and run the same again",
+    errno.EDQUOT: "make room and run the same again",
+    errno.EFBIG: "a limit on the size of files is in the way: raise it (ulimit -f) and run the same again",
+    errno.EMFILE: "raise the limit on open files (ulimit -n) and run the same again",
+    errno.ENFILE: "close other programs and run the same again",
+}
 
 
 def _tell_failure(kind: str, sentence: str, *, as_json: bool, mark: str = "error: ") -> None:

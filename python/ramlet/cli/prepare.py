@@ -252,7 +252,7 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
     rows.append(("documents kept", documents["kept"], amounts["kept"]))
     latest = len(manifest["runs"]) - 1
     for line in _left_out({**ledger["input"], **statistics["skipped"]}):
-        note(line, quiet=quiet)
+        note(line)  # what is lost is told also where notes are not wanted
     if not quiet:
         _print_table(rows)
         for split in ("train", "val"):

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.atomic_files import replacing, sync_folder
-from ramlet.errors import DiskFull, SettingsError
+from ramlet.errors import DatasetError, DiskFull, SettingsError
 from ramlet.folder_lock import hold
+from ramlet.small_files import MANIFEST, open_regular, read_json
 
 __all__ = ["EXPORT_NOTE", "copy_file", "is_export", "new_folder", "note_export", "refuse_unless_whole", "sync_file"]
 
 EXPORT_NOTE = ".ramlet-export.json"
-LARGEST_NOTE = 64 << 20
 
 
 @contextmanager
@@ -81,8 +81,7 @@ def is_export(out: str | os.PathLike[str], origin: dict[str, Any]) -> bool:
     """Whether a folder was made from this; a file of it that is missing or cut short is an error."""
     out = Path(out)
     try:
-        with open(out / EXPORT_NOTE, "rb") as file:
-            noted = json.loads(file.read(LARGEST_NOTE))
+        noted = read_json(out / EXPORT_NOTE, DatasetError, MANIFEST)
         if noted["origin"] != origin:
             return False
         sizes = {out / name: int(size) for name, size in noted["files"].items()}
@@ -103,6 +102,7 @@ def refuse_unless_whole(out: Path, sizes: dict[Path, int]) -> None:
 
 def copy_file(source: Path, target: Path) -> None:
     """In blocks, by the kernel where it can."""
+    open_regular(source, DatasetError).close()  # a device has no end to be copied to
     shutil.copyfile(source, target)
     sync_file(target)
 

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from ramlet.dataset.manifest import Manifest, Shard, Split
 from ramlet.errors import DatasetError, SettingsError
 from ramlet.plurals import plural
+from ramlet.small_files import open_regular
 
 if TYPE_CHECKING:
     from ramlet.tokenizer import Tokenizer
@@ -227,7 +228,7 @@ def read_at(path: Path, dtype: np.dtype[Any], start: int, stop: int) -> npt.NDAr
     result = np.empty(stop - start, dtype)
     view = result.view(np.uint8).data
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, DatasetError) as file:
             file.seek(start * dtype.itemsize)
             done = 0
             while done < len(view):

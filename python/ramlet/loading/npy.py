@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from ramlet.errors import DatasetError
+from ramlet.small_files import open_regular
 
 __all__ = ["NpyFile", "largest_id", "sampled_digest"]
 
@@ -34,7 +36,7 @@ class NpyFile:
 
         readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
         try:
-            with open(path, "rb") as file:
+            with BufferedReader(open_regular(path, DatasetError)) as file:
                 version = npy.read_magic(file)
                 if version not in readers:
                     raise ValueError(f"version {version[0]}.{version[1]}")
@@ -61,7 +63,7 @@ def sampled_digest(npy: NpyFile) -> str:
 
     size = npy.length * npy.id_bytes
     try:
-        with open(npy.path, "rb", buffering=0) as file:
+        with open_regular(npy.path, DatasetError) as file:
             parts = [b"ramlet array 1", npy.dtype.encode(), str(npy.length).encode()]
             for at in range(SAMPLES):
                 file.seek(npy.header + max(0, size - SAMPLE_BYTES) * at // (SAMPLES - 1))

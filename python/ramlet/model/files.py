@@ -37,7 +37,7 @@ from ramlet.model.hf_config import generation_config, hf_config
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import check_tensor, read_header, read_tensors_into, write_tensors
 from ramlet.model.weights import Weights
-from ramlet.small_files import LARGE, TOKENIZER
+from ramlet.small_files import LARGE, TOKENIZER, open_regular
 
 __all__ = [
     "ModelFolder",
@@ -127,7 +127,7 @@ def save_tokenizer(
     target = Path(folder) / "tokenizer.json"
     try:
         if not (target.exists() and target.samefile(tokenizer_file)):
-            with open(tokenizer_file, "rb") as source, replacing(target, binary=True) as file:
+            with open_regular(tokenizer_file, ModelError) as source, replacing(target, binary=True) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
         config: dict[str, Any] = {
             # By the model's type it would be taken for Llama's own, which cuts text differently.
@@ -152,8 +152,8 @@ def save_tokenizer(
 
 def _added_tokens(path: Path) -> list[dict[str, Any]]:
     """They stand before the vocabulary, which takes a hundred times the memory to read."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        beginning = file.read(1 << 16)
+    with open_regular(path, ModelError) as file:
+        beginning = file.read(1 << 16).decode("utf-8", "replace")
     if begins := re.search(r'"added_tokens"\s*:\s*(?=\[)', beginning):
         try:
             return json.JSONDecoder().raw_decode(beginning, begins.end())[0]  # type: ignore[no-any-return]

@@ -34,6 +34,7 @@ from ramlet.atomic_files import replacing
 from ramlet.dataset.checksum import file_checksum
 from ramlet.errors import ModelError
 from ramlet.plurals import plural
+from ramlet.small_files import open_regular
 
 __all__ = ["Entry", "Header", "check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"]
 
@@ -205,7 +206,7 @@ def check_tensor(path: str | os.PathLike[str], header: Header, name: str, like: 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, ModelError) as file:
             yield file
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
@@ -214,7 +215,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
 def read_header(path: str | os.PathLike[str]) -> Header:
     """What the file says of itself, checked against its size."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path, ModelError) as file:
             size = os.fstat(file.fileno()).st_size
             first = file.read(8)
             length = int.from_bytes(first, "little")

@@ -15,11 +15,13 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
 from ramlet.errors import ModelError
 from ramlet.reporting.curves import Curve
+from ramlet.small_files import open_regular
 
 __all__ = ["Metrics", "Sample"]
 
@@ -71,7 +73,7 @@ class Metrics:
     def read(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Takes in what was written since the last call; `progress` is told bytes done and in all."""
         try:
-            with open(self.path, "rb") as file:
+            with BufferedReader(open_regular(self.path, ModelError)) as file:
                 if not self._goes_on(file):
                     self._forget()
                 file.seek(self._place)

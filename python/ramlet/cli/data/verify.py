@@ -31,13 +31,16 @@ def verify(
       ramlet data verify my-dataset
       ramlet data verify my-dataset --adopt
     """
+    from ramlet.budget import Budget
+    from ramlet.budget import within as in_force
     from ramlet.dataset.adopt import Adopted, moved_over
     from ramlet.dataset.adopt import adopt as take_in
     from ramlet.dataset.manifest import Manifest
     from ramlet.dataset.verify import verify as check
 
     adopted = Adopted()
-    vocabulary = Manifest.read(dataset).vocab_size
+    with in_force(Budget.parse(memory)):
+        vocabulary = Manifest.read(dataset).vocab_size
     with within(memory, silent=quiet or json, vocabulary=vocabulary) as (meter, bar):
         if adopt:
             adopted = take_in(dataset, progress=lambda done, total: bar.update("adopting", done, total))

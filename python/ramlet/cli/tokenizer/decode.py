@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 from ramlet.cli.options import Debug, Json
 from ramlet.cli.tokenizer.options import Pattern, TokenizerName, print_json
 from ramlet.errors import SettingsError, SourceError
+from ramlet.small_files import open_regular
 
 
 def decode(
@@ -79,7 +81,7 @@ def _from_file(path: Path, dtype: str) -> Iterator[list[int]]:
             raise SourceError(
                 f"{path} is not made of {np.dtype(dtype).name} ids: its size is odd; --dtype tells another"
             )
-        with open(path, "rb") as file:
+        with BufferedReader(open_regular(path, SourceError)) as file:
             while block := file.read(1 << 18):
                 yield np.frombuffer(block, dtype).tolist()
     except OSError as error:

@@ -118,7 +118,7 @@ def encode(
     )
     note(f"read {format_bytes(size)} of text{ratio}, in {format_duration(figures['seconds'])}", quiet=quiet)
     for line in reading_notes(figures["read"]):
-        note(line, quiet=quiet)
+        note(line)  # what is lost is told also where notes are not wanted
     print(meter.closing_line())
 
 

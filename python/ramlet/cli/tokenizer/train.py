@@ -195,7 +195,7 @@ def _report(statistics: dict[str, Any], out: Path, wanted: int | None, quiet: bo
         figures.append(f"{plural(statistics['pieces'], 'piece')}, {statistics['distinct_pieces']:,} of them distinct")
     note(f"read {', '.join(figures)} in {format_duration(statistics['seconds'])}", quiet=quiet)
     for line in reading_notes(read):
-        note(line, quiet=quiet)
+        note(line)  # what is lost is told also where notes are not wanted
     if statistics.get("cut_pieces"):
         note(f"{plural(statistics['cut_pieces'], 'piece')} longer than 4096 bytes cut", quiet=quiet)
     if statistics.get("regex_failures"):

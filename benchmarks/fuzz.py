@@ -1,0 +1,272 @@
+"""Bad readers: every file that ramlet reads, spoiled, and every command that reads it.
+
+    python benchmarks/fuzz.py --seconds 3600            # all kinds of files; --list names them, --only takes one
+    python benchmarks/fuzz.py --cases 40 --no-torch     # the short form, as the tests run it
+
+A case takes a small world (text in all formats, tokenizers, datasets, an unfinished run of `prepare`, a trained model
+with its checkpoints), spoils one file of it (mutations.py: cut, flipped, huge numbers, missing, extra and repeated
+keys, wrong types, deep nesting, devices, pipes and folders in its place) and runs one command, in a process forked from
+one that has loaded everything. It must end by itself, with 0, 1 or 2; say one sentence, no traceback and no panic;
+and stay within its budget. What did not is kept, with the spoiled file, in --save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from fuzz_world import KINDS, Kind
+from mutations import spoil
+
+SECONDS = 60
+"""A case that takes longer hangs: on two quiet cores the longest take two."""
+ROOM = {"light": 160_000_000, "torch": 450_000_000}
+"""What a case may take beyond the process that it was forked from."""
+FAULTS = ("panic", "traceback", "sentence", "code", "signal", "hang", "over")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    fault: str
+    """One of `FAULTS`, or nothing."""
+    told: str
+    code: int
+    peak: int
+    seconds: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, help="go on for so long")
+    parser.add_argument("--cases", type=int, help="or so many cases, of all kinds in turn")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", default=[], metavar="KIND")
+    parser.add_argument("--no-torch", action="store_true", help="leave out what trains or loads a model")
+    parser.add_argument("--save", type=Path, default=Path("fuzz-failures"))
+    parser.add_argument("--list", action="store_true", help="the kinds of files")
+    parser.add_argument("--lane", choices=ROOM, help=argparse.SUPPRESS)
+    parser.add_argument("--world", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    kinds = [
+        kind for kind in KINDS if (not given.only or kind.name in given.only) and not (given.no_torch and kind.torch)
+    ]
+    if given.list or not kinds:
+        print("\n".join(kind.name for kind in kinds or KINDS))
+        return 0 if given.list else 2
+    if given.lane:
+        return _lane(given, [kind for kind in kinds if kind.torch == (given.lane == "torch")])
+    with tempfile.TemporaryDirectory(prefix="ramlet-fuzz-") as folder:
+        world = Path(folder) / "world"
+        made = subprocess.run(
+            [sys.executable, Path(__file__).with_name("fuzz_world.py"), world, str(not given.no_torch)]
+        )
+        if made.returncode:
+            return made.returncode
+        return _both_lanes(given, kinds, world)
+
+
+def _both_lanes(given: argparse.Namespace, kinds: list[Kind], world: Path) -> int:
+    """torch is loaded in a process of its own: what is forked from it is five times as large."""
+    lanes = [lane for lane in ROOM if any(kind.torch == (lane == "torch") for kind in kinds)]
+    running = []
+    for lane in lanes:
+        words = [sys.executable, __file__, *sys.argv[1:], "--lane", lane, "--world", str(world)]
+        running.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+    rows = []
+    for process in running:
+        said, _ = process.communicate()
+        rows += json.loads(said.splitlines()[-1]) if said else []
+    print(
+        f"{'kind':28} {'cases':>6} {'refused':>8} " + " ".join(f"{fault:>9}" for fault in FAULTS) + f" {'peak MB':>9}"
+    )
+    total: Counter[str] = Counter()
+    for row in rows:
+        total.update({key: value for key, value in row.items() if key not in ("kind", "peak")})
+        _print_row(row)
+    _print_row({"kind": "all", "peak": max((row["peak"] for row in rows), default=0), **total})
+    failed = sum(total[fault] for fault in FAULTS)
+    if failed:
+        print(f"{failed} cases failed; they are in {given.save}")
+    return 1 if failed or any(process.returncode for process in running) else 0
+
+
+def _print_row(row: dict[str, int | str]) -> None:
+    counts = " ".join(f"{row.get(fault, 0):>9}" for fault in FAULTS)
+    print(
+        f"{row['kind']:28} {row.get('cases', 0):>6} {row.get('refused', 0):>8} {counts} {int(row['peak']) / 1e6:>9.0f}"
+    )
+
+
+def _lane(given: argparse.Namespace, kinds: list[Kind]) -> int:
+    _load_all(torch=given.lane == "torch")
+    tables: dict[str, Counter[str]] = {kind.name: Counter() for kind in kinds}
+    began, number = time.monotonic(), 0
+    while kinds:
+        if given.cases is not None and number >= given.cases:
+            break
+        if given.cases is None and time.monotonic() - began > (given.seconds or 60):
+            break
+        kind = kinds[number % len(kinds)]
+        outcome = _case(kind, number // len(kinds), given)
+        table = tables[kind.name]
+        table["cases"] += 1
+        table["refused"] += outcome.code == 1
+        table["peak"] = max(table["peak"], outcome.peak)
+        if outcome.fault:
+            table[outcome.fault] += 1
+        number += 1
+    print(json.dumps([{"kind": name, "peak": 0, **table} for name, table in tables.items()]))
+    return 0
+
+
+def _load_all(torch: bool) -> None:
+    """Everything that a command imports, so that a case is a fork and no start of Python."""
+    import importlib
+    import pkgutil
+
+    import numpy  # noqa: F401
+    import yaml  # noqa: F401
+
+    import ramlet.cli
+
+    for name in ("cli", "dataset", "formats", "loading", "pipeline", "reporting", "staging"):
+        package = importlib.import_module(f"ramlet.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"ramlet.{name}."):
+            importlib.import_module(module.name)
+    for module in pkgutil.iter_modules(ramlet.__path__, "ramlet."):
+        if not module.ispkg and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    if torch:
+        from ramlet.training.base_memory import load_torch
+
+        load_torch(1)
+        from ramlet.generation import entry  # noqa: F401
+        from ramlet.training import evaluate_run, start  # noqa: F401
+
+
+def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:
+    chance = Random(f"{given.seed}/{kind.name}/{number}")
+    with tempfile.TemporaryDirectory(prefix="ramlet-case-") as folder:
+        place = Path(folder) / "w"
+        shutil.copytree(given.world, place, symlinks=True)
+        target = place / chance.choice(sorted(str(path.relative_to(place)) for path in place.glob(kind.file)))
+        # An input may be a pipe: whoever names one waits for its writer.
+        how = spoil(target, chance, pipes=not kind.name.startswith("input"))
+        command = chance.choice(kind.commands)
+        spoiled = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
+        outcome = _run(command, place, ROOM[given.lane])
+        if outcome.fault:
+            kept = given.save / f"{kind.name.replace(' ', '-')}-{given.seed}-{number}"
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.mkdir(parents=True)
+            (kept / target.name).write_bytes(spoiled)
+            words = command if isinstance(command, list) else [command.__name__]
+            about = {"file": str(target.relative_to(place)), "how": how, "command": words, **vars(outcome)}
+            (kept / "case.json").write_text(json.dumps(about, indent=1))
+            print(f"{outcome.fault}: {kind.name} {number} ({how}): {' '.join(words)}", file=sys.stderr, flush=True)
+        return outcome
+
+
+def _run(command: list[str] | Callable[[], None], place: Path, room: int) -> Outcome:
+    budget = _resident() + room
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _child(command, place, budget)
+    code, hung = None, False
+    while code is None:
+        done, status, usage = os.wait4(child, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() - began > SECONDS:
+            hung = True
+            os.killpg(child, signal.SIGKILL)
+            _, status, usage = os.wait4(child, 0)
+            code = -9
+        else:
+            time.sleep(0.002)
+    told = (place.parent / "stderr").read_text(errors="replace")
+    if code == 1 and not told:
+        told = (
+            "error: " + (place.parent / "stdout").read_text(errors="replace")[:1000].replace("\n", " ").strip()
+        )  # `verify`
+    peak = usage.ru_maxrss * 1024
+    fault = "hang" if hung else _fault(code, told, peak > budget)
+    return Outcome(fault, told[-3000:], code, peak, round(time.monotonic() - began, 2))
+
+
+def _child(command: list[str] | Callable[[], None], place: Path, budget: int) -> None:
+    """Ends the process."""
+    code = 99
+    try:
+        os.setpgid(0, 0)
+        os.chdir(place)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        errors = os.open(place.parent / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        output = os.open(place.parent / "stdout", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for descriptor, number in ((nothing, 0), (output, 1), (errors, 2)):
+            os.dup2(descriptor, number)
+        if isinstance(command, list):
+            from ramlet.cli import main as ramlet
+
+            memory = f"{budget // 1_000_000}MB"
+            code = ramlet([word.replace("MEMORY", memory) for word in command])
+        else:
+            code = _called(command)
+    except BaseException:  # noqa: BLE001 - whatever it is, it is what we look for
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _called(function: Callable[[], None]) -> int:
+    from ramlet.errors import RamletError
+
+    try:
+        function()
+    except RamletError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _fault(code: int, told: str, over: bool) -> str:
+    if "panicked" in told or "a bug in ramlet" in told or "PanicException" in told:
+        return "panic"
+    if "Traceback" in told or "defect of ramlet" in told:
+        return "traceback"
+    if code < 0:
+        return "signal"
+    if code not in (0, 1, 2):
+        return "code"
+    sentences = re.findall(r"^(?:\x1b\[[\d;]*m)?error:.*", told, re.MULTILINE)
+    if code and (len(sentences) != 1 or len(sentences[0]) > 2000 or told.rstrip().splitlines()[-1] != sentences[0]):
+        return "sentence"
+    return "over" if over else ""
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
