@@ -14,9 +14,9 @@ in a fresh process, torch 2.11 with CUDA 13:
     load_torch()                      375 MB, 292 MB       0.1 s more
 
 How many come back depends on how the system caches the files. A library that was written or read in one go, as by an
-installer, is cached in pages of up to 2 MiB, and one instruction makes all of such a page resident: of libtorch_cpu.so a
-step touched 23 MB, and 103 MB where it was cached so; reading other files in between turned the one into the other. So
-large pages are split (`split_file_pages`, 0.1 s), and what a run has touched since its probe began is not given back.
+installer, is cached in pages of up to 2 MiB, and one instruction makes all of such a page resident: of libtorch_cpu.so
+a step touched 23 MB, and 103 MB where it was cached so. What other programs do turns the one into the other within a
+minute. So large pages are split (rust/pages.rs, 0.05 s), and what a probe has touched is not given back.
 
 torch.optim and torch.utils.checkpoint load torch's compiler, another 80 MB, only to tell it to look away; here it is
 not loaded for that (`_leave_compiler_out`).
