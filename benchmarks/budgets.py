@@ -17,9 +17,12 @@ import json
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +97,36 @@ def _measured(taken: Measurement, out: Path, device: str) -> dict[str, Any]:
     }
 
 
+# Reads torch's largest library as well: how it is cached decides how much of it becomes resident at a touch.
+BUSY = """
+import importlib.util, pathlib
+library = pathlib.Path(importlib.util.find_spec("torch").origin).parent / "lib" / "libtorch_cpu.so"
+while True:
+    sum(number * number for number in range(3_000_000))
+    with open(library, "rb") as file:
+        while file.read(1 << 22):
+            pass
+"""
+
+
+@contextmanager
+def load(processes: int) -> Iterator[None]:
+    """Keeps the cores, and the page cache, busy."""
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--load", type=int, default=0, help="busy processes beside, which compute and read files")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-results", action="store_true")
     parser.add_argument("--out", type=Path)
@@ -108,7 +136,11 @@ def main() -> int:
             synthetic(Setup(**{**vars(SETUPS["cpu"]), "vocab": vocab}), DATA / f"train-{vocab}")
     rng = random.Random(given.seed)
     configurations = [drawn(rng, given.device) for _ in range(given.runs)]
-    with tempfile.TemporaryDirectory(prefix="ramlet-budgets-") as folder, ThreadPoolExecutor(given.jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="ramlet-budgets-") as folder,
+        ThreadPoolExecutor(given.jobs) as pool,
+        load(given.load),
+    ):
         results = list(
             pool.map(lambda pair: run_once(pair[0], pair[1], given.device, Path(folder)), enumerate(configurations))
         )
@@ -139,7 +171,8 @@ def main() -> int:
     print_checks(checks)
     if not given.no_results:
         target = given.out or HERE / "results" / f"{datetime.date.today()}-budgets-{given.device}.json"
-        report = {"machine": machine() | _gpu(given.device), "seed": given.seed, "runs": results, "checks": checks}
+        setting = {"machine": machine() | _gpu(given.device), "seed": given.seed, "load": given.load}
+        report = {**setting, "runs": results, "checks": checks}
         target.write_text(json.dumps(report, indent=1) + "\n")
     return 0 if all(each["met"] for each in checks) else 1
 

@@ -35,26 +35,8 @@ NO_BUDGET = "1MB"
 KILLS_A_RUN = 3
 TIMES = ("tokens_per_second", "memory", "seconds", "time")
 WORDS = [
-    "the",
-    "a",
-    "one",
-    "red",
-    "old",
-    "small",
-    "house",
-    "tree",
-    "river",
-    "road",
-    "sees",
-    "finds",
-    "keeps",
-    "leaves",
-    "under",
-    "over",
-    "near",
-    "behind",
-    "é",
-    "漢字",
+    *("the", "a", "one", "red", "old", "small", "house", "tree", "river", "road", "sees", "finds", "keeps", "leaves"),
+    *("under", "over", "near", "behind", "é", "漢字"),
 ]
 
 
@@ -66,6 +48,8 @@ class Command:
     """From the folder of all inputs and the output."""
     result: Callable[[Path, str], dict[str, str]]
     """From the output and what was printed."""
+    made: str = ""
+    """What it makes of the inputs, for the commands after it."""
 
 
 def _hashed(data: bytes) -> str:
@@ -107,6 +91,7 @@ COMMANDS = {
     "tokenizer train": Command(
         lambda inputs, out: ["tokenizer", "train", str(inputs / "text"), "--out", str(out), "--vocab-size", "1000"],
         lambda out, printed: _files(out),
+        "tokenizer",
     ),
     "tokenizer encode": Command(
         lambda inputs, out: [
@@ -121,6 +106,7 @@ COMMANDS = {
             str(inputs / "tokenizer"),
         ],
         _dataset,
+        "data",
     ),
     "train": Command(
         lambda inputs, out: [
@@ -130,6 +116,7 @@ COMMANDS = {
             *("--optimizer", "adamw", "--weights", "fp32", "--device", "cpu"),
         ],
         _run,
+        "run",
     ),
     "eval": Command(
         lambda inputs, out: [
@@ -150,8 +137,9 @@ def make_inputs(folder: Path, size: int) -> None:
             while file.tell() < size // 4:
                 made = (chance.choice(WORDS) + str(chance.randrange(200)) for _ in range(chance.randint(3, 30)))
                 file.write(" ".join(made) + "\n")
-    for name, made in (("tokenizer train", "tokenizer"), ("prepare", "data"), ("train", "run")):
-        once(COMMANDS[name].arguments(folder, folder / made), LARGEST, 2)
+    for command in COMMANDS.values():
+        if command.made:
+            once(command.arguments(folder, folder / command.made), LARGEST, 2)
 
 
 def line_of(arguments: list[str], memory: str, threads: int) -> list[str]:
@@ -167,8 +155,8 @@ def once(arguments: list[str], memory: str, threads: int) -> str:
     return done.stdout
 
 
-def smallest(arguments: list[str], threads: int) -> int:
-    """The smallest budget that works, in MB, as the command names it."""
+def smallest(arguments: list[str], threads: int) -> tuple[int, str]:
+    """The smallest budget that works, in MB, as the command names it; and what it printed when run with that."""
     memory = NO_BUDGET
     for _ in range(5):
         done = subprocess.run(line_of(arguments, memory, threads), capture_output=True, text=True, check=False)
@@ -178,15 +166,15 @@ def smallest(arguments: list[str], threads: int) -> int:
         memory = f"{-int(-float(named[1]) // 1)}MB"
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} names no budget that works: {done.stderr.strip()[-300:]}")
-    return int(memory.removesuffix("MB"))
+    return int(memory.removesuffix("MB")), done.stdout
 
 
 def disturbed(
-    arguments: list[str], memory: str, threads: int, seconds: float, chance: random.Random
+    arguments: list[str], memory: str, threads: int, seconds: float, kills: int, chance: random.Random
 ) -> tuple[str, int]:
     """Killed some times, then run to its end; also how often a kill hit."""
     hits = 0
-    for _ in range(KILLS_A_RUN):
+    for _ in range(kills):
         with subprocess.Popen(
             line_of(arguments, memory, threads), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
@@ -197,34 +185,39 @@ def disturbed(
     return once(arguments, memory, threads), hits
 
 
-def compare(name: str, inputs: Path, work: Path, runs: int, chance: random.Random) -> tuple[int, list[str]]:
+def compare(name: str, inputs: Path, work: Path, runs: int, kills: int, chance: random.Random) -> tuple[int, list[str]]:
     """How many kills hit, and every run whose result was another."""
     command = COMMANDS[name]
-    began = time.monotonic()
-    wanted = command.result(work / "reference", once(command.arguments(inputs, work / "reference"), LARGEST, 2))
-    seconds = time.monotonic() - began
-    least = {}
-    for threads in {1, 2} if runs > 1 else {1}:
-        trial = work / f"least-{threads}"
-        least[threads] = smallest(command.arguments(inputs, trial), threads)
-    wrong, hits = [], 0
-    for number in range(runs):
-        threads = 1 + number % len(least)
-        above = STEPS_ABOVE[number // 2 % len(STEPS_ABOVE)]
-        memory = f"{int(least[threads] * above)}MB"
-        out = work / f"run-{number}"
-        arguments = command.arguments(inputs, out)
-        if number % 3 == 0 and name != "eval":  # which leaves nothing to go on from
-            printed, hit = disturbed(arguments, memory, threads, seconds, chance)
-            hits += hit
-        else:
-            printed = once(arguments, memory, threads)
+    wrong: list[str] = []
+
+    def judge(out: Path, printed: str, how: str) -> None:
         found = command.result(out, printed)
         differ = [part for part in {**wanted, **found} if wanted.get(part) != found.get(part)]
         if differ:
-            wrong.append(f"{name}, {memory}, {threads} threads: {', '.join(differ)}")
+            wrong.append(f"{name}, {how}: {', '.join(differ)}")
         if out.is_dir():
             shutil.rmtree(out)
+
+    reference = inputs / command.made if command.made else work / "reference"
+    wanted = command.result(reference, "" if command.made else once(command.arguments(inputs, reference), LARGEST, 2))
+    least, seconds, hits = {}, 0.0, 0
+    for threads in (1, 2)[: 1 + (runs > 1)]:
+        began = time.monotonic()
+        least[threads], printed = smallest(command.arguments(inputs, work / f"least-{threads}"), threads)
+        seconds = time.monotonic() - began
+        judge(work / f"least-{threads}", printed, f"{least[threads]}MB, {threads} threads")
+    for number in range(runs):
+        threads = 1 + number % len(least)
+        memory = f"{int(least[threads] * STEPS_ABOVE[number // 2 % len(STEPS_ABOVE)])}MB"
+        out = work / f"run-{number}"
+        arguments = command.arguments(inputs, out)
+        killed = number % 3 == 0 and name != "eval"  # which leaves nothing to go on from
+        if killed:
+            printed, hit = disturbed(arguments, memory, threads, seconds, kills, chance)
+            hits += hit
+        else:
+            printed = once(arguments, memory, threads)
+        judge(out, printed, f"{memory}, {threads} threads{', killed' * killed}")
     return hits, wrong
 
 
@@ -235,7 +228,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="one run a command, over little text")
     given = parser.parse_args()
-    runs, size = (1, 60_000) if given.short else (given.runs, 2_000_000)
+    runs, kills, size = (1, 1, 60_000) if given.short else (given.runs, KILLS_A_RUN, 2_000_000)
     chance = random.Random(given.seed)
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ramlet-same-") as folder:
@@ -244,8 +237,9 @@ def main() -> int:
         for name in given.command or COMMANDS:
             work = Path(folder) / name.replace(" ", "-")
             work.mkdir()
-            hits, found = compare(name, inputs, work, runs, chance)
-            print(f"{name}: {runs} runs, {hits} kills, {len(found)} results that differ", flush=True)
+            again = 0 if given.short and name == "eval" else runs
+            hits, found = compare(name, inputs, work, again, kills, chance)
+            print(f"{name}: {again} runs and the smallest, {hits} kills, {len(found)} results that differ", flush=True)
             wrong += found
     for line in wrong:
         print(f"DIFFERS: {line}")

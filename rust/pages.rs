@@ -35,6 +35,57 @@ pub fn release_file_pages() -> u64 {
     0
 }
 
+/// Splits the large pages that the system may hold a file in: a library that was written or read in one go is cached in
+/// pages of up to 2 MiB, and touching one instruction then makes all of them resident. Of torch's 450 MB a step touches
+/// 23 MB in small pages and 103 MB in large ones, and which of the two it is changes while other programs run.
+///
+/// `named` says of which mapped files. What is not cached is not read, and pages that other processes use as well stay
+/// as they are. Like `release_file_pages`, and with the same care, gives back what it touches.
+#[cfg(target_os = "linux")]
+pub fn split_file_pages(named: impl Fn(&str) -> bool) {
+    const LARGE: usize = 2 << 20;
+    const SMALL: usize = 64 << 10;
+    let Ok(mappings) = std::fs::read_to_string("/proc/self/smaps") else { return };
+    for mapping in untouched(&mappings) {
+        if !named(mapping.path) || !is_regular_file(mapping.path) {
+            continue;
+        }
+        let Ok(file) = std::fs::File::open(mapping.path) else { continue };
+        let mut start = mapping.start;
+        while start < mapping.end {
+            let end = mapping.end.min((start / LARGE + 1) * LARGE);
+            for at in (start..end).step_by(SMALL) {
+                if is_cached(&file, mapping.offset + (at - mapping.start) as u64) {
+                    // SAFETY: within a readable mapping of a file. Cold is a hint that changes no content; given for a
+                    // part of a large page it makes the system split it.
+                    unsafe {
+                        std::ptr::read_volatile(at as *const u8);
+                        libc::madvise(at as *mut libc::c_void, 4096, libc::MADV_COLD);
+                    }
+                }
+            }
+            // SAFETY: as in `release_file_pages`.
+            unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+            start = end;
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn split_file_pages(_named: impl Fn(&str) -> bool) {}
+
+/// Whether a byte of a file can be read without waiting for the disk.
+#[cfg(target_os = "linux")]
+fn is_cached(file: &std::fs::File, offset: u64) -> bool {
+    use std::os::fd::AsRawFd;
+    let mut byte = 0u8;
+    let part = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
+    // SAFETY: one byte into a variable of our own.
+    unsafe {
+        libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset as libc::off_t, libc::RWF_NOWAIT) == 1
+    }
+}
+
 /// By its path: the inode that a mapping tells is not the path's on an overlay file system. A deleted or renamed
 /// file is not found, and is left alone.
 #[cfg(target_os = "linux")]
@@ -48,6 +99,8 @@ struct Mapping<'a> {
     path: &'a str,
     start: usize,
     end: usize,
+    /// Of its first byte in the file.
+    offset: u64,
     resident: u64,
     /// Whether its content may differ from the file's, is shared with others, or is of no file.
     ours: bool,
@@ -85,10 +138,11 @@ fn header(line: &str) -> Option<Mapping<'_>> {
     let start = usize::from_str_radix(start, 16).ok()?;
     let end = usize::from_str_radix(end, 16).ok()?;
     let permissions = words.next()?;
-    let file = words.nth(2)? != "0";
+    let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+    let file = words.nth(1)? != "0";
     let path = line.find('/').map_or("", |at| &line[at..]);
-    let private = permissions.ends_with('p') && !permissions.contains('w');
-    Some(Mapping { path, start, end, resident: 0, ours: !private || !file })
+    let private = permissions.starts_with('r') && permissions.ends_with('p') && !permissions.contains('w');
+    Some(Mapping { path, start, end, offset, resident: 0, ours: !private || !file })
 }
 
 /// Gives back what was freed and the allocator has kept, also from the middle of its heap.
@@ -192,6 +246,11 @@ Private_Dirty:         0 kB
             let mapped = std::slice::from_raw_parts(start as *const u8, size);
             assert_eq!(mapped, &content[..]);
             assert!(release_file_pages() >= size as u64);
+            assert_eq!(mapped, &content[..]);
+            split_file_pages(|path| path == file.path().to_str().unwrap());
+            let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let left = untouched(&mappings).into_iter().find(|mapping| mapping.start == start as usize);
+            assert_eq!(left, None, "what was touched is given back");
             assert_eq!(mapped, &content[..]);
             libc::munmap(start, size);
         }

@@ -10,6 +10,14 @@ pub fn release_file_pages(py: Python<'_>) -> PyResult<u64> {
     guarded(|| Ok(py.detach(pages::release_file_pages)))
 }
 
+/// Splits the large pages that mapped files with these names are cached in.
+#[pyfunction]
+pub fn split_file_pages(py: Python<'_>, names: Vec<String>) {
+    py.detach(|| {
+        pages::split_file_pages(|path| names.iter().any(|name| path.rsplit('/').next() == Some(name)));
+    });
+}
+
 /// Whether the allocator keeps large blocks for the next one, or gives each back.
 #[pyfunction]
 pub fn keep_large_blocks(keep: bool) -> PyResult<()> {

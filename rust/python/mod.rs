@@ -40,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(optim::adamw8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(loading::shuffled, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_file_pages, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::split_file_pages, module)?)?;
     module.add_function(wrap_pyfunction!(memory::keep_large_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_freed_memory, module)?)?;
     module.add_function(wrap_pyfunction!(pattern_regex, module)?)?;

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ramlet.budget import Budget, format_bytes, with_reserve
@@ -78,6 +78,11 @@ class Plan:
     def peak(self) -> int:
         """The predicted peak in bytes, corrected by the probe where there was one."""
         return sum(self.parts.values())
+
+    def at_least(self, peak: int) -> Plan:
+        """The same, where so much was resident already: while torch was loaded, say."""
+        missing = max(0, peak - self.peak)
+        return replace(self, parts={**self.parts, "overhead": self.parts["overhead"] + missing})
 
     def expected(self, rows: int, correction: Correction, doubt: float = 1.0) -> int:
         """The peak with micro-batches of so many rows, corrected otherwise than the parts are."""

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.errors import BudgetError
 from ramlet.memory import resident_memory
-from ramlet.training.base_memory import settled_memory
+from ramlet.training.base_memory import release_heap
 from ramlet.training.plan import Plan
 from ramlet.training.predict import Choice, Correction
 
@@ -78,7 +78,8 @@ class ResidentGauge:
         self._resets = True
 
     def settle(self) -> None:
-        settled_memory()
+        # Not the libraries' pages: the run needs them again, and how many come back changes with the page cache.
+        release_heap()
 
     def reset(self) -> None:
         self._meter.sample()

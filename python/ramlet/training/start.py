@@ -277,7 +277,7 @@ def _plan(job: Job, feed: Feed, place: Place, noted: Mapping[str, Any] | None) -
     )
     if noted is not None:
         before = dict(noted["plan"]["choice"])
-        # Its states are on disk as they are; only how a step is divided may change, and with it the last bits.
+        # Its states are on disk as they are; only how a step is divided may change, and on a GPU with it the last bits.
         kept = {name: before[name] for name in ("optimizer", "weights", "compute")}
         if any(kept[name] != value for name, value in forced.items() if name in kept):
             raise SettingsError("a run keeps its optimizer and its kind of weights: leave these settings as they were")
@@ -285,9 +285,10 @@ def _plan(job: Job, feed: Feed, place: Place, noted: Mapping[str, Any] | None) -
             return _probed(make, {**before, **forced}, job, place)
         except BudgetError:
             forced |= kept
-        place.listener.noted(
-            "the budget is smaller than before: steps are divided differently, which changes last bits"
-        )
+        if place.device.kind != "cpu":
+            place.listener.noted(
+                "the budget is smaller than before: steps are divided differently, which changes last bits"
+            )
     return _probed(make, forced, job, place)
 
 
@@ -303,7 +304,7 @@ def _probed(make: Callable[..., Plan], forced: Mapping[str, Any], job: Job, plac
         return tried(replan, build, device=place.device, budget=place.budget, eval_rows=rows)
     plan = replan(correction=allowance(place.budget))
     place.budget.require(place.meter.peak, "Python and torch, while they are loaded")
-    return probe(plan, build, gauge=ResidentGauge(place.meter), replan=replan)
+    return probe(plan, build, gauge=ResidentGauge(place.meter), replan=replan).at_least(place.meter.peak)
 
 
 def _eval_rows(job: Job) -> int:
