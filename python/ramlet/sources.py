@@ -33,6 +33,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ramlet.atomic_files import is_temporary
 from ramlet.errors import SettingsError, SourceError
 
 __all__ = ["Source", "Survey", "expand", "fingerprint", "nearest_path", "survey"]
@@ -290,6 +291,8 @@ class _Folder:
         for name in _listing(folder):
             if self.without.has(folder, name.rstrip("/")):
                 continue
+            if is_temporary(name.rstrip("/")):
+                continue  # there for as long as a command writes, and no part of the input
             if name.startswith("."):
                 skipped["hidden"] = skipped.get("hidden", 0) + 1
             elif not name.endswith("/"):
