@@ -113,7 +113,7 @@ class TestHolding:
             with pytest.raises(SettingsError, match="being written"):
                 hold(tmp_path / "out", "train")
         assert os.listdir(tmp_path / "out") == []
-        with pytest.raises(SettingsError, match=r"^cannot write .*new: Permission denied; choose another --out$"):
+        with pytest.raises(SettingsError, match=r"^cannot write into .*new: Permission denied; choose another --out$"):
             hold(tmp_path / "new", "prepare")
 
     def test_a_file_system_without_locks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

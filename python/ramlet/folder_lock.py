@@ -86,7 +86,8 @@ def hold(target: str | os.PathLike[str], command: str, *, instead: str = "--out"
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no space left to write {target}: free some and run the same again") from None
-            raise SettingsError(f"cannot write {target}: {error.strerror}; choose another {instead}") from None
+            reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+            raise SettingsError(f"cannot write into {target}: {reason}; choose another {instead}") from None
         locked = lock_file(handle)
         if locked is None and not created:
             who = _holder(handle)

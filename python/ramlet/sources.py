@@ -33,6 +33,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ramlet.atomic_files import is_temporary
 from ramlet.errors import SettingsError, SourceError
 from ramlet.setting_names import nearest
 
@@ -334,8 +335,8 @@ class _Folder:
             name = next(names, None)
             if name is None:
                 above.pop()
-            elif self.without.has(folder, name.rstrip("/")):
-                continue
+            elif self.without.has(folder, name.rstrip("/")) or is_temporary(name.rstrip("/")):
+                continue  # what is temporary is there for as long as a command writes, and no part of the input
             elif name.startswith("."):
                 skipped["hidden"] = skipped.get("hidden", 0) + 1
             elif not name.endswith("/"):
