@@ -155,10 +155,11 @@ def once(arguments: list[str], memory: str, threads: int) -> str:
     return done.stdout
 
 
-def smallest(arguments: list[str], threads: int) -> tuple[int, str]:
-    """The smallest budget that works, in MB, as the command names it; and what it printed when run with that."""
+def smallest(arguments: list[str], threads: int) -> tuple[int, str, float]:
+    """The smallest budget that works, in MB, as the command names it; what it printed with that, and its seconds."""
     memory = NO_BUDGET
     for _ in range(5):
+        began = time.monotonic()
         done = subprocess.run(line_of(arguments, memory, threads), capture_output=True, text=True, check=False)
         named = re.search(r"at least ([\d.]+) ?MB", done.stderr)
         if done.returncode == 0 or named is None:
@@ -166,7 +167,7 @@ def smallest(arguments: list[str], threads: int) -> tuple[int, str]:
         memory = f"{-int(-float(named[1]) // 1)}MB"
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} names no budget that works: {done.stderr.strip()[-300:]}")
-    return int(memory.removesuffix("MB")), done.stdout
+    return int(memory.removesuffix("MB")), done.stdout, time.monotonic() - began
 
 
 def disturbed(
@@ -178,7 +179,7 @@ def disturbed(
         with subprocess.Popen(
             line_of(arguments, memory, threads), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
-            time.sleep(chance.uniform(0.2, 1.0) * seconds)
+            time.sleep(chance.uniform(0.3, 0.9) * seconds)
             if process.poll() is None:
                 process.send_signal(chance.choice((signal.SIGKILL, signal.SIGINT)))
                 hits += 1
@@ -202,9 +203,7 @@ def compare(name: str, inputs: Path, work: Path, runs: int, kills: int, chance: 
     wanted = command.result(reference, "" if command.made else once(command.arguments(inputs, reference), LARGEST, 2))
     least, seconds, hits = {}, 0.0, 0
     for threads in (1, 2)[: 1 + (runs > 1)]:
-        began = time.monotonic()
-        least[threads], printed = smallest(command.arguments(inputs, work / f"least-{threads}"), threads)
-        seconds = time.monotonic() - began
+        least[threads], printed, seconds = smallest(command.arguments(inputs, work / f"least-{threads}"), threads)
         judge(work / f"least-{threads}", printed, f"{least[threads]}MB, {threads} threads")
     for number in range(runs):
         threads = 1 + number % len(least)
