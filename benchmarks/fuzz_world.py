@@ -207,8 +207,7 @@ def make_world(folder: Path, torch: bool) -> None:
     )
     Path("pipeline.yaml").write_text(
         "work: work\ntext: [in/a.txt]\ntokenizer: {vocab_size: 300}\ndata: {dedup: line}\n"
-        "model: {params: 20k, seq_len: 16}\n"
-        "training: {max_steps: 3, batch_size: 2}\nmemory: 2GB\n"
+        "model: {params: 20k, seq_len: 16}\ntraining: {max_steps: 3, batch_size: 2}\nmemory: 2GB\n"
     )
     Path("work").mkdir()
     Path("work/.pipeline.json").write_text(_RECORD)
