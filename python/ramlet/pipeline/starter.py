@@ -195,7 +195,7 @@ def propose_pipeline(
 def write(proposal: Proposal, *, force: bool = False) -> None:
     """Writes the file; one that is there only with `force`."""
     try:
-        with hold(proposal.out, "init"):
+        with hold(proposal.out, "init", makes_folder=False):
             if os.path.lexists(proposal.out) and not force:
                 raise SettingsError(f"{proposal.out} is there already: --force replaces it, or give another --out")
             with replacing(proposal.out) as file:
