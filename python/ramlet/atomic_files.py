@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,7 +77,7 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
 
 def _new_temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
     for _ in range(TRIES):
-        temporary = path.with_name(f".{short_name(path.name)}.{secrets.token_hex(4)}{_SUFFIX}")
+        temporary = path.with_name(f".{short_name(path.name)}.{os.urandom(4).hex()}{_SUFFIX}")
         file = _opened(temporary, "x", binary)
         # Where another process was faster, it took the new file for a leftover.
         if lock_file(file.fileno()) is not False and has_name(file.fileno(), temporary):

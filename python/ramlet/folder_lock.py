@@ -18,7 +18,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -70,8 +69,8 @@ class Lock:
         self.release()
 
 
-def hold(target: str | os.PathLike[str], command: str, *, instead: str = "--out") -> Lock:
-    """Takes the target for `command`, as others are told; its folder is made if it is not there.
+def hold(target: str | os.PathLike[str], command: str, *, instead: str = "--out", makes_folder: bool = True) -> Lock:
+    """Takes the target for `command`, as others are told; the folder that it is in is made, or must be there.
 
     A device or a pipe is no one's result, and not held.
     """
@@ -82,7 +81,7 @@ def hold(target: str | os.PathLike[str], command: str, *, instead: str = "--out"
         if attempt:
             time.sleep(PAUSE)
         try:
-            path, handle, created, made = _open(Path(target))
+            path, handle, created, made = _open(Path(target), makes_folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no space left to write {target}: free some and run the same again") from None
@@ -156,17 +155,20 @@ def _places(target: Path) -> list[Path]:
     return [real / f".{short_name(target.name)}{LOCK_SUFFIX}"]
 
 
-def _open(target: Path) -> tuple[Path, int, bool, list[Path]]:
+def _open(target: Path, makes_folder: bool) -> tuple[Path, int, bool, list[Path]]:
     """The lock's file, open; whether it is new; the folders that were made for it."""
     parent = target.parent
     made = [path for path in (parent, *parent.parents) if not path.exists()]
     while True:
-        parent.mkdir(parents=True, exist_ok=True)
+        if makes_folder:
+            parent.mkdir(parents=True, exist_ok=True)
         refused: OSError | None = None
         for path in _places(target):
             try:
                 return (path, *_opened(path), made)
             except FileNotFoundError:
+                if not makes_folder:
+                    raise
                 refused = None  # another process, done, has just removed the empty folder
                 break
             except OSError as error:
@@ -185,7 +187,7 @@ def _opened(path: Path) -> tuple[int, bool]:
 
 
 def _write_holder(handle: int, command: str) -> None:
-    told = {"pid": os.getpid(), "command": f"ramlet {command}", "host": socket.gethostname(), "since": int(time.time())}
+    told = {"pid": os.getpid(), "command": f"ramlet {command}", "host": os.uname().nodename, "since": int(time.time())}
     with suppress(OSError):  # a full disk: the lock holds, only no one is told whose it is
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(told).encode(), 0)
@@ -196,7 +198,7 @@ def _holder(handle: int) -> str:
     try:
         told: dict[str, Any] = json.loads(os.pread(handle, 4096, 0))
         command = str(told["command"]).removeprefix("ramlet ")
-        host = "" if told["host"] == socket.gethostname() else f" on {told['host']}"
+        host = "" if told["host"] == os.uname().nodename else f" on {told['host']}"
         since = time.localtime(told["since"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ""

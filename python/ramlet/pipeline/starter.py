@@ -233,7 +233,7 @@ def refuse_existing(out: str, *, force: bool) -> None:
 def write(proposal: Proposal, *, force: bool = False) -> None:
     """Writes the file; one that is there only with `force`."""
     try:
-        with hold(proposal.out, "init"):
+        with hold(proposal.out, "init", makes_folder=False):
             refuse_existing(proposal.out, force=force)
             with replacing(proposal.out) as file:
                 file.write(proposal.yaml())

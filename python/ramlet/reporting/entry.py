@@ -44,12 +44,12 @@ def write_report(
     budget: Budget | None = None,
 ) -> tuple[Path, list[Story]]:
     """The same, with what is told in it."""
+    stories = Teller(progress, budget).tell(paths)
     target = Path(out) if out is not None else Path(paths[0]) / NAME
     if target.is_dir():
         raise SettingsError(f"{target} is a folder: name a file for the page, as in --out {target / NAME}")
-    stories = Teller(progress, budget).tell(paths)
     try:
-        with hold(target, "report"), replacing(target) as file:
+        with hold(target, "report", makes_folder=False), replacing(target) as file:
             file.write(page(stories))
     except OSError as error:
         if isinstance(error, SettingsError) or error.strerror is None:
