@@ -99,9 +99,10 @@ def _measured(taken: Measurement, out: Path, device: str) -> dict[str, Any]:
 
 # Reads torch's largest library as well: how it is cached decides how much of it becomes resident at a touch.
 BUSY = """
-import importlib.util, pathlib
+import importlib.util, os, pathlib
+parent = os.getppid()
 library = pathlib.Path(importlib.util.find_spec("torch").origin).parent / "lib" / "libtorch_cpu.so"
-while True:
+while os.getppid() == parent:
     sum(number * number for number in range(3_000_000))
     with open(library, "rb") as file:
         while file.read(1 << 22):
