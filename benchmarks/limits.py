@@ -107,6 +107,7 @@ class Limits:
             if what:
                 setattr(tally, what, getattr(tally, what) + 1)
                 tally.problems.append(f"{what}: {problem}")
+                print(tally.problems[-1], file=sys.stderr, flush=True)
 
     def _named(self, case: Case, text: str) -> int:
         """Megabytes of the least budget, as the refusal says."""
@@ -197,9 +198,6 @@ def main() -> int:
                 wrong = sum(of.wrong for of in limits.tallies.values())
                 print(f"  {done:>5} runs, {wrong} problems", file=sys.stderr, flush=True)
     print(table(limits.tallies))
-    for of in limits.tallies.values():
-        for problem in of.problems:
-            print(problem)
     return 1 if any(of.wrong for of in limits.tallies.values()) else 0
 
 

@@ -42,7 +42,7 @@ BLOCK_COPIES = 12
 of the threads and of all together; with an id for every byte, the worst."""
 
 
-LONG_RUN = 16 << 20
+LONG_RUN = 10 << 20
 """A stretch of text without a place to cut, of a megabyte at the most, its ids, and what merging it takes."""
 
 
