@@ -349,7 +349,11 @@ mod tests {
             (0..n - 1).map(|at| Reverse((rules.rank(symbols[at], symbols[at + 1]), at))).collect();
         while let Some(Reverse((rank, at))) = heap.pop() {
             let right = next[at];
-            if rank == NONE || symbols[at] == NONE || right == n || rules.rank(symbols[at], symbols[right]) != rank {
+            if rank == NONE
+                || symbols[at] == NONE
+                || right == n
+                || rules.rank(symbols[at], symbols[right]) != rank
+            {
                 continue;
             }
             (symbols[at], symbols[right]) = (rules.made[rank as usize], NONE);

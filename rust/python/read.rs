@@ -230,7 +230,10 @@ pub fn count_characters<'py>(
             sums = counts;
         } else {
             // What is not touched stays so.
-            sums.iter_mut().zip(counts).filter(|(_, count)| *count > 0).for_each(|(sum, count)| *sum += count);
+            sums.iter_mut()
+                .zip(counts)
+                .filter(|(_, count)| *count > 0)
+                .for_each(|(sum, count)| *sum += count);
         }
     }
     let all = characters_of(py, |code| sums[code as usize] > 0);
@@ -240,7 +243,8 @@ pub fn count_characters<'py>(
             let mut order: Vec<u32> =
                 (0..=char::MAX as u32).filter(|&code| sums[code as usize] > 0).collect();
             if most < order.len() {
-                order.select_nth_unstable_by_key(most, |&code| (std::cmp::Reverse(sums[code as usize]), code));
+                order
+                    .select_nth_unstable_by_key(most, |&code| (std::cmp::Reverse(sums[code as usize]), code));
                 order.truncate(most);
             }
             order.sort_unstable();
