@@ -69,14 +69,19 @@ class Limits:
         self.tallies: dict[str, Tally] = {}
         self._least: dict[tuple[str, str], int] = {}
         self._expected: dict[tuple[str, str], str] = {}
-        self._number = 0
         self._lock = Lock()
+        self._running: dict[tuple[str, str], Lock] = {}
 
     def run(self, case: Case, text: str, step: Callable[[int], int]) -> None:
         """One run at one budget; counted in the tally of the case's group."""
         key = case.words, text
         with self._lock:
             tally = self.tallies.setdefault(case.group, Tally())
+            running = self._running.setdefault(key, Lock())
+        with running:
+            self._run(case, text, step, key, tally)
+
+    def _run(self, case: Case, text: str, step: Callable[[int], int], key: tuple[str, str], tally: Tally) -> None:
         try:
             if key not in self._expected:
                 self._expected[key] = self._once(case, text, AMPLE)[1]
@@ -107,6 +112,7 @@ class Limits:
             if what:
                 setattr(tally, what, getattr(tally, what) + 1)
                 tally.problems.append(f"{what}: {problem}")
+                print(tally.problems[-1], file=sys.stderr, flush=True)
 
     def _named(self, case: Case, text: str) -> int:
         """Megabytes of the least budget, as the refusal says."""
@@ -121,19 +127,17 @@ class Limits:
 
     def _once(self, case: Case, text: str, memory: str) -> tuple[int, str]:
         """Peak bytes of the process tree, and a digest of what was made."""
-        with self._lock:
-            self._number += 1
-            out = self.folder / f"out-{self._number}"
+        # The same place each time: a dataset with a cache is told apart by it.
+        place = self.folder / hashlib.blake2b(f"{case.words} {text}".encode(), digest_size=8).hexdigest()
+        out = place / "out"
         places = {"text": self.texts[text], "out": out, **self.fixtures}
         words = [word.format(**places) for word in case.words.split()]
         try:
-            if "{out}/" in case.words:
-                out.mkdir()
+            (out if "{out}/" in case.words else place).mkdir(parents=True)
             taken = measure([self.python, "-m", "ramlet", *words, "--memory", memory])
             return taken.peak_rss, digest(out)
         finally:
-            for path in (out, out.with_name(out.name + "-cache")):
-                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def digest(folder: Path) -> str:
@@ -197,9 +201,6 @@ def main() -> int:
                 wrong = sum(of.wrong for of in limits.tallies.values())
                 print(f"  {done:>5} runs, {wrong} problems", file=sys.stderr, flush=True)
     print(table(limits.tallies))
-    for of in limits.tallies.values():
-        for problem in of.problems:
-            print(problem)
     return 1 if any(of.wrong for of in limits.tallies.values()) else 0
 
 

@@ -71,7 +71,7 @@ def _encoding() -> list[Case]:
         Case("tokenizer encode, bpe", f"{encode} -T gpt2 --threads 1", SOME),
         Case("tokenizer encode, bpe", f"{encode} -T {{vocabulary}} --threads 4 --docs line", SOME),
         Case("tokenizer encode, special tokens", f"{encode} -T {{vocabulary}} --allow-special all", SOME),
-        Case("tokenizer encode, char", f"{encode} -T {{chars}} --threads 2", ("prose", "one word", "jsonl")),
+        Case("tokenizer encode, char", f"{encode} -T {{chars}} --threads 2", ("prose", "one word", "gzip")),
     ]
 
 

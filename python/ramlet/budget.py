@@ -39,7 +39,7 @@ from ramlet.memory import PeakCounter, free_memory, peak_memory, resident_memory
 
 __all__ = [
     *("Budget", "Meter", "Point", "StageUsage"),
-    *("budget_in_force", "format_bytes", "reserve_of", "with_reserve", "within"),
+    *("adding_up", "budget_in_force", "format_bytes", "reserve_of", "with_reserve", "within"),
 ]
 
 AUTO_PERCENT = 60
@@ -183,19 +183,20 @@ class Budget:
             resident = before
         raise self._refusal(enough, {base: resident, **parts})
 
-    def require(self, minimum: int, what: str | Mapping[str, int]) -> None:
+    def require(self, minimum: int, what: str | Mapping[str, int], *, measured: int = 0) -> None:
         """Refuses a budget too small to work in, naming the smallest that does and what takes it.
 
-        `what` is the words, or the bytes each consumer takes, from which the words are made.
+        `what` is the words, or the bytes each consumer takes, from which the words are made. `measured` of the minimum
+        were found resident: in another run it may be a little more, and the budget that is named has room for that.
         """
         if self.total < minimum:
-            raise self._refusal(minimum, what)
+            raise self._refusal(minimum + (_coarse(measured) - measured if measured else 0), what)
 
     def _refusal(self, minimum: int, what: str | Mapping[str, int]) -> BudgetError:
         # As it would be typed after --memory, rounded up so that it is enough.
         enough = math.ceil((minimum + self.held) / 1e6)
         if not isinstance(what, str):
-            what = _adding_up({**what, "the process that waits for this one": self.held} if self.held else what, enough)
+            what = adding_up({**what, "the process that waits for this one": self.held} if self.held else what, enough)
         return BudgetError(f"needs at least {enough}MB: {what} (the budget is {self})")
 
     @property
@@ -222,7 +223,7 @@ def _coarse(resident: int) -> int:
     return -(-(resident + max(DRIFT, resident // DRIFT_SHARE)) // 1_000_000) * 1_000_000
 
 
-def _adding_up(parts: Mapping[str, int], megabytes: int) -> str:
+def adding_up(parts: Mapping[str, int], megabytes: int) -> str:
     """The parts in words, the largest first, to a tenth of a megabyte; what is shown adds up to the whole."""
     rest = megabytes * 1_000_000 - sum(parts.values())
     # Rounding alone is no part of its own.

@@ -43,19 +43,25 @@ BLOCK_COPIES = 12
 of the threads and of all together; with an id for every byte, the worst."""
 
 
-LONG_RUN = 16 << 20
+LONG_RUN = 10 << 20
 """A stretch of text without a place to cut, of a megabyte at the most, its ids, and what merging it takes."""
+LONG_RUN_AS_NUMBERS = 40 << 20
+"""Its ids where they come as Python's numbers, each of 40 bytes: from a stream, which looks for special tokens."""
 
 
-def divide_memory(budget: Budget, vocab_size: int, threads: int, decoding: int = 0) -> tuple[int, int]:
+def divide_memory(
+    budget: Budget, vocab_size: int, threads: int, decoding: int = 0, *, streamed: bool = False
+) -> tuple[int, int]:
     """Bytes for the word cache and for a block of text, once the tokenizer is loaded.
 
-    A budget too small for the least of both is refused. `decoding` is what the decoder of an input takes at least.
+    A budget too small for the least of both is refused. `decoding` is what the decoder of an input takes at least;
+    `streamed` says whether special tokens are looked for.
     """
     import numpy  # noqa: F401 - ids are arrays: what it takes must be counted
 
     engine = vocab_size * TOKEN_BYTES
-    own = NATIVE_CODE + LONG_RUN + decoding + threads * (FRONT_BYTES + THREAD_BYTES)
+    run = LONG_RUN + (LONG_RUN_AS_NUMBERS if streamed else 0)
+    own = NATIVE_CODE + run + decoding + threads * (FRONT_BYTES + THREAD_BYTES)
     least = SMALLEST_CACHE + own + BLOCK_COPIES * SMALLEST_BLOCK
     granted = budget.grant(
         {"the encoder": engine, f"the cache and the blocks of {plural(threads, 'thread')}": least},

@@ -264,10 +264,13 @@ class _Run:
         self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
         if not self.inputs["bytes"]:
             raise SourceError("there is no text to prepare: every input is empty")
-        # No document is longer than its input, but for bytes that are no UTF-8: each becomes three.
-        longest = 1 << 62 if planned.decoding else 3 * self.inputs["bytes"]
-        bounds = {name: min(self.plan[name], longest) for name in ("max_document_bytes", "max_file_bytes")}
-        worker, shared = _native.least_room(json.dumps({**self.plan, **bounds}))
+        longest = settings.largest_whole_file if planned.whole_files else settings.largest_document
+        if not planned.decoding:
+            # No document is longer than its input, but for bytes that are no UTF-8: each becomes three.
+            longest = min(longest, 3 * self.inputs["bytes"])
+        merges = tokenizer is not None and tokenizer.kind not in ("byte", "char")
+        bounds = {"max_document_bytes": longest, "max_file_bytes": longest}
+        worker, shared = _native.least_room(json.dumps({**self.plan, **bounds}), merges)
         worker += FRONT_BYTES + THREAD_BYTES + planned.decoding
         shared += NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
         if tokenizer is None:

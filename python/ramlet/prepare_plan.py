@@ -32,6 +32,8 @@ class Planned:
     inputs: Json
     passed_over: dict[str, int] = field(default_factory=dict)
     """Files that were not taken, by reason."""
+    whole_files: bool = True
+    """Whether all of them are text files that are a document each."""
     decoding: int = 0
     """Bytes that the decoder of an input takes at least; 0 where none is packed."""
 
@@ -103,6 +105,7 @@ def _listing(
     passed_over = planned.passed_over
     for source in sources.expand(local, format=settings.format, skipped=passed_over, without=folder.results()):
         planned.decoding = max(planned.decoding, source.decoding)
+        planned.whole_files &= source.format == "text" and settings.reading()["documents"] == "file"
         if source.size is None:
             raise SourceError(
                 f"{source.path} can be read once only, and is needed twice: pipe it in, with - in its place"

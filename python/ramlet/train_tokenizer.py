@@ -65,6 +65,7 @@ def learn(
     watch = _watch(meter, progress)
     figures: dict[str, Any] = {}
     if settings.kind == "byte":
+        budget.grant({"the vocabulary and its file": LEAST_BLOCK})
         model = _with_specials(byte_model().tokens, [], settings, pattern="whole")
     elif settings.kind == "char":
         model, figures = _learn_characters(corpus, settings, budget, threads, work_dir, watch)

@@ -67,6 +67,9 @@ impl Bpe {
                 "this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"
             )));
         }
+        if self.rules.is_empty() {
+            return Ok(()); // a byte tokenizer's piece is the whole text: nothing is laid out for merging it
+        }
         let rank = |at: usize| self.byte_ranks[usize::from(piece[at]) << 8 | usize::from(piece[at + 1])];
         apply_known(&self.rules, symbols, scratch, rank);
         Ok(())

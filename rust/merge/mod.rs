@@ -19,7 +19,7 @@ pub mod vocabulary;
 
 use crate::bpe::{Rules, Scratch, apply};
 use crate::crew::{Progress, Stage, Watch};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use phase::{End, Limits, PAIR_BYTES};
 use segments::Segments;
 use sketch::Sketch;
@@ -91,8 +91,18 @@ pub fn learn(
         };
         // Of a text of long runs tokens may be long: what they take is missing here.
         let room = settings.memory.saturating_sub(vocabulary.long_bytes()).max(settings.memory / 4);
-        let segments = gather(store, &vocabulary, &mut alive, settings, room, progress, watch)?;
+        let gathered = gather(store, &vocabulary, &mut alive, settings, room, progress, watch)?;
         let threshold = alive.threshold();
+        let Some(segments) = gathered else {
+            // It is the next merge for certain: the pieces have it from the next replay.
+            if let Alive::Counted(top) = &alive {
+                let (left, right) = top.first();
+                vocabulary.merge(left, right);
+            }
+            phases.push(PhaseNote { wanted, threshold, bytes: 0, merges: 1 });
+            progress.done.store(vocabulary.len() as u64, Relaxed);
+            continue;
+        };
         let one_only = matches!(&alive, Alive::Counted(top) if top.one_only);
         let tokens = if one_only { vocabulary.len() + 1 } else { settings.tokens };
         let bytes = segments.bytes() as u64;
@@ -213,7 +223,8 @@ impl Alive<'_> {
     }
 }
 
-/// Collects the segments of the pairs that are alive; where they outgrow `memory`, of fewer of them.
+/// Collects the segments of the pairs that are alive; where they outgrow `memory`, of fewer of them. `None` where those
+/// of the first pair alone do: it stands in runs of very many lengths.
 #[allow(clippy::too_many_arguments)]
 fn gather(
     store: &mut PieceStore,
@@ -223,7 +234,7 @@ fn gather(
     memory: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
-) -> Result<Segments> {
+) -> Result<Option<Segments>> {
     let mut segments = Segments::default();
     let short = |left, right| vocabulary.merged_length(left, right) <= settings.max_token_bytes;
     let next = AtomicUsize::new(0);
@@ -241,23 +252,19 @@ fn gather(
         // Where pairs hardly repeat, they take more than the places that they stand in.
         let most = memory.saturating_sub(segments.bytes()).max(memory / 2) / PAIR_BYTES;
         if !over && segments.pairs_within(most) {
-            return Ok(segments);
+            return Ok(Some(segments));
         }
         let enough = |segments: &Segments| {
             if over { segments.bytes() <= memory / 2 } else { segments.pairs_within(most) }
         };
         while !enough(&segments) {
             if !alive.raise() {
-                return Err(Error::Budget {
-                    need: 2 * segments.bytes() as u64,
-                    have: memory as u64,
-                    what: "merging a pair that stands in runs of very many lengths".into(),
-                });
+                return Ok(None);
             }
             segments.recut(|left, right| alive.has(left, right) && short(left, right));
         }
         if !over {
-            return Ok(segments);
+            return Ok(Some(segments));
         }
     }
 }

@@ -203,9 +203,10 @@ const BLOCK_COPIES: usize = 14;
 const DOCUMENT_COPIES: usize = 14;
 /// In NFC a text may take three times the bytes: U+1D160 and U+FB2C become three characters.
 const GROWTH: usize = 3;
-/// Bytes for each byte of the one document that is encoded alone, beside those of any other: its text again, and what
-/// merging takes where it is all one piece.
-const ALONE_COPIES: usize = 2 + LONG_PIECE_BYTES;
+/// Bytes for each byte of the one document that is encoded alone, beside those of any other: its text again and the
+/// symbols of a piece; and what merging takes besides where it is all one piece.
+const ALONE_COPIES: usize = 6;
+const MERGED_COPIES: usize = 2 + LONG_PIECE_BYTES;
 
 impl Room {
     /// The least that a worker can do with.
@@ -215,15 +216,16 @@ impl Room {
     }
 
     /// What all workers together need besides: for the one document at a time that is a single piece, or that cleaning
-    /// has made longer.
-    pub fn shared(plan: &Plan) -> usize {
+    /// has made longer. `merges` says whether the encoder does.
+    pub fn shared(plan: &Plan, merges: bool) -> usize {
         let longest = plan.largest_document() * if plan.clean.normalise { GROWTH } else { 1 };
-        ALONE_COPIES * longest + if plan.wide { 2 * longest } else { 0 }
+        let copies = if merges { MERGED_COPIES } else { ALONE_COPIES };
+        (copies + if plan.wide { 2 } else { 0 }) * longest
     }
 
     /// `memory` divided among `threads`.
     pub fn new(plan: &Plan, memory: usize, threads: usize) -> Room {
-        let share = memory.saturating_sub(Room::shared(plan)) / threads.max(1);
+        let share = memory.saturating_sub(Room::shared(plan, true)) / threads.max(1);
         let share = share.saturating_sub(Room::least(plan));
         Room {
             block_bytes: (LEAST_BLOCK + share / 4 / BLOCK_COPIES).min(LARGEST_BLOCK),

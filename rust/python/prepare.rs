@@ -59,13 +59,14 @@ pub fn dedup_partitions(total_bytes: u64, unit: &str) -> PyResult<u32> {
     guarded(|| Ok(partitions(total_bytes, if unit == "line" { Unit::Line } else { Unit::Document })))
 }
 
-/// The least memory of one worker under a plan, given as JSON, and what all of them need together besides.
+/// The least memory of one worker under a plan, given as JSON, and what all of them need together besides; `merges` says
+/// whether the encoder does.
 #[pyfunction]
-pub fn least_room(py: Python<'_>, plan: &str) -> PyResult<(usize, usize)> {
+pub fn least_room(py: Python<'_>, plan: &str, merges: bool) -> PyResult<(usize, usize)> {
     guarded(|| {
         let plan: Plan = serde_json::from_str(plan)
             .map_err(|error| raise(py, Error::Invalid(format!("the plan cannot be read ({error})"))))?;
-        Ok((Room::least(&plan), Room::shared(&plan)))
+        Ok((Room::least(&plan), Room::shared(&plan, merges)))
     })
 }
 

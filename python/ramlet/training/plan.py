@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ramlet.budget import Budget, format_bytes, with_reserve
+from ramlet.budget import Budget, adding_up, format_bytes, with_reserve
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.order import group_rows, head_chunk, unit_rows
 from ramlet.model.shape import Shape
@@ -215,11 +215,11 @@ def make_plan(
 
 def too_small(budget: Budget, choice: Choice, prediction: Prediction) -> BudgetError:
     """The error that names the smallest budget that works, and what takes it."""
-    parts = sorted(((size, name) for name, size in prediction.parts.items() if size), reverse=True)
-    words = ", ".join(f"{format_bytes(size)} for {name}" for size, name in parts)
+    enough = math.ceil((smallest_budget(prediction.peak) + budget.held) / 1e6)
+    words = adding_up({name: size for name, size in prediction.parts.items() if size}, enough)
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(
-        f"needs at least {math.ceil((smallest_budget(prediction.peak) + budget.held) / 1e6)}MB: {words}, with {how} "
+        f"needs at least {enough}MB: {words}, with {how} "
         f"(the budget is {budget}); give more, or take a smaller model, a shorter --seq-len"
         f"{'' if choice.optimizer == 'adamw8bit' else ' or --optimizer adamw8bit'}"
     )

@@ -99,7 +99,7 @@ def encode(
         note("reading text from the terminal; end it with Ctrl-D", quiet=quiet)
     threads = threads or available_threads()
     decoding = survey(names, format=form).decoding
-    cache, block_bytes = divide_memory(budget, loaded.vocab_size, threads, decoding)
+    cache, block_bytes = divide_memory(budget, loaded.vocab_size, threads, decoding, streamed=bool(allowed))
     loaded.limit_cache(cache)
     with Meter(budget) as meter, TemporaryDirectory(prefix="ramlet-") as scratch:
         options: dict[str, Any] = {"threads": threads, "allowed_special": allowed, "block_bytes": block_bytes}
