@@ -511,7 +511,7 @@ def nearest_path(name: str) -> str:
     except OSError:
         there = []
     # What is there by this very name is a link that leads nowhere.
-    by_stem = {_stem(each): each for each in there if each != last}
+    by_stem = {_stem(each): each for each in there if each != last or os.path.exists(os.path.join(folder, each))}
     near = difflib.get_close_matches(_stem(last), by_stem, 1)
     return f"; did you mean {os.path.join(folder, by_stem[near[0]])}?" if near else ""
 
