@@ -165,8 +165,8 @@ def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:
         place = Path(folder) / "w"
         shutil.copytree(given.world, place, symlinks=True)
         target = place / chance.choice(sorted(str(path.relative_to(place)) for path in place.glob(kind.file)))
-        # An input may be a pipe: whoever names one waits for its writer.
-        how = spoil(target, chance, pipes=not kind.name.startswith("input"))
+        # Whoever names a pipe as an input waits for its writer, and of a terabyte all is wanted.
+        how = spoil(target, chance, endless=not kind.name.startswith(("input", "init", "file of ids")))
         command = chance.choice(kind.commands)
         spoiled = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
         outcome = _run(command, place, ROOM[given.lane])

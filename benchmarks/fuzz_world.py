@@ -151,7 +151,12 @@ KINDS = [
     Kind("run metrics", "*/metrics.jsonl", [*_RESUMED, *_words("report run -m MEMORY")], torch=True),
     Kind("checkpoint state", "stopped/checkpoints/*/state.json", _RESUMED[1:2], torch=True),
     Kind("checkpoint tensors", "stopped/checkpoints/*/*.safetensors", _RESUMED[1:2], torch=True),
-    Kind("train config", "model.yaml", _words(f"{_TRAIN} --config model.yaml -o new -m MEMORY"), torch=True),
+    Kind(
+        "train config",
+        "model.yaml",
+        _words(f"{_TRAIN} --config model.yaml -o new -m MEMORY".replace("--params 20k ", "")),
+        torch=True,
+    ),
 ]
 
 

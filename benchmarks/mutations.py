@@ -23,11 +23,12 @@ VALUES: tuple[Any, ...] = (
 NUMBERS = ("0", "-1", "99999999999999999999", "1e999", "-0", "NaN", "0x10", "1" * 400, "true", '""')
 
 
-def spoil(path: Path, chance: Random, *, pipes: bool = True) -> str:
-    """Changes the file, or what lies at its path; with `pipes` that may be a pipe that no one writes to."""
+def spoil(path: Path, chance: Random, *, endless: bool = True) -> str:
+    """Changes the file, or what lies at its path; with `endless` that may be a pipe that no one writes to, or a
+    file of a terabyte."""
     place, by_bytes, by_content = chance.random() < 0.2, list(BYTES), _by_content(path)
     if place:
-        return _another(path, chance, pipes)
+        return _another(path, chance, endless)
     content = path.read_bytes()
     for _ in range(8):
         way = chance.choice(by_content if by_content and chance.random() < 0.6 else by_bytes)
@@ -41,10 +42,10 @@ def spoil(path: Path, chance: Random, *, pipes: bool = True) -> str:
     return "empty"
 
 
-def _another(path: Path, chance: Random, pipes: bool) -> str:
+def _another(path: Path, chance: Random, endless: bool) -> str:
     path.unlink()
     ways = [*DEVICES, "folder", "pipe", "itself", "nowhere", "vast", "missing", "socket"]
-    what = chance.choice([way for way in ways if pipes or way != "pipe"])
+    what = chance.choice([way for way in ways if endless or way not in ("pipe", "vast")])
     if what == "folder":
         path.mkdir()
     elif what == "pipe":

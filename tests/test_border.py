@@ -12,9 +12,10 @@ import pytest
 
 import ramlet
 from ramlet import _native
-from ramlet.errors import BudgetError, InternalError, ModelError, RamletError, SettingsError
+from ramlet.errors import BudgetError, DatasetError, InternalError, ModelError, RamletError, SettingsError
 from ramlet.model.hf_config import hf_config, shape_from_hf
 from ramlet.model.shape import Shape
+from ramlet.model.sizing import shape_for
 from ramlet.sources import expand
 
 
@@ -136,3 +137,16 @@ def test_shapes_that_are_none(key: str, values: list[Any]) -> None:
             broken["rope_parameters"] = None
         with pytest.raises(ModelError, match=r"config\.json"):
             shape_from_hf(broken, "config.json")
+
+
+def test_a_model_that_no_machine_trains() -> None:
+    with pytest.raises(SettingsError, match="no machine trains"):
+        shape_for(10**23, vocab_size=300, context=16)
+
+
+def test_the_header_of_an_array_that_does_not_end(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(40, dtype=np.uint16))
+    content = (tmp_path / "ids.npy").read_bytes()
+    (tmp_path / "ids.npy").write_bytes(content.replace(b"(40,)", b"((40,"))
+    with pytest.raises(DatasetError, match=r"ids\.npy is no \.npy file"):
+        ramlet.Loader(tmp_path / "ids.npy", seq_len=4)

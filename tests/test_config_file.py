@@ -189,7 +189,7 @@ FAULTS = [
     ("out: a\n\tpack: 3\n", 2, "not valid YAML"),
     ("<<: {out: a}\n", 1, "merging with << is not supported"),
     ("[a]: 3\n", 1, "a key is one word"),
-    ("out: a\n---\nout: b\n", 2, "not valid YAML"),
+    ("out: a\n---\nout: b\n", 2, "a second document begins"),
     ("out: *there\n", 1, "not valid YAML"),
 ]
 

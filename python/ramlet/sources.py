@@ -526,7 +526,7 @@ def nearest_path(name: str, *, folder_wanted: bool = False) -> str:
     if folder_wanted:
         there = [each for each in there if os.path.isdir(os.path.join(folder, each))]
     # What is there by this very name is a link that leads nowhere.
-    by_stem = {_stem(each): each for each in there if each != last}
+    by_stem = {_stem(each): each for each in there if each != last or os.path.exists(os.path.join(folder, each))}
     near = nearest(_stem(last), by_stem)
     return f"; did you mean {os.path.join(folder, by_stem[near])}?" if near else ""
 

@@ -65,6 +65,8 @@ ABOUT = """Train a language model from raw text, in the RAM you have.
       ramlet generate my-model/run --prompt "Once upon a time"
 """
 
+LONGEST = 1500
+
 INTERRUPTED = "interrupted; run the same command to go on"
 
 
@@ -153,7 +155,7 @@ def _was_interrupted(error: BaseException) -> bool:
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, RamletError):
-        return str(error)
+        return _shortened(str(error))
     if isinstance(error, OSError) and error.strerror:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         # From a read or a write that no one was there to catch.
@@ -163,6 +165,11 @@ def _sentence(error: BaseException) -> str:
         return "the machine is out of memory: give a smaller --memory, or free some"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
+
+
+def _shortened(sentence: str) -> str:
+    """A value of a file that is repeated in a sentence may be of any length."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
 
 
 _WAYS_OUT = {

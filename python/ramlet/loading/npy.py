@@ -32,6 +32,8 @@ class NpyFile:
     @classmethod
     def read(cls, path: Path) -> NpyFile:
         """From the header alone."""
+        from tokenize import TokenError
+
         from numpy.lib import format as npy
 
         readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -46,7 +48,9 @@ class NpyFile:
             raise DatasetError(f"no such file: {path}") from None
         except OSError as error:
             raise DatasetError(f"cannot read {path}: {error.strerror}") from None
-        except ValueError as error:
+        except DatasetError:
+            raise
+        except (ValueError, TokenError, SyntaxError, RecursionError) as error:
             raise DatasetError(f"{path} is no .npy file that can be read ({error}): save it with numpy.save") from None
         if dtype.kind not in "iu":
             raise DatasetError(f"{path} holds {dtype} and no ids: save them as integers, uint16 where they fit")

@@ -24,6 +24,10 @@ TOLERANCE = 0.03
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
+MOST = 10**13
+"""Ten times what has ever been trained; the search for a shape takes longer the larger it is."""
+
+
 def parse_count(text: str | int, what: str = "--params") -> int:
     """`10M`, `1.5b`, `300k`, `1_000_000` as a number.
 
@@ -47,6 +51,8 @@ def shape_for(
     parameters: int, *, vocab_size: int, context: int, tied: bool = True, kv_groups: int = 1, layers: int | None = None
 ) -> Shape:
     """The best-proportioned shape with so many parameters; `kv_groups` heads share one key/value head."""
+    if parameters > MOST:
+        raise SettingsError(f"no machine trains {parameters:,} parameters: give at most {MOST:,}")
     search = _Search(vocab_size, context, tied, kv_groups, layers)
     best = search.nearest(parameters, _widths()) or search.nearest(parameters, range(16, 1024, 2))
     if best is None:

@@ -123,10 +123,13 @@ def _column(files: list[sources.Source]) -> str:
     first = next((each for each in files if each.format == "jsonl" and each.compression != "zst"), None)
     if first is None:
         return "text"
+    import lzma
+    import zlib
+
     try:
         with _opened(first) as file:
             row = json.loads(file.readline(LONGEST_LINE))
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError, EOFError, RecursionError, lzma.LZMAError, zlib.error):
         return "text"
     words = {name: len(value) for name, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
     if "text" in words or not words:
