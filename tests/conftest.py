@@ -8,6 +8,7 @@ a user does.
 
 from __future__ import annotations
 
+import functools
 import gc
 import mmap
 import os
@@ -145,6 +146,20 @@ def _little_to_look_through() -> None:
     """What the files before have loaded is no garbage: the collections that a training run asks for pass it over."""
     gc.collect()
     gc.freeze()
+
+
+def alone(test: Callable[[], None]) -> Callable[[], None]:
+    """For a test of what is resident: it runs in a fresh process, where nothing else comes, goes or is given back."""
+    start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
+    call = f"from {test.__module__} import {test.__name__}; {test.__name__}.__wrapped__()"
+
+    @functools.wraps(test)
+    def run() -> None:
+        command = [sys.executable, "-c", f"{start}; {call}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+
+    return run
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import alone
 from ramlet import budget as budget_module
 from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.errors import BudgetError
@@ -173,6 +174,7 @@ def fill(size: int) -> bytearray:
     return block
 
 
+@alone
 def test_meter_by_stage() -> None:
     with Meter(Budget(2_000 * MB), interval=0.01) as meter:
         meter.stage("small")
@@ -224,6 +226,7 @@ print(base, meter.current, meter.peak, meter.stages["spike"].peak)
     assert stage_peak == peak
 
 
+@alone
 def test_an_old_high_water_mark_is_not_ours() -> None:
     block = fill(150 * MB)
     del block
@@ -248,6 +251,7 @@ os.wait()
     assert int(done.stdout) < 60 * MB
 
 
+@alone
 def test_meter_sees_children_come_and_go() -> None:
     with Meter(interval=0.01) as meter:
         base = meter.sample()

@@ -125,7 +125,7 @@ def test_killed_at_random_moments(
         if (tmp_path / "work" / "counts.json").exists():
             already = noted(tmp_path / "work")["counters"]["bytes_on_disk"]
         # The moments get later, or it would never be done.
-        killed = kill_when(start(settings, log), log, chance.randint(1, 4 + 3 * attempt), how)
+        killed = kill_when(start(settings, log), log, chance.randint(1, 4 + 3 * attempt + attempt * attempt), how)
         calls = [line for line in told(log) if isinstance(line, list)]
         if already and calls:
             done = next((amount for stage, amount, _ in calls if stage == "counting"), already)

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from conftest import alone
 from ramlet import memory
 from ramlet.memory import free_memory, resident_memory
 
@@ -150,10 +151,12 @@ def tree_rss() -> int:
     return sum(process.memory_info().rss for process in [ours, *ours.children(recursive=True)])
 
 
+@alone
 def test_resident_agrees_with_psutil() -> None:
     assert resident_memory() == pytest.approx(tree_rss(), rel=0.02)
 
 
+@alone
 def test_children_and_theirs_count() -> None:
     before = resident_memory()
     grandchild = (
@@ -173,6 +176,7 @@ def test_children_and_theirs_count() -> None:
         release(child)
 
 
+@alone
 def test_a_child_of_another_thread_counts() -> None:
     before = resident_memory()
     started: list[subprocess.Popen[str]] = []
