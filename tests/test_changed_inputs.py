@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from oracles import native_train, text_file
-from ramlet import Loader, Tokenizer, _native
+from ramlet import Loader, Tokenizer
+from ramlet._native import least_memory
 from ramlet.encode_files import encode_files
 from ramlet.errors import DatasetError, SourceChanged
 from ramlet.read_settings import ReadSettings
@@ -70,7 +71,7 @@ def test_tokenizer_train(text: Path, change: Callable[[Path], None]) -> None:
         # The other thread asks for the next file while the first one has its file open.
         change(text)
 
-    memory = _native.least_memory(2, 256)
+    memory = least_memory(2, 256)
     with pytest.raises(SourceChanged, match=r"text\.txt"):
         native_train(files=files(), threads=2, memory=memory)
 

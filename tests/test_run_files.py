@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kills import changes_of, killed_at
+from oracles_kills import changes_of, killed_at
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, WRITTEN, whole_run
 from ramlet.training.run_folder import RunFolder
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kills import changes_of, killed_at
+from oracles_kills import changes_of, killed_at
 from oracles_training import assert_same_run, left_behind, make_data, metrics, run, steps_kept
 from ramlet.errors import BudgetError, DatasetError, Interrupted, TrainingStopped
 from ramlet.model.files import load_model
