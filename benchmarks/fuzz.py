@@ -19,6 +19,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from pathlib import Path
 from random import Random
 
 from fuzz_world import KINDS, Kind
-from mutations import spoil
+from mutations import DEVICES, spoil
 
 SECONDS = 60
 """A case that takes longer hangs: on two quiet cores the longest take two."""
@@ -170,6 +171,11 @@ def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:
         command = chance.choice(kind.commands)
         spoiled = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
         outcome = _run(command, place, ROOM[given.lane])
+        for device in DEVICES:
+            if not stat.S_ISCHR(os.stat(device).st_mode):
+                raise SystemExit(
+                    f"{device} is no device any more, behind {kind.name} {number} of seed {given.seed}: {command}"
+                )
         if outcome.fault:
             kept = given.save / f"{kind.name.replace(' ', '-')}-{given.seed}-{number}"
             shutil.rmtree(kept, ignore_errors=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-__all__ = ["spoil"]
+__all__ = ["DEVICES", "spoil"]
 
 DEVICES = ("/dev/zero", "/dev/full", "/dev/null", "/dev/urandom")
 VALUES: tuple[Any, ...] = (

@@ -26,6 +26,8 @@ from ramlet.small_files import open_regular
 __all__ = ["Metrics", "Sample"]
 
 NAME = "metrics.jsonl"
+LARGEST = 16_000_000_000
+"""Some 80 million lines: ten minutes' reading."""
 LONGEST_LINE = 1 << 20
 SETS = 24
 """More named sets than a chart can tell apart are not drawn."""
@@ -74,6 +76,10 @@ class Metrics:
         """Takes in what was written since the last call; `progress` is told bytes done and in all."""
         try:
             with BufferedReader(open_regular(self.path, ModelError)) as file:
+                if os.fstat(file.fileno()).st_size > LARGEST:
+                    raise ModelError(
+                        f"{self.path} is larger than {LARGEST / 1e9:g} GB, which no run writes: it is damaged"
+                    )
                 if not self._goes_on(file):
                     self._forget()
                 file.seek(self._place)
