@@ -50,9 +50,8 @@ class Ended:
     said: str
     """On both of its outputs."""
 
-    @property
-    def killed(self) -> bool:
-        return self.code == -signal.SIGKILL
+    killed: bool
+    """It, or a process that it had started: then it says so itself, and ends with 1."""
 
 
 class Forks:
@@ -113,10 +112,8 @@ class Forks:
         """Until the command, and all that it has started, is gone."""
         code = int(self._ask(wait=pid)["code"])
         said = (self._scratch / f"said-{slot}").read_text(errors="replace")
-        return Ended(code, self.calls(slot), said)
-
-    def calls(self, slot: int = 0) -> int:
-        return int(SLOT.unpack_from(self._slots, slot * SLOT.size)[0])
+        calls, at, number = SLOT.unpack_from(self._slots, slot * SLOT.size)
+        return Ended(code, calls, said, number == signal.SIGKILL and 0 < at <= calls and code != 0)
 
     def run(self, words: list[str], cwd: Path, *, at: int = 0) -> Ended:
         """A command to its end, or to the kill before its `at`-th call."""

@@ -6,6 +6,7 @@
     adopt.py  merge.py                      shards moved in by hand; several datasets into one
     export.py  export_hf.py                 the layouts of other trainers
     new_folder.py                           a result folder that is there whole or not at all
+    unchanged.py                            that what is read for a while stays the same
     inspect.py                              figures and samples, for `ramlet data inspect`
 
 The format, version 1:
