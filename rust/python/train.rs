@@ -99,12 +99,12 @@ pub fn train_bpe<'py>(
     tie_break: &str,
     threads: usize,
     memory: usize,
-    decoding: usize,
     resident_limit: u64,
     work_dir: std::path::PathBuf,
     signature: String,
     checkpoint_seconds: f64,
     progress: Option<Py<PyAny>>,
+    decoding: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     guarded(|| {
         let stash = Stash::default();
