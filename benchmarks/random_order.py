@@ -12,7 +12,6 @@ data/random_order. Arguments behind `--` go to pytest.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import re
 import shlex
@@ -69,8 +68,7 @@ def run(python: str, seed: int, processes: int, held: str | None, arguments: lis
     command += ["--held", held] if held else []
     done = Run(seed)
     began = time.monotonic()
-    wide = {**os.environ, "COLUMNS": "400"}  # or a failure's reason would not stand behind its name
-    with subprocess.Popen([*command, *arguments], cwd=ROOT, env=wide, stdout=subprocess.PIPE, text=True) as tests:
+    with subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         log = []
         for line in tests.stdout:
