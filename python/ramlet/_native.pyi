@@ -62,14 +62,14 @@ def train_bpe(
     tie_break: str,
     threads: int,
     memory: int,
-    decoding: int,
     resident_limit: int,
     work_dir: str,
     signature: str,
     checkpoint_seconds: float,
     progress: _Watch | None,
+    decoding: int = 0,
 ) -> dict[str, Any]: ...
-def least_memory(threads: int, tokens: int, decoding: int) -> int: ...
+def least_memory(threads: int, tokens: int, decoding: int = 0) -> int: ...
 def pattern_regex(name: str) -> str: ...
 def adamw8bit_step(
     weights: npt.NDArray[np.float32] | npt.NDArray[np.uint16],

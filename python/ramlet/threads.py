@@ -49,12 +49,17 @@ def cpu_quota(root: str | Path = "/") -> float | None:
     return min(quotas, default=None)
 
 
-def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], int], what: str) -> int:
-    """The threads to use: those asked for, or as many as there are processors and the budget has room for."""
+def fitting_threads(
+    budget: Budget, threads: int | None, least: Callable[[int], int], what: str, *, peak: int = 0
+) -> int:
+    """The threads to use: those asked for, or as many as there are processors and the budget has room for.
+
+    `peak` is the most that was resident on the way here, under this very budget.
+    """
     if threads is not None and threads < 1:
         raise SettingsError(f"{threads} threads do no work: give 1 or more")
     chosen = threads or available_threads()
     while threads is None and chosen > 1 and least(chosen) > budget.room():
         chosen -= 1
-    budget.grant({f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen)})
+    budget.grant({f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen)}, peak=peak)
     return chosen

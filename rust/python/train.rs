@@ -17,6 +17,7 @@ use std::time::Duration;
 
 /// The least memory with which `train_bpe` works, beyond what the process holds already.
 #[pyfunction]
+#[pyo3(signature = (threads, tokens, decoding = 0))]
 pub fn least_memory(threads: usize, tokens: usize, decoding: usize) -> usize {
     Shares::least(threads, tokens, decoding)
 }
@@ -81,7 +82,7 @@ impl Feed for Texts<'_> {
 #[pyfunction]
 #[pyo3(signature = (
     *, files, texts, total_bytes, read, pattern_name, specials, tokens, min_frequency, max_token_bytes, tie_break,
-    threads, memory, decoding, resident_limit, work_dir, signature, checkpoint_seconds, progress
+    threads, memory, resident_limit, work_dir, signature, checkpoint_seconds, progress, decoding = 0
 ))]
 #[allow(clippy::too_many_arguments)]
 pub fn train_bpe<'py>(
@@ -98,12 +99,12 @@ pub fn train_bpe<'py>(
     tie_break: &str,
     threads: usize,
     memory: usize,
-    decoding: usize,
     resident_limit: u64,
     work_dir: std::path::PathBuf,
     signature: String,
     checkpoint_seconds: f64,
     progress: Option<Py<PyAny>>,
+    decoding: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     let stash = Stash::default();
     let prepared = (|| {
