@@ -55,7 +55,6 @@ class TestWhatIsNamed:
     @pytest.mark.parametrize("resident", [21_900_000, 22_099_999, 300_000_000, 5_000_000_000])
     @pytest.mark.parametrize("need", [0, 7_000_000, 90_000_000, 4_000_000_000])
     def test_is_accepted_by_the_next_run(self, monkeypatch: pytest.MonkeyPatch, resident: int, need: int) -> None:
-        monkeypatch.setattr("ramlet.budget.peak_memory", lambda: resident)
         monkeypatch.setattr("ramlet.budget.resident_memory", lambda: resident)
         with pytest.raises(BudgetError) as refused:
             Budget(2_000_000).grant({"work": need})
@@ -68,7 +67,6 @@ class TestWhatIsNamed:
     def test_is_the_same_for_runs_that_differ_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         said = set()
         for resident in range(22_050_000, 22_950_000, 50_000):
-            monkeypatch.setattr("ramlet.budget.peak_memory", lambda: 0)
             monkeypatch.setattr("ramlet.budget.resident_memory", lambda now=resident: now)
             with pytest.raises(BudgetError) as refused:
                 Budget(2_000_000).grant({"work": 10_000_000})
@@ -77,10 +75,9 @@ class TestWhatIsNamed:
 
     def test_is_not_less_than_what_was_held_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A file that is parsed takes more than what is made of it."""
-        monkeypatch.setattr("ramlet.budget.peak_memory", lambda: 90_000_000)
         monkeypatch.setattr("ramlet.budget.resident_memory", lambda: 30_000_000)
         with pytest.raises(BudgetError, match=r"^needs at least 93MB: 93\.0 MB for it, while it was loaded"):
-            Budget(80_000_000).grant({"work": 10_000_000}, "it")
+            Budget(80_000_000).grant({"work": 10_000_000}, "it", peak=90_000_000)
 
     @pytest.mark.parametrize(
         "sizes", [(22_149_999, 6_930_001, 40_000), (1, 1, 1), (333_333_333, 333_333_333, 1_234_567)]

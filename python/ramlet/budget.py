@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ramlet.errors import BudgetError
-from ramlet.memory import PeakCounter, free_memory, peak_memory, resident_memory
+from ramlet.memory import PeakCounter, free_memory, resident_memory
 
 __all__ = [
     *("Budget", "Meter", "Point", "StageUsage"),
@@ -166,13 +166,13 @@ class Budget:
         """Bytes that may still be taken now: the total less what is resident and less the reserve."""
         return max(0, self.room())
 
-    def grant(self, parts: Mapping[str, int], base: str = "Python and what it has loaded") -> int:
+    def grant(self, parts: Mapping[str, int], base: str = "Python and what it has loaded", *, peak: int = 0) -> int:
         """The room for work, which is at least the sum of `parts`: bytes by what takes them.
 
         A budget without it is refused, with one that this process and every other run of the same command accepts.
+        `peak` is the most that was resident on the way here, under this very budget.
         """
         room, need = self.room(), sum(parts.values())
-        peak = peak_memory()
         if room >= need and peak <= self.total:
             return room
         resident = _coarse(resident_memory())

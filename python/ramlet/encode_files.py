@@ -50,12 +50,12 @@ LONG_RUN_AS_NUMBERS = 40 << 20
 
 
 def divide_memory(
-    budget: Budget, vocab_size: int, threads: int, decoding: int = 0, *, streamed: bool = False
+    budget: Budget, vocab_size: int, threads: int, decoding: int = 0, *, streamed: bool = False, peak: int = 0
 ) -> tuple[int, int]:
     """Bytes for the word cache and for a block of text, once the tokenizer is loaded.
 
     A budget too small for the least of both is refused. `decoding` is what the decoder of an input takes at least;
-    `streamed` says whether special tokens are looked for.
+    `streamed` says whether special tokens are looked for, `peak` what loading the tokenizer has taken.
     """
     import numpy  # noqa: F401 - ids are arrays: what it takes must be counted
 
@@ -66,6 +66,7 @@ def divide_memory(
     granted = budget.grant(
         {"the encoder": engine, f"the cache and the blocks of {plural(threads, 'thread')}": least},
         "Python, NumPy and the vocabulary",
+        peak=peak,
     )
     room = granted - engine
     block = min(max(room // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)

@@ -279,7 +279,11 @@ class _Run:
         elif tokenizer.kind == "hf":
             shared += HF_CHARACTER_BYTES * settings.largest_document
         self.threads = fitting_threads(
-            self.budget, self.wanted_threads, lambda count: count * worker + shared, "at work, with the encoder"
+            self.budget,
+            self.wanted_threads,
+            lambda count: count * worker + shared,
+            "at work, with the encoder",
+            peak=self.meter.peak,
         )
         self.working = self.threads * worker + shared - LEAST_CACHE
 

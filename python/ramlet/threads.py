@@ -66,11 +66,16 @@ def check_threads(threads: int | None) -> None:
         raise SettingsError(f"{threads} threads are more than any machine has: give at most {MOST_THREADS}")
 
 
-def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], int], what: str) -> int:
-    """The threads to use: those asked for, or as many as there are processors and the budget has room for."""
+def fitting_threads(
+    budget: Budget, threads: int | None, least: Callable[[int], int], what: str, *, peak: int = 0
+) -> int:
+    """The threads to use: those asked for, or as many as there are processors and the budget has room for.
+
+    `peak` is the most that was resident on the way here, under this very budget.
+    """
     check_threads(threads)
     chosen = threads or available_threads()
     while threads is None and chosen > 1 and least(chosen) > budget.room():
         chosen -= 1
-    budget.grant({f"{plural(chosen, 'thread')} {what}": least(chosen)})
+    budget.grant({f"{plural(chosen, 'thread')} {what}": least(chosen)}, peak=peak)
     return chosen

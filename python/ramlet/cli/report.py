@@ -72,7 +72,7 @@ def _require(meter: Meter) -> None:
     from ramlet.reporting import serve  # noqa: F401 - likewise
 
     assert meter.budget is not None
-    meter.budget.grant({"curves and blocks": BLOCKS}, "Python and NumPy")
+    meter.budget.grant({"curves and blocks": BLOCKS}, "Python and NumPy", peak=meter.peak)
 
 
 def _write(paths: list[Path], out: Path | None, meter: Meter, *, json: bool, quiet: bool) -> None:

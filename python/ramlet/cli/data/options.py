@@ -33,10 +33,12 @@ def within(memory: str, *, silent: bool, vocabulary: int = 0) -> Iterator[tuple[
     """
     import numpy  # noqa: F401 - what it takes must be counted
 
+    from ramlet.memory import peak_memory
+
     budget = Budget.parse(memory)
     parts = {"blocks of ids": BLOCKS}
     if vocabulary:
         parts["the tokenizer"] = vocabulary * TOKEN_BYTES
-    budget.grant(parts, "Python and NumPy")
+    budget.grant(parts, "Python and NumPy", peak=peak_memory())
     with Meter(budget) as meter, Progress(meter, silent=silent) as bar:
         yield meter, bar
