@@ -103,7 +103,7 @@ def main() -> None:
             print(f"{done.passed:,} passed, {len(done.failed)} failed, {done.seconds:.0f} s", flush=True)
             for test in done.failed:
                 failed[test].append(done)
-                print(f"  {test}: {done.reasons.get(test, 'see its report')}", flush=True)
+                print(f"  {test}: {done.reasons.get(test, f'see {REPORTS}/{seed}.log')}", flush=True)
     finally:
         for process in load:
             process.kill()
