@@ -127,7 +127,7 @@ def test_what_is_made_of_nothing(tmp_path: Path, text: Path, capsys: pytest.Capt
     with pytest.raises(DatasetError, match="nothing to merge"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
     run(text, tmp_path / "c")
-    assert merge([tmp_path / "a", tmp_path / "c"], tmp_path / "merged").ledger["documents"]["kept"] == 20
+    assert merge([tmp_path / "a", tmp_path / "c"], tmp_path / "merged").manifest.ledger["documents"]["kept"] == 20
     (tmp_path / "empty.txt").write_text("")
     encode = ["tokenizer", "encode", str(tmp_path / "empty.txt"), "--tokenizer", "byte", "--memory", "2GB"]
     assert main([*encode, "--out", str(tmp_path / "ids.bin")]) == 1
