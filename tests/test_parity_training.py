@@ -287,6 +287,7 @@ def test_shards_none_found(command: Command, folder: Path) -> None:
         "all-dropped",
         "--min-tokens",
         "100000",
+        "--allow-empty",
     )
     told = command.refused("train", "--dataset_dir", "all-dropped", "--model_name", "run", *FEW)
     assert "holds nothing in train: `ramlet data inspect all-dropped` shows what it has" in told

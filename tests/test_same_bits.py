@@ -65,7 +65,7 @@ def learned(model: Shape, choice: Choice, threads: int, *, steps: int = 2) -> di
         total = torch.zeros((), dtype=torch.float64)
         for start in range(0, ROWS, choice.micro_batch):
             some = ids[start : start + choice.micro_batch]
-            total += trainee.learn({"input_ids": some[:, :-1], "labels": some[:, 1:]}, 1 / (ROWS * SEQ_LEN))
+            total += trainee.learn({"input_ids": some[:, :-1], "targets": some[:, 1:]}, 1 / (ROWS * SEQ_LEN))
         left[f"loss {step}"], left[f"length {step}"] = total, trainee.update(1e-3, 0.5)
     weights = {weight.name: weight.master.clone() for weight in trainee.model.weights}
     states = {name: value.clone() for name, value in trainee.optimizer_tensors().items()}

@@ -152,7 +152,6 @@ def test_nothing_or_too_much_to_train_on(data: Path, out: Path) -> None:
 def test_a_stream_that_is_refused_leaves_nothing(tmp_path: Path, out: Path) -> None:
     (tmp_path / "text.txt").write_text("some text. " * 200)
     given = {"data": None, "stream": tmp_path / "text.txt", "tokenizer": "byte", "out": out}
-    refused(SettingsError, "no one knows how long a stream is", **given, max_steps=None)
     refused(SettingsError, "which characters there are", "--input", **{**given, "tokenizer": "char"})
     refused(BudgetError, "needs at least", **given, memory="20MB")
     refused(SourceError, "no such file", **{**given, "stream": tmp_path / "no.txt"})
@@ -293,7 +292,7 @@ def test_a_damaged_checkpoint(data: Path, whole: Path, stopped: Path, how: str) 
         words = ["model.safetensors is missing"]
     elif how == "state":
         (last / "state.json").write_text('{"step": 7,')
-        words = ["state.json is damaged", "cannot be read"]
+        words = ["state.json is damaged", "no JSON"]
     else:
         (last / "state.json").unlink()  # as a removal that was killed leaves it: no checkpoint, and no error
         words = []

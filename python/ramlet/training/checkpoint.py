@@ -124,7 +124,7 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         state = read_json_object(file, ModelError)
     except (OSError, ModelError) as error:
-        raise damaged(path, str(error)) from None
+        raise ModelError(f"{error}: {_way_out(path)}") from None
     scale = state.get("loss_scale")
     for name, holds in {
         "step": _is_count(state.get("step")),

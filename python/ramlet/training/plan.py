@@ -37,7 +37,7 @@ SMALL_TOKENS = 512
 FAST_CHUNK, LEAST_CHUNK = 4096, 256
 """Of the logits on a GPU: smaller chunks make the products of the head too thin to be fast."""
 
-JITTER = 2_000_000
+JITTER = 12_000_000
 """By how much what is resident before the model differs from run to run; added to a smallest budget that is named."""
 
 NOTHING_LEARNED = Correction()

@@ -189,6 +189,8 @@ def _odd(noted: Mapping[str, Any]) -> str | None:
         **{f"plan.choice.{name}": isinstance(chosen.get(name), str) for name in ("optimizer", "weights", "compute")},
         **{f"plan.choice.{name}": _is_count(chosen.get(name)) for name in ("micro_batch", "chunk")},
         **{f"plan.choice.{name}": isinstance(chosen.get(name), bool) for name in ("recompute", "reuse")},
+        # Of a run from before it was there: 0.
+        "plan.choice.held": chosen.get("held", 0) == 0 or _is_count(chosen.get("held")),
     }
     return next((name for name, holds in checks.items() if not holds), None)
 
