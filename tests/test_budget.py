@@ -163,7 +163,7 @@ def test_require_adds_the_parts_up_in_words() -> None:
     with pytest.raises(BudgetError) as caught:
         Budget(2 * MB).require(20 * MB, {"read blocks": 4 * MB, "the interpreter": 16 * MB})
     assert str(caught.value) == (
-        "needs at least 20MB: 16.0 MB for the interpreter, 4.00 MB for read blocks (the budget is 2.00 MB)"
+        "needs at least 20MB: 16.0 MB for the interpreter, 4.0 MB for read blocks (the budget is 2.00 MB)"
     )
 
 

@@ -5,7 +5,7 @@ included: what `htop`, `VmHWM` and `ru_maxrss` show. It is an object handed down
 global:
 
     budget = Budget.parse("2GB")
-    budget.require(310_000_000, "a read block, a table and a spill buffer for each of 2 threads")
+    room = budget.grant({"a read block, a table and a spill buffer for each of 2 threads": 8_000_000})
     with Meter(budget) as meter:
         meter.stage("count")
         shares = budget.divide(table=6, blocks=1, spill=1)   # shares["table"].total bytes, ...
@@ -16,11 +16,16 @@ global:
 Accounting is not RSS: allocators, fragmentation and imports come on top of what a consumer was given.
 So consumers are sized from `available()`, which starts from what is resident already and keeps a
 reserve, and the meter says what became of it. Sizing is decided here, measuring in `ramlet.memory`.
+
+What is resident before the work begins is not the same in two runs of one command: pages of libraries are
+mapped as they happen to be cached, and addresses differ. So the least budget that `grant` names has an
+allowance on top of what it would accept: whatever is named is accepted by every later run.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 import time
@@ -31,7 +36,7 @@ from types import TracebackType
 from ramlet.errors import BudgetError
 from ramlet.memory import PeakCounter, free_memory, resident_memory
 
-__all__ = ["Budget", "Meter", "Point", "StageUsage", "format_bytes"]
+__all__ = ["Budget", "Meter", "Point", "StageUsage", "adding_up", "format_bytes", "reserve_of", "with_reserve"]
 
 AUTO_PERCENT = 60
 """What `auto` takes of the free memory: the rest is for the page cache, which makes reading fast, and
@@ -39,6 +44,17 @@ for whatever else the machine does."""
 
 SMALLEST = 1_000_000
 """Anything below a megabyte is a forgotten unit, not a budget."""
+
+HELD = "RAMLET_HELD_BYTES"
+"""In the environment of a stage of `ramlet run`: what the process that waits for it takes of the budget of both. The
+stage is given the whole budget, as the user asked for it, and does with the rest."""
+
+LEAST_RESERVE = 2_000_000
+"""What is kept for allocators and Python's own objects however small the budget is."""
+
+DRIFT = 2_000_000
+DRIFT_SHARE = 32
+"""What is resident before the work begins differs from run to run by less than this many bytes, or this share of it."""
 
 _UNITS = {
     "": 1,
@@ -77,14 +93,17 @@ class Budget:
     """The promise, in bytes."""
 
     reserve: int = -1
-    """Kept out of `available()` for what no consumer accounts for; -1 is a 32nd of the total,
-    an assumption about allocator slack that the meter shows right or wrong."""
+    """Kept out of `available()` for what no consumer accounts for; -1 is a 32nd of the total, and at least
+    `LEAST_RESERVE`: an assumption about allocator slack that the meter shows right or wrong."""
+
+    held: int = 0
+    """What a process that waits for this one holds of the budget that was asked for, beside the total; see `HELD`."""
 
     def __post_init__(self) -> None:
         if self.total < 0:
             raise BudgetError(f"a memory budget of {self.total} bytes is no budget: give one like 2GB")
         if self.reserve < 0:
-            object.__setattr__(self, "reserve", self.total // 32)
+            object.__setattr__(self, "reserve", reserve_of(self.total))
 
     @classmethod
     def parse(cls, value: Budget | str | int | None) -> Budget:
@@ -104,7 +123,9 @@ class Budget:
             raise BudgetError(f"cannot read {text!r} as memory: write it like 512MB, 2GB, 2GiB, 50% or auto")
         amount = float(match[1])
         if match[2] != "%":
-            return cls(_checked(int(amount * _UNITS[match[2]]), text))
+            asked = _checked(int(amount * _UNITS[match[2]]), text)
+            held = min(int(os.environ.get(HELD, 0)), asked)
+            return cls(asked - held, held=held)
         if not 0 < amount <= 100:
             raise BudgetError(f"{text} of the free memory is no budget: give a part between 1% and 100%")
         return cls(int(free_memory() * amount / 100))
@@ -126,26 +147,81 @@ class Budget:
             raise ValueError(f"a share is between 0 and 1, not {fraction}")
         return Budget(int(self.total * fraction))
 
+    def room(self) -> int:
+        """Bytes that may still be taken now; below 0 it is how many are missing."""
+        return self.total - resident_memory() - self.reserve
+
     def available(self) -> int:
         """Bytes that may still be taken now: the total less what is resident and less the reserve."""
-        return max(0, self.total - resident_memory() - self.reserve)
+        return max(0, self.room())
 
-    def require(self, minimum: int, what: str | Mapping[str, int]) -> None:
+    def grant(self, parts: Mapping[str, int], base: str = "Python and what it has loaded", *, peak: int = 0) -> int:
+        """The room for work, which is at least the sum of `parts`: bytes by what takes them.
+
+        A budget without it is refused, with one that this process and every other run of the same command accepts.
+        `peak` is the most that was resident on the way here, under this very budget.
+        """
+        room, need = self.room(), sum(parts.values())
+        if room >= need and peak <= self.total:
+            return room
+        resident = _coarse(resident_memory())
+        enough = with_reserve(resident + need)
+        if (before := _coarse(peak)) > enough:
+            # Loading took more than the work will.
+            enough, parts, base = before, {}, f"{base}, while it was loaded"
+            resident = before
+        raise self._refusal(enough, {base: resident, **parts})
+
+    def require(self, minimum: int, what: str | Mapping[str, int], *, measured: int = 0) -> None:
         """Refuses a budget too small to work in, naming the smallest that does and what takes it.
 
-        `what` is the words, or the bytes each consumer takes, from which the words are made.
+        `what` is the words, or the bytes each consumer takes, from which the words are made. `measured` of the minimum
+        were found resident: in another run it may be a little more, and the budget that is named has room for that.
         """
-        if self.total >= minimum:
-            return
-        if not isinstance(what, str):
-            parts = sorted(what.items(), key=lambda part: -part[1])
-            what = ", ".join(f"{format_bytes(size)} for {name}" for name, size in parts)
+        if self.total < minimum:
+            raise self._refusal(minimum + (_coarse(measured) - measured if measured else 0), what)
+
+    def _refusal(self, minimum: int, what: str | Mapping[str, int]) -> BudgetError:
         # As it would be typed after --memory, rounded up so that it is enough.
-        enough = f"{math.ceil(minimum / 1e6)}MB"
-        raise BudgetError(f"needs at least {enough}: {what} (the budget is {format_bytes(self.total)})")
+        enough = math.ceil((minimum + self.held) / 1e6)
+        if not isinstance(what, str):
+            what = adding_up({**what, "the process that waits for this one": self.held} if self.held else what, enough)
+        return BudgetError(f"needs at least {enough}MB: {what} (the budget is {self})")
+
+    @property
+    def asked(self) -> int:
+        """As a user gave it, for whatever is told: the total, and what another process holds of it."""
+        return self.total + self.held
 
     def __str__(self) -> str:
-        return format_bytes(self.total)
+        return format_bytes(self.asked)
+
+
+def reserve_of(total: int) -> int:
+    """What a budget of so many bytes keeps back."""
+    return max(total // 32, LEAST_RESERVE)
+
+
+def with_reserve(work: int) -> int:
+    """The least total that has so many bytes beside its reserve."""
+    return work + max(-(-work // 31), LEAST_RESERVE)
+
+
+def _coarse(resident: int) -> int:
+    """What is resident in any run of this command, in whole megabytes: two runs mostly name the same."""
+    return -(-(resident + max(DRIFT, resident // DRIFT_SHARE)) // 1_000_000) * 1_000_000
+
+
+def adding_up(parts: Mapping[str, int], megabytes: int) -> str:
+    """The parts in words, the largest first, to a tenth of a megabyte; what is shown adds up to the whole."""
+    rest = megabytes * 1_000_000 - sum(parts.values())
+    # Rounding alone is no part of its own.
+    named = {**parts, "what no one accounts for": rest} if rest >= 1_000_000 else dict(parts)
+    ordered = sorted(named.items(), key=lambda part: -part[1])
+    tenths = [round(size / 1e5) for _, size in ordered]
+    tenths[0] += megabytes * 10 - sum(tenths)
+    shown = zip(tenths, ordered, strict=True)
+    return ", ".join(f"{tenth / 10:,.1f} MB for {name}" for tenth, (name, _) in shown)
 
 
 def _checked(total: int, text: str) -> int:
@@ -293,13 +369,14 @@ class Meter:
 
     def closing_line(self) -> str:
         """`peak 1.43 GB of 2.00 GB`, with which every command ends."""
-        line = f"peak {format_bytes(self.peak)}"
-        return line if self.budget is None else f"{line} of {format_bytes(self.budget.total)}"
+        if self.budget is None:
+            return f"peak {format_bytes(self.peak)}"
+        return f"peak {format_bytes(self.peak)} of {self.budget}"
 
     def summary(self) -> dict[str, object]:
         """For `stats.json`: budget and peak in bytes, the stages, and the timeline by stage."""
         return {
-            "budget": self.budget.total if self.budget else None,
+            "budget": self.budget.asked if self.budget else None,
             "peak": self.peak,
             "stages": {
                 name: {"seconds": round(usage.seconds, 3), "peak": usage.peak} for name, usage in self.stages.items()

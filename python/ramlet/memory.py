@@ -15,7 +15,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PeakCounter", "cgroup_folders", "cgroup_limit", "free_memory", "resident_memory", "total_memory"]
+__all__ = [
+    "PeakCounter",
+    "cgroup_folders",
+    "cgroup_limit",
+    "free_memory",
+    "peak_memory",
+    "resident_memory",
+    "total_memory",
+]
 
 _LINUX = sys.platform.startswith("linux")
 _PAGE = resource.getpagesize()
@@ -189,6 +197,11 @@ def _psutil_rss(process: object) -> int:
         return int(process.memory_info().rss)  # type: ignore[attr-defined]
     except psutil.Error:
         return 0
+
+
+def peak_memory() -> int:
+    """The most bytes that were ever resident in this process."""
+    return _high_water_marks()[0]
 
 
 class PeakCounter:

@@ -10,9 +10,14 @@ from pathlib import Path
 
 from ramlet.budget import Budget
 from ramlet.errors import SettingsError
-from ramlet.memory import cgroup_folders, resident_memory
+from ramlet.memory import cgroup_folders
 
-__all__ = ["available_threads", "cpu_quota", "fitting_threads"]
+__all__ = ["NATIVE_CODE", "THREAD_BYTES", "available_threads", "cpu_quota", "fitting_threads"]
+
+NATIVE_CODE = 4 << 20
+"""Pages of the native core's code, which become resident as it is used; of 7 MB in all some 2 are there before."""
+THREAD_BYTES = 1 << 20
+"""What a native thread has besides its data: its stack, and what the allocator keeps for it."""
 
 
 def available_threads(root: str | Path = "/") -> int:
@@ -44,24 +49,17 @@ def cpu_quota(root: str | Path = "/") -> float | None:
     return min(quotas, default=None)
 
 
-def fitting_threads(budget: Budget, threads: int | None, least: Callable[[int], int], what: str) -> int:
-    """The threads to use: those asked for, or as many as there are processors and the budget has room for."""
+def fitting_threads(
+    budget: Budget, threads: int | None, least: Callable[[int], int], what: str, *, peak: int = 0
+) -> int:
+    """The threads to use: those asked for, or as many as there are processors and the budget has room for.
+
+    `peak` is the most that was resident on the way here, under this very budget.
+    """
     if threads is not None and threads < 1:
         raise SettingsError(f"{threads} threads do no work: give 1 or more")
     chosen = threads or available_threads()
-    # Not available(), which is never below 0: how much is missing counts too.
-    room = budget.total - resident_memory() - budget.reserve
-    while threads is None and chosen > 1 and least(chosen) > room:
+    while threads is None and chosen > 1 and least(chosen) > budget.room():
         chosen -= 1
-    short = least(chosen) - room
-    if short > 0:
-        # Of every byte added to the budget a part goes to its reserve.
-        budget.require(
-            budget.total + short * 32 // 31 + 1,
-            {
-                "Python and what it has loaded": resident_memory(),
-                f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen),
-                "what no one accounts for": budget.reserve + short // 31 + 1,
-            },
-        )
+    budget.grant({f"{chosen} thread{'s' * (chosen > 1)} {what}": least(chosen)}, peak=peak)
     return chosen

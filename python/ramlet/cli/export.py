@@ -52,8 +52,7 @@ def export(
 
         load_torch()
         assert meter.budget is not None
-        parts = {"Python and PyTorch": meter.sample(), "pieces of the weights": BUFFERS}
-        meter.budget.require(sum(parts.values()), parts)
+        meter.budget.grant({"pieces of the weights": BUFFERS}, "Python and PyTorch", peak=meter.peak)
         from ramlet.model.export import export_model
 
         done = export_model(run, target, to=to, dtype=dtype)

@@ -71,9 +71,8 @@ def _require(meter: Meter) -> None:
 
     from ramlet.reporting import serve  # noqa: F401 - likewise
 
-    parts = {"Python and NumPy": meter.sample(), "curves and blocks": BLOCKS}
     assert meter.budget is not None
-    meter.budget.require(sum(parts.values()), parts)
+    meter.budget.grant({"curves and blocks": BLOCKS}, "Python and NumPy", peak=meter.peak)
 
 
 def _write(paths: list[Path], out: Path | None, meter: Meter, *, json: bool, quiet: bool) -> None:

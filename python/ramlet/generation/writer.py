@@ -72,7 +72,7 @@ class _Fit:
             parts["Python and PyTorch"] = self._resident
         else:
             del parts["the tokenizer"]
-        self.budget.require(sum(parts.values()), parts)
+        self.budget.require(sum(parts.values()), parts, measured=parts.get("Python and PyTorch", 0))
 
 
 class Writer:

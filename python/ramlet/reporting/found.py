@@ -21,7 +21,6 @@ from ramlet.budget import Budget
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError
-from ramlet.memory import resident_memory
 from ramlet.reporting.lengths import Lengths, count_lengths
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
@@ -144,11 +143,7 @@ class Finder:
         """That there is room for the list of shards, which alone of all that is read grows with its dataset."""
         size = manifest.stat().st_size if manifest.is_file() else 0
         if self._budget is not None and size > SMALL_MANIFEST:
-            parts = {
-                "what is there already": resident_memory(),
-                f"the shards of {manifest.parent}": size * MANIFEST_TIMES,
-            }
-            self._budget.require(sum(parts.values()), parts)
+            self._budget.grant({f"the shards of {manifest.parent}": size * MANIFEST_TIMES}, "what is there already")
 
     def _bytes(self, what: str) -> Callable[[int, int], None] | None:
         progress = self._progress

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.budget import Budget
+from ramlet.budget import Budget, with_reserve
 from ramlet.errors import DatasetError, ModelError, SettingsError
 from ramlet.loading.tokens import Tokens
 from ramlet.memory import resident_memory
@@ -180,8 +180,7 @@ def _fit(shape: Shape, seq_len: int, precision: str, base: int, budget: Budget, 
         if tried.peak <= budget.total - budget.reserve:
             return tried
     assert tried is not None
-    # The reserve is a 32nd of the whole.
-    budget.require(-(-tried.peak * 32 // 31), tried.parts)
+    budget.require(with_reserve(tried.peak), tried.parts, measured=base)
     return tried
 
 

@@ -33,13 +33,12 @@ def within(memory: str, *, silent: bool, vocabulary: int = 0) -> Iterator[tuple[
     """
     import numpy  # noqa: F401 - what it takes must be counted
 
-    from ramlet.memory import resident_memory
+    from ramlet.memory import peak_memory
 
     budget = Budget.parse(memory)
-    resident = resident_memory()
-    parts = {"Python and NumPy": resident, "blocks of ids": BLOCKS}
+    parts = {"blocks of ids": BLOCKS}
     if vocabulary:
         parts["the tokenizer"] = vocabulary * TOKEN_BYTES
-    budget.require(sum(parts.values()), parts)
+    budget.grant(parts, "Python and NumPy", peak=peak_memory())
     with Meter(budget) as meter, Progress(meter, silent=silent) as bar:
         yield meter, bar
