@@ -137,7 +137,7 @@ class Progress:
         if self._meter is not None:
             memory = f"memory {format_bytes(self._meter.current)}"
             if self._meter.budget is not None:
-                memory += f" of {format_bytes(self._meter.budget.total)}"
+                memory += f" of {self._meter.budget}"
             parts.append(memory)
         return "   ".join(parts)
 

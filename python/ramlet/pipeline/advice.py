@@ -1,19 +1,18 @@
 """What to do about a stage that failed, in the words of the pipeline's file.
 
-    advice(stage, "needs at least 406MB: ... a shorter --seq-len", "pipeline.yaml", own=32_000_000)
+    advice(stage, "needs at least 438MB: ... a shorter --seq-len", "pipeline.yaml", own=32_000_000)
     "give `memory: 438MB` in pipeline.yaml, 32.0 MB of it for the process that waits; options are keys there: seq_len
     (under model)"
 
-A stage speaks as the command that it is: of its part of the budget, and of flags, which `ramlet run` does not have.
+A stage speaks as the command that it is: of flags, which `ramlet run` does not have.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import fields
 
-from ramlet.budget import Budget, format_bytes
+from ramlet.budget import format_bytes
 from ramlet.config_file import OPTIONS
 from ramlet.pipeline.sections import MODEL, RUN_ALSO, RUN_SWITCHES, TOKENIZER_ALSO
 from ramlet.pipeline.stages import Stage
@@ -40,8 +39,7 @@ def advice(stage: Stage, sentence: str, file: str, *, own: int, flag: bool = Fal
     if least is not None and stage.on_gpu:
         found.append(f"and {format_bytes(own)} of memory are for the process that waits")
     elif least is not None:
-        enough = f"{math.ceil((Budget.parse(least[1]).total + own) / 1e6)}MB"
-        given = f"--memory {enough}" if flag else f"`memory: {enough}` in {file}"
+        given = f"--memory {least[1]}" if flag else f"`memory: {least[1]}` in {file}"
         found.append(f"give {given}, {format_bytes(own)} of it for the process that waits")
     keys = list(filter(None, (_key(stage, each) for each in re.findall(r"(?<!\S)\(?--([a-z][a-z0-9-]*)", sentence))))
     if keys:

@@ -6,8 +6,8 @@
 What it prints is shown, or captured. Also when it is shown, on a terminal, its `error: ` lines are heard here.
 
 In a process of its own each stage begins with nothing but its own base: torch, the tables of the tokenizer and what
-allocators keep are gone when it ends, and its budget is the whole less some 25 MB of the process that waits. In one
-process the base of training would be that of all stages together. What is printed as the command is what runs.
+allocators keep are gone when it ends. It is given the whole budget, and told what the process that waits takes of it.
+In one process the base of training would be that of all stages together. What is printed as the command is what runs.
 
 It has its own session, so that Ctrl-C comes once, from here, whoever was sent it. Its standard input is a pipe that
 ends when this process does, also by kill -9: then the stage ends too, or the next run would meet it in its folder.
@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any, TextIO, cast
 
 import ramlet
+from ramlet.budget import HELD
 
 __all__ = ["Ended", "run_stage"]
 
@@ -47,8 +48,11 @@ class Ended:
     """By Ctrl-C or SIGTERM, sent to this process."""
 
 
-def run_stage(words: list[str], *, captured: bool) -> Ended:
-    """Runs the command and waits for it; what it prints is shown, or captured."""
+def run_stage(words: list[str], *, captured: bool, held: int = 0) -> Ended:
+    """Runs the command and waits for it; what it prints is shown, or captured.
+
+    `held` is what this process takes of the budget that the command is given.
+    """
     # It must find the ramlet that is running here, wherever that was imported from.
     home = os.path.dirname(os.path.dirname(os.path.abspath(ramlet.__file__)))
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
@@ -62,7 +66,7 @@ def run_stage(words: list[str], *, captured: bool) -> Ended:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if captured else None,
             stderr=subprocess.PIPE if captured else None,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, HELD: str(held)},
             start_new_session=True,
             pass_fds=[telling],
         )

@@ -187,7 +187,7 @@ class _Run:
         self._tell_memory()
         words = stage.command(self._memory(stage), self.threads, *more, host=self._host_memory(stage))
         words += ["--json", "--quiet"] if captured else ["--quiet"] if self.listener.quiet else []
-        ended = run_stage(words, captured=captured)
+        ended = run_stage(words, captured=captured, held=self._own())
         if ended.code != 0:
             raise self._failure(stage, ended, told=not captured)
         if not stage.finished:
@@ -223,10 +223,11 @@ class _Run:
         # Of a GPU: a part of what is free is one of the device's memory, which only the stage knows.
         if stage.on_gpu and (self.written is None or str(self.written).strip().endswith(("%", "auto"))):
             return self.written or "auto"
-        return self._left(self.budget)
+        return self.budget.total
 
-    def _host_memory(self, stage: Stage) -> str | None:
-        return None if stage.host_memory is None else str(self._left(Budget.parse(stage.host_memory)))
+    @staticmethod
+    def _host_memory(stage: Stage) -> str | None:
+        return None if stage.host_memory is None else str(Budget.parse(stage.host_memory).total)
 
     def _tell_memory(self) -> None:
         """Once: a stage speaks of the budget that it has."""

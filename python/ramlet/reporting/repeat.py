@@ -67,7 +67,8 @@ def _train(run: Run) -> str:
     folders = look(run.settings, "evals")
     evals = [f"--eval {_quoted(f'{name}={path}')}" for name, path in (folders or {}).items()]
     budget = figure(run.settings, "plan", "budget")
-    memory = [] if budget is None else ["--memory", _size(budget)]
+    held = figure(run.settings, "plan", "held") or 0
+    memory = [] if budget is None else ["--memory", _size(budget + held)]
     return _joined("ramlet train", *data, *given, *evals, *memory, "--out", _quoted(run.path))
 
 

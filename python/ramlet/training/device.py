@@ -50,7 +50,7 @@ class Device:
         if isinstance(memory, str) and memory.strip().endswith("%"):
             Budget.parse(memory)  # for its errors
             return Budget(int(free * float(memory.strip().rstrip("%")) / 100))
-        budget = Budget.parse(memory)
+        budget = Budget(Budget.parse(memory).asked)  # a process that waits holds nothing of the device
         if budget.total > total:
             raise BudgetError(
                 f"the device has {Budget(total)}, less than a budget of {budget}: give a smaller --memory"

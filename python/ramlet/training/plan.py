@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ramlet.budget import Budget, format_bytes
+from ramlet.budget import Budget, adding_up, format_bytes, with_reserve
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.training.predict import PARTS, Choice, Correction, Prediction, predict, work_bytes
@@ -70,6 +70,8 @@ class Plan:
     """Bytes of all sequences, were they held at once; 0 where no one asked."""
     measured: int = 0
     """The highest that the probe saw, also at a smaller micro-batch; 0 where there was none."""
+    held: int = 0
+    """Of the budget that was asked for, beside this one: what a process that waits for the run takes."""
 
     @property
     def peak(self) -> int:
@@ -118,7 +120,7 @@ class Plan:
             "overhead": "Python, torch and its libraries" if self.device == "cpu" else "the libraries' workspace",
         }
         rows = [(name, format_bytes(self.parts[name]), words[name]) for name in PARTS]
-        of = f"of {format_bytes(self.budget)}"
+        of = f"of {format_bytes(self.budget + self.held)}"
         return [*rows, ("predicted peak", format_bytes(self.peak), of)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -196,6 +198,7 @@ def make_plan(
                 _notes(choice, forced),
                 document_mask,
                 correction or NOTHING_LEARNED,
+                held=budget.held,
             )
         if least is None or prediction.peak < least[1].peak:
             least = (choice, prediction)
@@ -206,12 +209,12 @@ def make_plan(
 
 def too_small(budget: Budget, choice: Choice, prediction: Prediction) -> BudgetError:
     """The error that names the smallest budget that works, and what takes it."""
-    parts = sorted(((size, name) for name, size in prediction.parts.items() if size), reverse=True)
-    words = ", ".join(f"{format_bytes(size)} for {name}" for size, name in parts)
+    enough = math.ceil((smallest_budget(prediction.peak) + budget.held) / 1e6)
+    words = adding_up({name: size for name, size in prediction.parts.items() if size}, enough)
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(
-        f"needs at least {smallest_budget(prediction.peak) // 10**6}MB: {words}, with {how} "
-        f"(the budget is {format_bytes(budget.total)}); give more, or take a smaller model, a shorter --seq-len"
+        f"needs at least {enough}MB: {words}, with {how} "
+        f"(the budget is {budget}); give more, or take a smaller model, a shorter --seq-len"
         f"{'' if choice.optimizer == 'adamw8bit' else ' or --optimizer adamw8bit'}"
     )
 
@@ -219,7 +222,7 @@ def too_small(budget: Budget, choice: Choice, prediction: Prediction) -> BudgetE
 def smallest_budget(peak: int) -> int:
     """The budget, in whole megabytes, whose room holds the peak also when a run finds a little more resident."""
     needed = peak + JITTER
-    total = math.ceil(needed * 32 / 31 / 1e6) * 10**6
+    total = math.ceil(with_reserve(needed) / 1e6) * 10**6
     assert total - Budget(total).reserve >= needed
     return total
 

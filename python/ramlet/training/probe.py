@@ -118,7 +118,8 @@ def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, repla
         factor = max(factor, correction.factor)
         plan = replan(correction=Correction(factor, extra))
     raise BudgetError(
-        f"needs at least {-(-needed // 10**6)}MB, measured, for what was planned within {format_bytes(plan.budget)}: "
+        f"needs at least {-(-(needed + plan.held) // 10**6)}MB, measured, "
+        f"for what was planned within {format_bytes(plan.budget + plan.held)}: "
         "give more, or take a smaller model, a shorter --seq-len"
     )
 

@@ -330,7 +330,7 @@ def _finish(run: Run, folder: RunFolder, place: Place) -> TrainResult:
         "memory": {
             **place.meter.summary(),
             "device": place.device.kind,
-            "device_budget": place.budget.total,
+            "device_budget": place.budget.asked,
             "device_peak": peak,
             "predicted": run.plan.peak,
             "predicted_parts": run.plan.parts,
