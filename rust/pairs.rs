@@ -37,6 +37,10 @@ impl PairMap {
         self.used == 0
     }
 
+    pub fn bytes(&self) -> usize {
+        self.slots.len() * size_of::<(u64, u32)>()
+    }
+
     /// Every pair that has a value, in no order.
     pub fn pairs(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().map(|slot| slot.0).filter(|&pair| pair != EMPTY)

@@ -121,8 +121,13 @@ pub struct CountTable {
 impl CountTable {
     /// A table that never holds more than `max_bytes`, the moment of growing included.
     pub fn new(max_bytes: usize) -> Self {
+        CountTable::with_homes(SMALLEST, max_bytes)
+    }
+
+    /// One that begins with room for about `homes` keys: where there are many tables, their beginnings add up.
+    pub fn with_homes(homes: usize, max_bytes: usize) -> Self {
         let mut table = CountTable { slots: Vec::new(), homes: 0, used: 0, arena: Vec::new(), max_bytes };
-        table.reset(SMALLEST);
+        table.reset(homes);
         table
     }
 

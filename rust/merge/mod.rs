@@ -19,8 +19,8 @@ pub mod vocabulary;
 
 use crate::bpe::{Rules, Scratch, apply};
 use crate::crew::{Progress, Stage, Watch};
-use crate::error::{Error, Result};
-use phase::{End, Limits};
+use crate::error::Result;
+use phase::{End, Limits, PAIR_BYTES};
 use segments::Segments;
 use sketch::Sketch;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -64,6 +64,7 @@ pub fn learn(
         tokens: settings.tokens,
         max_token_bytes: settings.max_token_bytes,
         tie_break: settings.tie_break,
+        memory: 0,
     };
     let floor = settings.min_frequency.max(1);
     let mut sketch = Sketch::new(sketch_bits(settings.memory));
@@ -88,17 +89,30 @@ pub fn learn(
             sketch.set_threshold(wanted);
             Alive::Bounded(&mut sketch, wanted)
         };
-        let segments = gather(store, &vocabulary, &mut alive, settings, progress, watch)?;
+        // Of a text of long runs tokens may be long: what they take is missing here.
+        let room = settings.memory.saturating_sub(vocabulary.long_bytes()).max(settings.memory / 4);
+        let gathered = gather(store, &vocabulary, &mut alive, settings, room, progress, watch)?;
         let threshold = alive.threshold();
+        let Some(segments) = gathered else {
+            // It is the next merge for certain: the pieces have it from the next replay.
+            if let Alive::Counted(top) = &alive {
+                let (left, right) = top.first();
+                vocabulary.merge(left, right);
+            }
+            phases.push(PhaseNote { wanted, threshold, bytes: 0, merges: 1 });
+            progress.done.store(vocabulary.len() as u64, Relaxed);
+            continue;
+        };
         let one_only = matches!(&alive, Alive::Counted(top) if top.one_only);
         let tokens = if one_only { vocabulary.len() + 1 } else { settings.tokens };
         let bytes = segments.bytes() as u64;
-        let limits = Limits { tokens, ..limits };
+        // Segments alone may fill the room; a quarter more is for pairs that are made on the way.
+        let limits = Limits { tokens, memory: room + room / 4, ..limits };
         let end = phase::run(segments, threshold, &limits, &mut vocabulary, progress, watch)?;
         let merges = (vocabulary.merges.len() - replayed) as u64;
         phases.push(PhaseNote { wanted, threshold, bytes, merges });
         match end {
-            End::Full | End::Duplicate => {}
+            End::Full | End::Duplicate | End::Outgrown => {}
             End::Threshold if threshold == floor => break,
             // Raised past every real count: the sketch is too coarse for this share.
             End::Threshold if threshold > wanted && merges == 0 => counted = true,
@@ -209,15 +223,18 @@ impl Alive<'_> {
     }
 }
 
-/// Collects the segments of the pairs that are alive; where they outgrow their share, of fewer of them.
+/// Collects the segments of the pairs that are alive; where they outgrow `memory`, of fewer of them. `None` where those
+/// of the first pair alone do: it stands in runs of very many lengths.
+#[allow(clippy::too_many_arguments)]
 fn gather(
     store: &mut PieceStore,
     vocabulary: &Vocabulary,
     alive: &mut Alive<'_>,
     settings: &Settings,
+    memory: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
-) -> Result<Segments> {
+) -> Result<Option<Segments>> {
     let mut segments = Segments::default();
     let short = |left, right| vocabulary.merged_length(left, right) <= settings.max_token_bytes;
     let next = AtomicUsize::new(0);
@@ -226,23 +243,28 @@ fn gather(
         let (gathered, pairs) = (&segments, &*alive);
         let add = |key: &mut Vec<u8>, symbols: &mut Vec<u32>, count: u64| {
             gathered.add(symbols, count, |left, right| pairs.has(left, right) && short(left, right), key);
-            if gathered.bytes() > settings.memory {
+            if gathered.bytes() > memory {
                 over.store(true, Relaxed);
             }
         };
         store.pass(settings.threads, progress, watch, false, &next, &over, Vec::new, add)?;
-        if !over.load(Relaxed) {
-            return Ok(segments);
+        let over = over.into_inner();
+        // Where pairs hardly repeat, they take more than the places that they stand in.
+        let most = memory.saturating_sub(segments.bytes()).max(memory / 2) / PAIR_BYTES;
+        if !over && segments.pairs_within(most) {
+            return Ok(Some(segments));
         }
-        while segments.bytes() > settings.memory / 2 {
+        let enough = |segments: &Segments| {
+            if over { segments.bytes() <= memory / 2 } else { segments.pairs_within(most) }
+        };
+        while !enough(&segments) {
             if !alive.raise() {
-                return Err(Error::Budget {
-                    need: 2 * segments.bytes() as u64,
-                    have: settings.memory as u64,
-                    what: "merging a pair that stands in runs of very many lengths".into(),
-                });
+                return Ok(None);
             }
             segments.recut(|left, right| alive.has(left, right) && short(left, right));
+        }
+        if !over {
+            return Ok(Some(segments));
         }
     }
 }

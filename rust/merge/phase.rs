@@ -27,6 +27,8 @@ pub enum End {
     Threshold,
     /// A merge made a token that was there already, so pairs with it may have grown unseen.
     Duplicate,
+    /// What the pairs take has outgrown the phase's memory.
+    Outgrown,
     /// The vocabulary has the size asked for.
     Full,
 }
@@ -36,7 +38,13 @@ pub struct Limits {
     pub tokens: usize,
     pub max_token_bytes: usize,
     pub tie_break: TieBreak,
+    /// Bytes for slots, pairs and their postings.
+    pub memory: usize,
 }
+
+/// What a pair takes at the most while they are counted: its place in a map of all of them as that grows, its sum, and
+/// once more in the index where it reaches the threshold.
+pub const PAIR_BYTES: usize = 192;
 
 struct Pair {
     left: u32,
@@ -107,6 +115,9 @@ pub fn run(
         };
         if !phase.merge(pair) {
             return Ok(End::Duplicate);
+        }
+        if phase.bytes() > limits.memory {
+            return Ok(End::Outgrown);
         }
         progress.done.store(phase.vocabulary.len() as u64, Relaxed);
         merged += 1;
@@ -190,6 +201,14 @@ impl<'a> Phase<'a> {
             }
         }
         self.slots = slots;
+    }
+
+    fn bytes(&self) -> usize {
+        let of_pairs = size_of::<Pair>() + size_of::<(u64, u32)>();
+        (self.slots.len() + self.segment_of.len() + self.postings.len()) * size_of::<u32>()
+            + self.weights.len() * size_of::<u64>()
+            + self.pairs.len() * of_pairs
+            + self.index.bytes()
     }
 
     fn reaches(&self, left: u32, right: u32, count: u64) -> bool {

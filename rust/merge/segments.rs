@@ -5,12 +5,17 @@
 //! it can be more frequent than it is. So a piece falls apart there into segments that do not
 //! touch each other, and equal segments of different pieces are one, with their counts added.
 
+use crate::pairs::PairMap;
 use crate::table::{CountTable, hash};
 use crate::varint;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const STRIPES: usize = 64;
+/// Keys that a stripe has room for at first.
+const FIRST: usize = 64;
+/// Stripes that tell something of all of them.
+const SAMPLE: usize = 4;
 
 /// Bytes a segment and a symbol slot take at the most, first in these tables (a slot of 24 bytes at a
 /// load of 3/8, just after growing), then in the phase (symbol, segment number, three places in posting lists).
@@ -27,7 +32,7 @@ pub struct Segments {
 impl Default for Segments {
     fn default() -> Self {
         Segments {
-            stripes: (0..STRIPES).map(|_| Mutex::new(CountTable::new(usize::MAX))).collect(),
+            stripes: (0..STRIPES).map(|_| Mutex::new(CountTable::with_homes(FIRST, usize::MAX))).collect(),
             slots: AtomicUsize::new(0),
             segments: AtomicUsize::new(0),
         }
@@ -48,6 +53,35 @@ impl Segments {
     /// Symbols of all segments, and one separator each.
     pub fn slots(&self) -> usize {
         self.slots.load(Relaxed)
+    }
+
+    /// Whether they hold no more than so many distinct pairs. A few of the stripes mostly tell: each is a fair sample, and
+    /// in all of them together there are fewer than in one, times as many as there are.
+    pub fn pairs_within(&self, most: usize) -> bool {
+        if self.slots() <= most {
+            return true;
+        }
+        let mut pairs = PairMap::with_capacity(1 << 10);
+        for (n, stripe) in self.stripes.iter().enumerate() {
+            let shown = stripe.lock().unwrap().for_each_sorted(|key, _, _| {
+                let mut symbols = SymbolsOf { key, at: 0 };
+                let mut left = symbols.next();
+                for right in symbols {
+                    if let Some(left) = left.replace(right) {
+                        pairs.get_or_insert(left, right, 0);
+                    }
+                }
+                if pairs.len() > most { Err(()) } else { Ok(()) }
+            });
+            if shown.is_err() {
+                return false;
+            }
+            let seen = n + 1;
+            if seen >= SAMPLE && seen.is_power_of_two() && pairs.len() * (STRIPES / seen) <= most {
+                return true;
+            }
+        }
+        true
     }
 
     /// Cuts a piece at the pairs that `alive` denies and counts what is left.

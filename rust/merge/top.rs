@@ -101,6 +101,12 @@ impl Top {
         Top { pairs, index, threshold, one_only }
     }
 
+    /// The pair that is merged first.
+    pub fn first(&self) -> (u32, u32) {
+        let (_, left, right) = self.pairs[0];
+        (left, right)
+    }
+
     #[inline]
     pub fn alive(&self, left: u32, right: u32) -> bool {
         self.index.get(left, right) != NONE

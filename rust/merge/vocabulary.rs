@@ -16,13 +16,17 @@ pub struct Vocabulary {
     tokens: Vec<Box<[u8]>>,
     ids: HashMap<Box<[u8]>, u32>,
     pub merges: Vec<(u32, u32, u32)>,
+    long_bytes: usize,
 }
+
+/// A longer token takes more than is reckoned for each.
+const SHORT: usize = 24;
 
 impl Vocabulary {
     pub fn of_bytes() -> Self {
         let tokens: Vec<Box<[u8]>> = BYTES.iter().map(|&byte| Box::from([byte])).collect();
         let ids = (0..).zip(&tokens).map(|(id, token)| (token.clone(), id)).collect();
-        Vocabulary { tokens, ids, merges: Vec::new() }
+        Vocabulary { tokens, ids, merges: Vec::new(), long_bytes: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -31,6 +35,11 @@ impl Vocabulary {
 
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// What long tokens take beyond what is reckoned for each.
+    pub fn long_bytes(&self) -> usize {
+        self.long_bytes
     }
 
     pub fn tokens(&self) -> &[Box<[u8]>] {
@@ -49,6 +58,7 @@ impl Vocabulary {
         let next = self.tokens.len() as u32;
         let id = *self.ids.entry(bytes.clone()).or_insert(next);
         if id == next {
+            self.long_bytes += 2 * bytes.len().saturating_sub(SHORT);
             self.tokens.push(bytes);
         }
         self.merges.push((left, right, id));
