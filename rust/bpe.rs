@@ -6,7 +6,8 @@
 //! of reach (`IN_ORDER`): with a token that two different pairs can make, the two readings differ.
 //!
 //! Short pieces rescan a small array of ranks; past `SHORT` symbols a heap over a linked list keeps
-//! the cost at n log n, so a million equal characters take a fraction of a second.
+//! the cost at n log n, so a million equal characters take a fraction of a second. The heap holds a bounded number of
+//! pairs: a piece of many megabytes is gone through several times.
 
 use crate::pairs::{FrozenPairs, NONE, PairMap, hash, key};
 use std::cmp::Reverse;
@@ -73,12 +74,15 @@ impl Rules {
 }
 
 /// Buffers kept between calls.
+/// Bytes for each symbol of a long piece, the symbols included: links both ways, and the pairs that are next.
+pub const LONG_PIECE_BYTES: usize = 14;
+
 #[derive(Default)]
 pub struct Scratch {
     ranks: Vec<u32>,
     next: Vec<u32>,
     previous: Vec<u32>,
-    heap: BinaryHeap<Reverse<(u32, u32)>>,
+    heap: BinaryHeap<Reverse<Offer>>,
 }
 
 impl Scratch {
@@ -148,6 +152,39 @@ fn apply_short<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, rank
     }
 }
 
+/// The pairs that are next, of a row that may be long: never more than twice `most` of them. What has no room is found
+/// again by another look at the row, once all before it is merged.
+struct Nearest<'a> {
+    heap: &'a mut BinaryHeap<Reverse<Offer>>,
+    most: usize,
+    /// The first that is not here, if any was left out.
+    horizon: Option<Offer>,
+}
+
+/// Rank and place: the lowest rank is merged first, the leftmost of equals.
+type Offer = (u32, u32);
+
+impl Nearest<'_> {
+    #[inline]
+    fn push(&mut self, offer: Offer) {
+        if self.horizon.is_some_and(|horizon| offer >= horizon) {
+            return;
+        }
+        self.heap.push(Reverse(offer));
+        if self.heap.len() > 2 * self.most {
+            let mut all = std::mem::take(self.heap).into_vec();
+            // Reversed, the smallest are the greatest.
+            let (_, last, _) = all.select_nth_unstable_by(self.most, |a, b| a.0.cmp(&b.0));
+            self.horizon = Some(last.0);
+            all.truncate(self.most);
+            *self.heap = all.into();
+        }
+    }
+}
+
+/// Symbols up to which all pairs of a piece are held at once.
+const HELD: usize = 1 << 16;
+
 fn apply_long<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scratch: &mut Scratch) -> bool {
     let n = symbols.len() as u32;
     let Scratch { next, previous, heap, .. } = scratch;
@@ -156,40 +193,48 @@ fn apply_long<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scrat
     previous.clear();
     previous.extend((0..n).map(|at| at.wrapping_sub(1)));
     heap.clear();
-    for (at, pair) in symbols.windows(2).enumerate() {
-        let rank = rules.rank(pair[0], pair[1]);
-        if rank != NONE {
-            heap.push(Reverse((rank, at as u32)));
-        }
-    }
     let mut changed = false;
-    // A symbol that was merged into its left neighbour becomes NONE and matches nothing.
-    while let Some(Reverse((rank, at))) = heap.pop() {
-        let left = symbols[at as usize];
-        let right_at = next[at as usize];
-        if left == NONE || right_at == n || rules.rank(left, symbols[right_at as usize]) != rank {
-            continue;
-        }
-        changed = true;
-        symbols[at as usize] = rules.made[rank as usize];
-        symbols[right_at as usize] = NONE;
-        let after = next[right_at as usize];
-        next[at as usize] = after;
-        if after < n {
-            previous[after as usize] = at;
-        }
-        let mut offer = |left_at: u32, right_at: u32| {
-            let found = rules.rank(symbols[left_at as usize], symbols[right_at as usize]);
-            if found != NONE && !(IN_ORDER && found < rank) {
-                heap.push(Reverse((found, left_at)));
+    let mut from = Some((0, 0));
+    while let Some(first) = from {
+        let mut nearest = Nearest { heap, most: HELD.max(n as usize / 32), horizon: None };
+        let mut at = 0;
+        while at < n && next[at as usize] < n {
+            let after = next[at as usize];
+            let rank = rules.rank(symbols[at as usize], symbols[after as usize]);
+            if rank != NONE && (rank, at) >= first {
+                nearest.push((rank, at));
             }
-        };
-        if previous[at as usize] != u32::MAX {
-            offer(previous[at as usize], at);
+            at = after;
         }
-        if after < n {
-            offer(at, after);
+        // A symbol that was merged into its left neighbour becomes NONE and matches nothing.
+        while let Some(Reverse((rank, at))) = nearest.heap.pop() {
+            let left = symbols[at as usize];
+            let right_at = next[at as usize];
+            if left == NONE || right_at == n || rules.rank(left, symbols[right_at as usize]) != rank {
+                continue;
+            }
+            changed = true;
+            symbols[at as usize] = rules.made[rank as usize];
+            symbols[right_at as usize] = NONE;
+            let after = next[right_at as usize];
+            next[at as usize] = after;
+            if after < n {
+                previous[after as usize] = at;
+            }
+            let mut offer = |left_at: u32, right_at: u32| {
+                let found = rules.rank(symbols[left_at as usize], symbols[right_at as usize]);
+                if found != NONE && !(IN_ORDER && found < rank) {
+                    nearest.push((found, left_at));
+                }
+            };
+            if previous[at as usize] != u32::MAX {
+                offer(previous[at as usize], at);
+            }
+            if after < n {
+                offer(at, after);
+            }
         }
+        from = nearest.horizon;
     }
     symbols.retain(|&symbol| symbol != NONE);
     changed
@@ -266,6 +311,62 @@ mod tests {
                 prop_assert_eq!(changed, fast != symbols);
             }
         }
+    }
+
+    #[test]
+    fn a_bounded_heap_gives_the_same() {
+        // Each pair of two letters, then pairs of these: all of a row's pairs have ranks, and there are many of each.
+        let letters = 12u32;
+        let mut merges: Vec<(u32, u32, u32)> = Vec::new();
+        for left in 0..letters {
+            for right in 0..letters {
+                merges.push((left, right, letters + left * letters + right));
+            }
+        }
+        merges.sort_by_key(|merge| hash(key(merge.0, merge.1)));
+        let twos = merges.len() as u32;
+        merges.extend((0..twos).map(|n| (letters + n, letters + (n * 7) % twos, letters + twos + n)));
+        let rules = Rules::new(merges.into_iter());
+        let mut state = 1u64;
+        let mut draw = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u32 % letters
+        };
+        let symbols: Vec<u32> = (0..6 * HELD).map(|_| draw()).collect();
+        let mut fast = symbols.clone();
+        apply::<false>(&rules, &mut fast, &mut Scratch::default());
+        let mut all = symbols;
+        heap_of_all(&rules, &mut all);
+        assert_eq!(fast, all);
+    }
+
+    /// Without a bound on the heap.
+    fn heap_of_all(rules: &Rules, symbols: &mut Vec<u32>) {
+        let n = symbols.len();
+        let mut next: Vec<usize> = (1..=n).collect();
+        let mut previous: Vec<Option<usize>> = (0..n).map(|at| at.checked_sub(1)).collect();
+        let mut heap: BinaryHeap<Reverse<(u32, usize)>> =
+            (0..n - 1).map(|at| Reverse((rules.rank(symbols[at], symbols[at + 1]), at))).collect();
+        while let Some(Reverse((rank, at))) = heap.pop() {
+            let right = next[at];
+            if rank == NONE
+                || symbols[at] == NONE
+                || right == n
+                || rules.rank(symbols[at], symbols[right]) != rank
+            {
+                continue;
+            }
+            (symbols[at], symbols[right]) = (rules.made[rank as usize], NONE);
+            next[at] = next[right];
+            if next[at] < n {
+                previous[next[at]] = Some(at);
+                heap.push(Reverse((rules.rank(symbols[at], symbols[next[at]]), at)));
+            }
+            if let Some(before) = previous[at] {
+                heap.push(Reverse((rules.rank(symbols[before], symbols[at]), before)));
+            }
+        }
+        symbols.retain(|&symbol| symbol != NONE);
     }
 
     #[test]

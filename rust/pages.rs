@@ -156,8 +156,7 @@ Private_Dirty:         0 kB
 
     #[test]
     fn only_clean_pages_of_files_are_given_back() {
-        let found: Vec<_> =
-            untouched(SMAPS).iter().map(|mapping| (mapping.path, mapping.resident)).collect();
+        let found: Vec<_> = untouched(SMAPS).iter().map(|mapping| (mapping.path, mapping.resident)).collect();
         assert_eq!(found, [("/lib/one.so", 8192), ("/clean file", 4096)]);
     }
 

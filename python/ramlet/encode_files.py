@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ramlet import _native, sources
 from ramlet.budget import Budget
 from ramlet.engines import NativeEngine
-from ramlet.memory import resident_memory
 from ramlet.read_settings import ReadSettings
+from ramlet.threads import NATIVE_CODE, THREAD_BYTES
 from ramlet.tokenizer import CACHE_BYTES, Tokenizer
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Batch = list[tuple[str, bool]]
 LARGEST_BLOCK = 4 << 20
 SMALLEST_BLOCK = 1 << 16
 SMALLEST_CACHE = 1 << 20
-THREAD_BYTES = 1 << 19
+FRONT_BYTES = 1 << 19
 """What a thread has to itself: the front of the cache, its buffers."""
 TOKEN_BYTES = 250
 """What the engine takes for a token of the vocabulary: its bytes, its merge, its place in the hash tables."""
@@ -42,28 +42,32 @@ BLOCK_COPIES = 12
 of the threads and of all together; with an id for every byte, the worst."""
 
 
-def divide_memory(budget: Budget, vocab_size: int, threads: int) -> tuple[int, int]:
+LONG_RUN = 10 << 20
+"""A stretch of text without a place to cut, of a megabyte at the most, its ids, and what merging it takes."""
+LONG_RUN_AS_NUMBERS = 40 << 20
+"""Its ids where they come as Python's numbers, each of 40 bytes: from a stream, which looks for special tokens."""
+
+
+def divide_memory(
+    budget: Budget, vocab_size: int, threads: int, decoding: int = 0, *, streamed: bool = False, peak: int = 0
+) -> tuple[int, int]:
     """Bytes for the word cache and for a block of text, once the tokenizer is loaded.
 
-    A budget too small for the least of both is refused.
+    A budget too small for the least of both is refused. `decoding` is what the decoder of an input takes at least;
+    `streamed` says whether special tokens are looked for, `peak` what loading the tokenizer has taken.
     """
     import numpy  # noqa: F401 - ids are arrays: what it takes must be counted
 
-    resident = resident_memory()
     engine = vocab_size * TOKEN_BYTES
-    own = threads * THREAD_BYTES
+    run = LONG_RUN + (LONG_RUN_AS_NUMBERS if streamed else 0)
+    own = NATIVE_CODE + run + decoding + threads * (FRONT_BYTES + THREAD_BYTES)
     least = SMALLEST_CACHE + own + BLOCK_COPIES * SMALLEST_BLOCK
-    room = budget.total - budget.reserve - resident - engine
-    if room < least:
-        budget.require(
-            budget.total + (least - room) * 32 // 31 + 1,
-            {
-                "Python, NumPy and the vocabulary": resident,
-                "the encoder": engine,
-                f"the cache and the blocks of {threads} thread{'s' * (threads > 1)}": least,
-                "what no one accounts for": budget.reserve,
-            },
-        )
+    granted = budget.grant(
+        {"the encoder": engine, f"the cache and the blocks of {threads} thread{'s' * (threads > 1)}": least},
+        "Python, NumPy and the vocabulary",
+        peak=peak,
+    )
+    room = granted - engine
     block = min(max(room // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
     # Not all of it: allocators keep some of what blocks of changing size gave back.
     cache = (room - own - block * BLOCK_COPIES) * 3 // 4

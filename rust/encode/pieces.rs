@@ -13,6 +13,7 @@ use crate::pairs::NONE;
 use crate::split::{Pattern, Sink};
 use crate::table::{INLINE as SHORT_PIECE, Key};
 use std::collections::HashMap;
+use std::sync::Mutex;
 
 pub struct Bpe {
     pub pattern: Pattern,
@@ -26,7 +27,12 @@ pub struct Bpe {
     pub nfc: bool,
     /// Whether every id fits two bytes: then seven go into an entry of the cache.
     narrow: bool,
+    /// Held while a giant piece is merged: what that takes is taken once, however many threads there are.
+    giant: Mutex<()>,
 }
+
+/// Bytes from which on a piece is a giant: no word is, but a text may have no place to cut.
+const GIANT: usize = 128 << 10;
 
 /// Ids a word holds past the last one that counts, at the most.
 const OVERHANG: usize = 8;
@@ -44,7 +50,7 @@ impl Bpe {
         let largest = whole.iter().flat_map(|whole| whole.values()).fold(largest, |most, &id| most.max(id));
         let narrow = largest < 1 << 16;
         let byte_ranks = (0..1 << 16).map(|pair| rules.rank(bytes[pair >> 8], bytes[pair & 0xFF])).collect();
-        Bpe { pattern, bytes, rules, byte_ranks, whole, nfc, narrow }
+        Bpe { pattern, bytes, rules, byte_ranks, whole, nfc, narrow, giant: Mutex::default() }
     }
 
     /// The ids of one piece, into `symbols`.
@@ -60,6 +66,9 @@ impl Bpe {
             return Err(Error::Invalid(format!(
                 "this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"
             )));
+        }
+        if self.rules.is_empty() {
+            return Ok(()); // a byte tokenizer's piece is the whole text: nothing is laid out for merging it
         }
         let rank = |at: usize| self.byte_ranks[usize::from(piece[at]) << 8 | usize::from(piece[at + 1])];
         apply_known(&self.rules, symbols, scratch, rank);
@@ -154,7 +163,11 @@ impl Worker {
     /// The ids of a piece that is not first in the front; `None` with the ids in `symbols` where they are too many.
     fn find(&mut self, bpe: &Bpe, back: &Back, key: &Key, piece: &[u8]) -> Result<Option<Packed>> {
         if piece.len() > SHORT_PIECE {
-            if piece.len() > LONG_PIECE {
+            if piece.len() > GIANT {
+                let _alone = bpe.giant.lock().unwrap();
+                bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
+                self.scratch.trim();
+            } else if piece.len() > LONG_PIECE {
                 bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;
             } else if !back.get_long(piece, &mut self.symbols) {
                 bpe.merge(piece, &mut self.symbols, &mut self.scratch)?;

@@ -77,7 +77,9 @@ def encode(
     from tempfile import TemporaryDirectory
 
     from ramlet.encode_files import divide_memory, encode_files
+    from ramlet.memory import peak_memory
     from ramlet.read_settings import ReadSettings
+    from ramlet.sources import survey
     from ramlet.threads import available_threads
     from ramlet.tokenizer import Tokenizer
 
@@ -97,7 +99,10 @@ def encode(
     if names == ["-"] and sys.stdin.isatty():
         note("reading text from the terminal; end it with Ctrl-D", quiet=quiet)
     threads = threads or available_threads()
-    cache, block_bytes = divide_memory(budget, loaded.vocab_size, threads)
+    decoding = survey(names, format=form).decoding
+    cache, block_bytes = divide_memory(
+        budget, loaded.vocab_size, threads, decoding, streamed=bool(allowed), peak=peak_memory()
+    )
     loaded.limit_cache(cache)
     with Meter(budget) as meter, TemporaryDirectory(prefix="ramlet-") as scratch:
         options: dict[str, Any] = {"threads": threads, "allowed_special": allowed, "block_bytes": block_bytes}
