@@ -24,6 +24,8 @@ pub struct Settings {
     pub threads: usize,
     /// Bytes that this work may add to the process.
     pub memory: usize,
+    /// Of these, what a decoder of the inputs takes at least; 0 where none of them is packed.
+    pub decoding: usize,
     /// Resident bytes that the whole process must stay under.
     pub resident_limit: u64,
     pub work_dir: PathBuf,
@@ -40,7 +42,8 @@ pub struct Trained {
     pub seconds: [f64; 3],
 }
 
-/// How a share is divided. Counting and merging follow each other, so each has nearly all of it.
+/// How a share is divided. Counting, merging and handing out the result follow each other, so each has nearly all of it.
+#[derive(Debug)]
 pub struct Shares {
     pub block_bytes: usize,
     pub window_bytes: u64,
@@ -50,20 +53,35 @@ pub struct Shares {
 }
 
 const LEAST_TABLE: usize = 1 << 20;
-const LEAST_MERGING: usize = 6 << 20;
+const LEAST_MERGING: usize = 9 << 20;
 const LEAST_BLOCK: usize = 64 << 10;
+/// What any decoder may have for its window, however little memory there is.
+pub const LEAST_WINDOW: usize = 8 << 20;
+/// Blocks that a thread may hold while reading: its own, its lane's, and what a long run of text without a
+/// place to cut adds.
+const READING: usize = 6;
+/// What no share is: pages of the core's code and tables, which become resident as they are used.
+const CODE: usize = 4 << 20;
+/// What a thread has besides its table and blocks: its stack, the allocator's arena and what is freed in it, the
+/// buffer of a run that is written, the chunks that a pass reads and writes, the segments of the last one.
+const THREAD: usize = 3 << 19;
+/// A token while merging: its bytes twice with their index as that grows, its merge, the sums of its neighbours, its
+/// width.
+const TOKEN_BYTES: usize = 240;
+/// A token when all is learned: as above, and as Python has it, with its merge, its spelling and its place in a set.
+const RESULT_BYTES: usize = 600;
 
 impl Shares {
-    /// The least memory that works, for the refusal.
-    pub fn least(threads: usize, tokens: usize) -> usize {
-        // Counting: a table and its blocks for each thread. Merging: segments, and per token what the
-        // vocabulary and the neighbours' sums take.
-        let counting = threads * (LEAST_TABLE + READING * LEAST_BLOCK);
-        counting.max(LEAST_MERGING) + tokens * TOKEN_BYTES
+    /// The least memory that works, for the refusal. `decoding` is what a decoder of the inputs takes at least; 0 where
+    /// none of them is packed.
+    pub fn least(threads: usize, tokens: usize, decoding: usize) -> usize {
+        let counting = threads * (LEAST_TABLE + READING * LEAST_BLOCK + decoding);
+        let merging = LEAST_MERGING + tokens * TOKEN_BYTES;
+        fixed(threads) + counting.max(merging).max(tokens * RESULT_BYTES)
     }
 
-    pub fn new(memory: usize, threads: usize, tokens: usize) -> Result<Self> {
-        let least = Self::least(threads, tokens);
+    pub fn new(memory: usize, threads: usize, tokens: usize, decoding: usize) -> Result<Self> {
+        let least = Self::least(threads, tokens, decoding);
         if memory < least {
             return Err(Error::Budget {
                 need: least as u64,
@@ -71,12 +89,16 @@ impl Shares {
                 what: format!("tables and read buffers of {threads} threads and {tokens} tokens"),
             });
         }
+        let memory = memory - fixed(threads);
         let block_bytes = (memory / threads / 64).clamp(LEAST_BLOCK, 1 << 20);
         let merging = memory - tokens * TOKEN_BYTES;
+        let window_bytes = (memory / threads / 8).clamp(LEAST_WINDOW, 128 << 20);
+        let decoding = if decoding > 0 { decoding + window_bytes - LEAST_WINDOW } else { 0 };
+        let reading = threads * (READING * block_bytes + decoding);
         Ok(Shares {
             block_bytes,
-            window_bytes: (memory / threads / 8).clamp(8 << 20, 128 << 20) as u64,
-            tables: memory - threads * READING * block_bytes - memory / 16,
+            window_bytes: window_bytes as u64,
+            tables: (memory - reading).saturating_sub(memory / 16).max(threads * LEAST_TABLE),
             store: merging / 4,
             // More would only make phases wider than is quick (see `merge::REACH`).
             phase: (merging / 2).min(512 << 20),
@@ -84,11 +106,9 @@ impl Shares {
     }
 }
 
-/// Blocks that a thread may hold while reading: its own, its lane's, and what a long run of text without a
-/// place to cut adds.
-const READING: usize = 6;
-/// A token's bytes with their index, the sums of its neighbours, its width.
-const TOKEN_BYTES: usize = 160;
+fn fixed(threads: usize) -> usize {
+    CODE + threads * THREAD
+}
 
 pub fn train(
     feed: &dyn Feed,
@@ -97,7 +117,7 @@ pub fn train(
     watch: &mut Watch<'_>,
 ) -> Result<Trained> {
     rss::return_large_blocks();
-    let shares = Shares::new(settings.memory, settings.threads, settings.tokens)?;
+    let shares = Shares::new(settings.memory, settings.threads, settings.tokens, settings.decoding)?;
     let folder = count::open_folder(&settings.work_dir, &settings.signature)?;
     let counting = count::Settings {
         pattern: &settings.pattern,
@@ -125,6 +145,8 @@ pub fn train(
         memory: shares.phase,
     };
     let (vocabulary, phases) = merge::learn(&mut store, &merging, progress, watch)?;
+    drop(store);
+    rss::trim(); // the result is next, and needs its room
     let merging_seconds = started.elapsed().as_secs_f64() - counting_seconds - sorting_seconds;
     Ok(Trained {
         vocabulary,

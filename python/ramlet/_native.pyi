@@ -1,6 +1,6 @@
 """The native core, as Python sees it. Private: the modules of ramlet are its only callers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from typing import Any, final
 
@@ -67,8 +67,9 @@ def train_bpe(
     signature: str,
     checkpoint_seconds: float,
     progress: _Watch | None,
+    decoding: int = 0,
 ) -> dict[str, Any]: ...
-def least_memory(threads: int, tokens: int) -> int: ...
+def least_memory(threads: int, tokens: int, decoding: int = 0) -> int: ...
 def pattern_regex(name: str) -> str: ...
 def adamw8bit_step(
     weights: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
@@ -98,7 +99,7 @@ def plan_tasks(
     task_bytes: int | None,
 ) -> tuple[int, int, int, str]: ...
 def dedup_partitions(total_bytes: int, unit: str) -> int: ...
-def least_room(plan: str) -> int: ...
+def least_room(plan: str, merges: bool) -> tuple[int, int]: ...
 def run_prepare_stage(
     work: str | PathLike[str],
     out: str | PathLike[str],
@@ -128,13 +129,14 @@ def count_characters(
     files: Iterator[_Spec],
     read: dict[str, Any],
     *,
+    most: int | None,
     threads: int,
     block_bytes: int,
     window_bytes: int,
     spill_dir: str,
     total_bytes: int,
     progress: _Watch | None,
-) -> tuple[dict[str, int], dict[str, Any]]: ...
+) -> tuple[str, str, dict[str, Any]]: ...
 
 @final
 class Encoder:
@@ -152,7 +154,7 @@ class Encoder:
     ) -> Encoder: ...
     @staticmethod
     def characters(
-        characters: Sequence[tuple[str, int]], unknown: int | None, *, added: Sequence[_Special], cache_bytes: int
+        characters: Iterable[tuple[str, int]], unknown: int | None, *, added: Sequence[_Special], cache_bytes: int
     ) -> Encoder: ...
     def encode(self, text: str, specials: Sequence[_Special]) -> list[int]: ...
     def encode_batch(

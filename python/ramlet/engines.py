@@ -74,12 +74,12 @@ def _native_encoder(model: TokenizerModel, cache_bytes: int) -> _native.Encoder:
 
     added = sorted(model.added.items())
     if model.characters:
-        characters = [(token.decode(), number) for number, token in enumerate(model.tokens) if token is not None]
+        characters = ((token.decode(), number) for number, token in enumerate(model.tokens) if token is not None)
         unknown = model.unknown[1] if model.unknown else None
         return _native.Encoder.characters(characters, unknown, added=added, cache_bytes=cache_bytes)
     return _native.Encoder.bpe(
         # As long as there are ids, special ones included: the core tells from it how wide ids are.
-        model.tokens + [None] * (model.size - len(model.tokens)),
+        [*model.tokens, *[None] * (model.size - len(model.tokens))],
         all_pairs(model.tokens) if model.rank_by_id else model.merges,
         pattern_name=model.pattern,
         ignore_merges=model.ignore_merges,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from ramlet.errors import TokenizerError
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.tokenizer import Tokenizer
-from ramlet.tokenizer_model import TokenizerModel, byte_model
+from ramlet.tokenizer_model import CharacterTokens, TokenizerModel, byte_model
 
 __all__ = ["choose", "end_id", "from_characters"]
 
@@ -29,9 +31,15 @@ def choose(settings: PrepareSettings, own: Path | None) -> Tokenizer | None:
     return Tokenizer.load(settings.tokenizer)
 
 
-def from_characters(settings: PrepareSettings, characters: Iterable[str]) -> Tokenizer:
-    """Every character that occurs is a token, by code point; then the ones that are none."""
-    tokens: list[bytes | None] = [character.encode() for character in sorted(set(characters))]
+def from_characters(settings: PrepareSettings, found: Iterable[str]) -> Tokenizer:
+    """Every character that occurs in the texts `found` is a token, by code point; then the ones that are none."""
+    there = bytearray(sys.maxunicode + 1)
+    for text in found:
+        for character in text:
+            there[ord(character)] = 1
+    # Not joined from characters, which are objects: all of Unicode would take 90 MB.
+    codes = array("I", (code for code, one in enumerate(there) if one))
+    tokens = CharacterTokens(codes.tobytes().decode(f"utf-32-{sys.byteorder[0]}e"))
     unknown = (UNKNOWN, len(tokens)) if settings.unknown == "unk" else None
     specials = _end_special(settings, len(tokens) + (unknown is not None))
     return Tokenizer(TokenizerModel(tokens, specials=specials, characters=True, unknown=unknown))

@@ -40,6 +40,10 @@ __all__ = ["Source", "Survey", "expand", "fingerprint", "nearest_path", "survey"
 FORMATS = ("text", "jsonl", "parquet")
 
 _FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+DECODER_BYTES = {"": 0, "gz": 1 << 20, "bz2": 6 << 20, "zst": 11 << 20, "xz": 11 << 20}
+"""What a decoder of each compression holds, with the window of 8 MiB that any budget has room for."""
+PARQUET_BYTES = 8 << 20
+"""Pages of a column, packed and unpacked, its dictionary and the values of a batch; larger pages take more."""
 _COMPRESSION_OF = {".gz": "gz", ".zst": "zst", ".zstd": "zst", ".xz": "xz", ".bz2": "bz2"}
 
 
@@ -87,6 +91,11 @@ class Source:
     modified: int = 0
     """Time of the last change, in nanoseconds."""
 
+    @property
+    def decoding(self) -> int:
+        """Bytes that its decoder takes at least, windows and pages included."""
+        return DECODER_BYTES[self.compression] + (PARQUET_BYTES if self.format == "parquet" else 0)
+
     def spec(self) -> tuple[str, str, str, int]:
         """As the native core takes it: (path, format, compression, size or -1)."""
         return self.path, self.format, self.compression, -1 if self.size is None else self.size
@@ -132,6 +141,9 @@ class Survey:
     """A hash over path, reading, size and time of change of every file; it moves when one of them does.
     Standard input and pipes have no size or time: they hash by name alone."""
 
+    decoding: int = 0
+    """Bytes that the decoder of any one of them takes at least; 0 where none is packed."""
+
 
 def survey(inputs: Input | Iterable[Input], *, format: str | None = None) -> Survey:  # noqa: A002
     """Walks the inputs once."""
@@ -141,14 +153,15 @@ def survey(inputs: Input | Iterable[Input], *, format: str | None = None) -> Sur
     except ImportError:
         from hashlib import blake2b
     digest = blake2b(digest_size=16)
-    total, lasting = 0, True
+    total, lasting, decoding = 0, True, 0
     for source in expand(inputs, format=format):
         total += source.size or 0
+        decoding = max(decoding, source.decoding)
         lasting = lasting and source.size is not None
         path = source.path if source.size is None else os.path.abspath(source.path)
         fields = f"\0{source.format}\0{source.compression}\0{source.size}\0{source.modified}\0"
         digest.update(os.fsencode(path) + fields.encode())
-    return Survey(total, lasting, digest.hexdigest())
+    return Survey(total, lasting, digest.hexdigest(), decoding)
 
 
 def fingerprint(inputs: Input | Iterable[Input], *, format: str | None = None) -> str:  # noqa: A002

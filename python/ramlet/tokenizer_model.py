@@ -23,13 +23,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from operator import eq
+from typing import Any, overload
 
 from ramlet.byte_alphabet import BYTES_IN_ORDER, unspell
 from ramlet.errors import TokenizerError
 
 __all__ = [
+    "CHARACTER_BYTES",
     "PATTERNS",
+    "UNICODE",
+    "CharacterTokens",
     "Merge",
     "TokenizerModel",
     "all_pairs",
@@ -43,15 +47,45 @@ __all__ = [
 PATTERNS = ("gpt2", "cl100k", "o200k", "llama3", "qwen2")
 """The patterns with a name; `whole`, one piece for the whole text, is the byte tokenizer's."""
 
+UNICODE = 0x110000
+CHARACTER_BYTES = 20
+"""For each distinct character of a text that a vocabulary is made of: their order, the text of them in UTF-8 and as
+Python has it, the encoder's tables."""
+
 Merge = tuple[int, int, int]
 """Left id, right id, the id that they become."""
+
+
+class CharacterTokens(Sequence[bytes | None]):
+    """A token a character, in order; made as they are asked for, because as objects all of Unicode takes 60 MB."""
+
+    def __init__(self, characters: str) -> None:
+        self.characters = characters
+
+    def __len__(self) -> int:
+        return len(self.characters)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, at: slice) -> CharacterTokens: ...
+    def __getitem__(self, at: int | slice) -> bytes | CharacterTokens | None:
+        return CharacterTokens(self.characters[at]) if isinstance(at, slice) else self.characters[at].encode()
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return (character.encode() for character in self.characters)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class TokenizerModel:
     """All that decides the ids of a text."""
 
-    tokens: list[bytes | None]
+    tokens: Sequence[bytes | None]
     """The bytes of each ordinary token by its id; None where there is none, or a special or added one."""
 
     merges: list[Merge] = field(default_factory=list)
@@ -106,7 +140,7 @@ class TokenizerModel:
 
     def token_bytes(self) -> list[bytes | None]:
         """The bytes of every id, special and added tokens included."""
-        every = self.tokens + [None] * (self.size - len(self.tokens))
+        every = [*self.tokens, *[None] * (self.size - len(self.tokens))]
         for number, name in self.apart.items():
             if every[number] is None:
                 every[number] = name.encode()
@@ -172,7 +206,7 @@ def bytes_in_order() -> list[bytes | None]:
     return [bytes([byte]) for byte in BYTES_IN_ORDER]
 
 
-def all_pairs(tokens: list[bytes | None]) -> list[Merge]:
+def all_pairs(tokens: Sequence[bytes | None]) -> list[Merge]:
     """Every pair of tokens whose bytes are a token."""
     ids = {token: number for number, token in enumerate(tokens) if token is not None}
     found = []
@@ -184,7 +218,7 @@ def all_pairs(tokens: list[bytes | None]) -> list[Merge]:
     return found
 
 
-def canonical_merges(tokens: list[bytes | None]) -> tuple[list[Merge], bool]:
+def canonical_merges(tokens: Sequence[bytes | None]) -> tuple[list[Merge], bool]:
     """The one pair that each token is made of when the lowest id goes first, in order of the ids.
 
     Also whether every token can be reached so. About 15 us a token.
@@ -210,7 +244,7 @@ def canonical_merges(tokens: list[bytes | None]) -> tuple[list[Merge], bool]:
     return merges, complete
 
 
-def check_names(names: Sequence[str], tokens: list[bytes | None]) -> None:
+def check_names(names: Sequence[str], tokens: Sequence[bytes | None]) -> None:
     """Special tokens must be told apart from each other and, as files spell them, from ordinary ones."""
     ordinary = set(tokens)
     seen: set[str] = set()

@@ -12,17 +12,27 @@ when the core has given most of it back.
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ramlet import __version__, _native, sources
 from ramlet.budget import Budget, Meter
 from ramlet.errors import BrokenInput, SettingsError, SourceError, TokenizerError
-from ramlet.threads import fitting_threads
-from ramlet.tokenizer_model import TokenizerModel, byte_model, check_names, digest
+from ramlet.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
+from ramlet.tokenizer_model import (
+    CHARACTER_BYTES,
+    UNICODE,
+    CharacterTokens,
+    TokenizerModel,
+    byte_model,
+    check_names,
+    digest,
+)
 from ramlet.train_settings import TrainSettings
 
 __all__ = ["Corpus", "learn"]
@@ -31,6 +41,10 @@ UNKNOWN = "<unk>"
 
 CHECKPOINT_SECONDS = 30.0
 """What an interruption may cost of the counting."""
+
+LEAST_BLOCK = 1 << 16
+BLOCKS_HELD = 6
+"""By a thread that reads."""
 
 Progress = Callable[[str, int, int], None]
 Inputs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -51,6 +65,7 @@ def learn(
     watch = _watch(meter, progress)
     figures: dict[str, Any] = {}
     if settings.kind == "byte":
+        budget.grant({"the vocabulary and its file": LEAST_BLOCK})
         model = _with_specials(byte_model().tokens, [], settings, pattern="whole")
     elif settings.kind == "char":
         model, figures = _learn_characters(corpus, settings, budget, threads, work_dir, watch)
@@ -90,6 +105,7 @@ class Corpus:
         if texts is None:
             found = sources.survey(self._inputs, format=settings.format)
         self.total_bytes = found.total_bytes
+        self.decoding = found.decoding
         self.fingerprint = found.fingerprint
         self.lasting = found.lasting
         """Whether the same command reads the same."""
@@ -127,9 +143,8 @@ def _learn_bpe(
 ) -> tuple[TokenizerModel, dict[str, Any]]:
     assert settings.vocab_size is not None
     wanted = settings.vocab_size - len(settings.special_tokens)
-    threads = fitting_threads(
-        budget, threads, lambda count: _native.least_memory(count, wanted), f"learning {wanted:,} tokens"
-    )
+    least = partial(_native.least_memory, tokens=wanted, decoding=corpus.decoding)
+    threads = fitting_threads(budget, threads, least, f"learning {wanted:,} tokens")
     try:
         learned = _native.train_bpe(
             files=corpus.files(),
@@ -143,7 +158,9 @@ def _learn_bpe(
             max_token_bytes=1 << 30 if settings.max_token_bytes is None else settings.max_token_bytes,
             tie_break=settings.tie_break,
             threads=threads,
-            memory=budget.available(),
+            # Never less than what was just granted: a page more may be resident by now.
+            memory=max(budget.available(), least(threads)),
+            decoding=corpus.decoding,
             resident_limit=budget.total,
             work_dir=str(work_dir),
             signature=corpus.signature,
@@ -162,62 +179,66 @@ def _learn_bpe(
 def _learn_characters(
     corpus: Corpus, settings: TrainSettings, budget: Budget, threads: int | None, work_dir: Path, watch: Progress
 ) -> tuple[TokenizerModel, dict[str, Any]]:
-    # A table over all of Unicode, and blocks, for each thread.
-    threads = fitting_threads(budget, threads, lambda count: count * (9 << 20), "counting characters")
+    most = None
+    if settings.vocab_size is not None:
+        most = settings.vocab_size - len(settings.special_tokens) - (settings.unknown == "unk")
+    least = partial(_least_for_characters, corpus)
+    threads = fitting_threads(budget, threads, least, "counting characters")
     began = time.monotonic()
     files = corpus.files()
     if files is not None:
-        share = budget.available() // threads
+        share = (budget.available() - least(threads)) // threads
         work_dir.mkdir(parents=True, exist_ok=True)
-        counts, read = _native.count_characters(
+        found, chosen, read = _native.count_characters(
             files,
             settings.reading(),
+            most=most,
             threads=threads,
-            block_bytes=min(max(share // 64, 1 << 16), 1 << 20),
+            block_bytes=min(max(share // 64, LEAST_BLOCK), 1 << 20),
             window_bytes=min(max(share // 8, 8 << 20), 128 << 20),
             spill_dir=str(work_dir),
             total_bytes=corpus.total_bytes,
             progress=watch,
         )
     else:
-        counts, read = _count_texts(corpus.batches() or iter(()))
+        found, chosen, read = _count_texts(corpus.batches() or iter(()), most)
     _require_text(read)
-    characters = _chosen(counts, settings)
-    tokens: list[bytes | None] = []
-    for character in characters:
-        try:
-            tokens.append(character.encode())
-        except UnicodeEncodeError:
-            raise BrokenInput(f"a text holds a lone surrogate, U+{ord(character):04X}: it has no bytes") from None
+    if len(chosen) < len(found) and settings.unknown == "error":
+        raise SettingsError(
+            f"the corpus has {len(found):,} characters and the vocabulary room for {most:,}: "
+            "leave its size out, or let the others be <unk> (--unknown unk)"
+        )
+    if (surrogate := re.search("[\ud800-\udfff]", chosen)) is not None:
+        raise BrokenInput(f"a text holds a lone surrogate, U+{ord(surrogate[0]):04X}: it has no bytes")
+    tokens = CharacterTokens(chosen)
     unknown = (UNKNOWN, len(tokens)) if settings.unknown == "unk" else None
     for name in settings.special_tokens:
-        if name in counts or (unknown and name == UNKNOWN):
+        if (len(name) == 1 and name in found) or (unknown and name == UNKNOWN):
             raise TokenizerError(f"the special token {name!r} is an ordinary token of this vocabulary: choose another")
     first = len(tokens) + (unknown is not None)
     specials = {name: first + at for at, name in enumerate(settings.special_tokens)}
     figures = {
         "threads": threads,
         "read": read,
-        "distinct_characters": len(counts),
+        "distinct_characters": len(found),
         "stages": _stages({"counting": time.monotonic() - began}),
     }
     return TokenizerModel(tokens, specials=specials, characters=True, unknown=unknown), figures
 
 
-def _chosen(counts: dict[str, int], settings: TrainSettings) -> list[str]:
-    """The characters of the vocabulary by code point: all, or the most frequent."""
-    if settings.vocab_size is None:
-        return sorted(counts)
-    room = settings.vocab_size - len(settings.special_tokens) - (settings.unknown == "unk")
-    if room < len(counts) and settings.unknown == "error":
-        raise SettingsError(
-            f"the corpus has {len(counts):,} characters and the vocabulary room for {room:,}: "
-            "leave its size out, or let the others be <unk> (--unknown unk)"
-        )
-    return sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+def _least_for_characters(corpus: Corpus, threads: int) -> int:
+    """A table and blocks for each thread, or one table and the characters in every form that they go through.
+
+    No text has more characters than bytes; what is packed may have any.
+    """
+    characters = UNICODE if corpus.decoding or not corpus.lasting else min(UNICODE, corpus.total_bytes)
+    # A small text touches few pages of the table.
+    table = min(8 * UNICODE, 4096 * characters)
+    counting = threads * (table + BLOCKS_HELD * LEAST_BLOCK + corpus.decoding)
+    return NATIVE_CODE + threads * THREAD_BYTES + max(counting, table + CHARACTER_BYTES * characters)
 
 
-def _count_texts(batches: Iterator[list[str]]) -> tuple[dict[str, int], dict[str, Any]]:
+def _count_texts(batches: Iterator[list[str]], most: int | None) -> tuple[str, str, dict[str, Any]]:
     from collections import Counter
 
     counts: Counter[str] = Counter()
@@ -227,11 +248,15 @@ def _count_texts(batches: Iterator[list[str]]) -> tuple[dict[str, int], dict[str
         for text in batch:
             size += len(text.encode("utf-8", "surrogatepass"))
             counts.update(text)
-    return dict(counts), {"documents": documents, "text_bytes": size}
+    found = "".join(sorted(counts))
+    chosen = found
+    if most is not None and most < len(found):
+        chosen = "".join(sorted(sorted(found, key=lambda character: (-counts[character], character))[:most]))
+    return found, chosen, {"documents": documents, "text_bytes": size}
 
 
 def _with_specials(
-    tokens: list[bytes | None], merges: list[tuple[int, int, int]], settings: TrainSettings, pattern: str
+    tokens: Sequence[bytes | None], merges: list[tuple[int, int, int]], settings: TrainSettings, pattern: str
 ) -> TokenizerModel:
     specials = {name: len(tokens) + at for at, name in enumerate(settings.special_tokens)}
     name = pattern if pattern == "whole" else _native.recognise_pattern(_native.pattern_regex(pattern)) or pattern

@@ -21,8 +21,35 @@ pub struct Encoder {
 
 pub struct Shared {
     encoder: encode::Encoder,
-    /// The bytes of every id, for decoding; empty where there is no such id.
-    tokens: Vec<Box<[u8]>>,
+    tokens: TokenBytes,
+}
+
+/// The bytes of every id, for decoding; none where there is no such id. In one row: a character's box would take ten
+/// times what it holds.
+struct TokenBytes {
+    row: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl TokenBytes {
+    fn new<'a>(tokens: impl Iterator<Item = &'a [u8]>) -> Self {
+        let (mut row, mut ends) = (Vec::new(), Vec::new());
+        for token in tokens {
+            row.extend_from_slice(token);
+            ends.push(row.len() as u32);
+        }
+        TokenBytes { row, ends }
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, id: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(id)?;
+        let start = id.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.row[start as usize..end as usize])
+    }
 }
 
 impl Shared {
@@ -45,7 +72,7 @@ impl Encoder {
 
     fn build(
         model: Model,
-        tokens: Vec<Box<[u8]>>,
+        tokens: TokenBytes,
         added: &[(String, u32)],
         largest_id: u32,
         cache_bytes: usize,
@@ -106,7 +133,7 @@ impl Encoder {
             .and_then(|pattern| {
                 Self::build(
                     Model::Bpe(Box::new(Bpe::new(pattern, bytes, rules, whole, nfc))),
-                    tokens,
+                    TokenBytes::new(tokens.iter().map(|token| &**token)),
                     &added,
                     largest,
                     cache_bytes,
@@ -115,30 +142,42 @@ impl Encoder {
             .map_err(|error| raise(py, error))
     }
 
-    /// One id a character. `unknown` is the id of every other character; without it they are an error.
+    /// One id a character: `characters` gives pairs of them, one after another. `unknown` is the id of every other
+    /// character; without it they are an error.
     #[staticmethod]
     #[pyo3(signature = (characters, unknown, *, added, cache_bytes))]
     fn characters(
         py: Python<'_>,
-        characters: Vec<(char, u32)>,
+        characters: &Bound<'_, PyAny>,
         unknown: Option<u32>,
         added: Vec<(String, u32)>,
         cache_bytes: usize,
     ) -> PyResult<Self> {
-        let size = characters.iter().map(|&(character, _)| character as usize + 1).max().unwrap_or(0);
-        let mut ids = vec![NONE; size];
-        let largest = characters
-            .iter()
-            .map(|&(_, id)| id)
-            .chain(unknown)
-            .chain(added.iter().map(|added| added.1))
-            .max()
-            .unwrap_or(0);
-        let mut tokens: Vec<Box<[u8]>> = vec![Box::default(); largest as usize + 1];
-        for (character, id) in characters {
+        let mut ids: Vec<u32> = Vec::new();
+        let mut by_id: Vec<Option<char>> = Vec::new();
+        for pair in characters.try_iter()? {
+            let (character, id): (char, u32) = pair?.extract()?;
+            if ids.len() <= character as usize {
+                ids.resize(character as usize + 1, NONE);
+            }
+            if by_id.len() <= id as usize {
+                by_id.resize(id as usize + 1, None);
+            }
             ids[character as usize] = id;
-            tokens[id as usize] = character.to_string().into_bytes().into();
+            by_id[id as usize] = Some(character);
         }
+        let last = (by_id.len() as u32).saturating_sub(1);
+        let largest = added.iter().map(|added| added.1).chain(unknown).fold(last, u32::max);
+        by_id.resize(largest as usize + 1, None);
+        let mut row = Vec::new();
+        let mut ends = Vec::with_capacity(by_id.len());
+        for character in by_id {
+            if let Some(character) = character {
+                row.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            ends.push(row.len() as u32);
+        }
+        let tokens = TokenBytes { row, ends };
         Self::build(Model::Characters { ids, unknown }, tokens, &added, largest, cache_bytes)
             .map_err(|error| raise(py, error))
     }

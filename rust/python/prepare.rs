@@ -70,12 +70,13 @@ pub fn dedup_partitions(total_bytes: u64, unit: &str) -> u32 {
     partitions(total_bytes, if unit == "line" { Unit::Line } else { Unit::Document })
 }
 
-/// The least memory of one worker under a plan, given as JSON.
+/// The least memory of one worker under a plan, given as JSON, and what all of them need together besides; `merges` says
+/// whether the encoder does.
 #[pyfunction]
-pub fn least_room(py: Python<'_>, plan: &str) -> PyResult<usize> {
+pub fn least_room(py: Python<'_>, plan: &str, merges: bool) -> PyResult<(usize, usize)> {
     let plan: Plan = serde_json::from_str(plan)
         .map_err(|error| raise(py, Error::Invalid(format!("the plan cannot be read ({error})"))))?;
-    Ok(Room::least(&plan))
+    Ok((Room::least(&plan), Room::shared(&plan, merges)))
 }
 
 /// Runs what is not yet done of a stage (`scan`, `settle`, `write`), or one part of it. Writing takes an

@@ -7,7 +7,7 @@ use crate::source::{
     Block, Compression, Counters, Documents, FileSpec, Format, ReadOptions, Sources, StablePrefix,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyString};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -184,21 +184,22 @@ impl Reader {
     }
 }
 
-/// Every character of the sources with its count.
+/// Every character of the sources, by code point, and of them the `most` that are most frequent (the first of equals).
 #[pyfunction]
-#[pyo3(signature = (files, read, *, threads, block_bytes, window_bytes, spill_dir, total_bytes, progress))]
+#[pyo3(signature = (files, read, *, most, threads, block_bytes, window_bytes, spill_dir, total_bytes, progress))]
 #[allow(clippy::too_many_arguments)]
 pub fn count_characters<'py>(
     py: Python<'py>,
     files: Py<PyAny>,
     read: &Bound<'py, PyDict>,
+    most: Option<usize>,
     threads: usize,
     block_bytes: usize,
     window_bytes: u64,
     spill_dir: PathBuf,
     total_bytes: u64,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+) -> PyResult<(Bound<'py, PyString>, Bound<'py, PyString>, Bound<'py, PyDict>)> {
     let stash = Stash::default();
     let told = Progress::default();
     told.total.store(total_bytes, std::sync::atomic::Ordering::Relaxed);
@@ -220,19 +221,42 @@ pub fn count_characters<'py>(
                     text.chars().for_each(|character| counts[character as usize] += 1);
                 }
             }
-            Ok(counts
-                .iter()
-                .enumerate()
-                .filter(|(_, count)| **count > 0)
-                .map(|(at, count)| (at as u32, *count))
-                .collect::<Vec<_>>())
+            Ok(counts)
         })
     });
-    let all = PyDict::new(py);
-    for (code, count) in stash.raise(py, counted)?.into_iter().flatten() {
-        let character = char::from_u32(code).expect("counted from chars");
-        let before: u64 = all.get_item(character)?.map_or(Ok(0), |count| count.extract())?;
-        all.set_item(character, before + count)?;
+    let mut sums: Vec<u64> = Vec::new();
+    for counts in stash.raise(py, counted)? {
+        if sums.is_empty() {
+            sums = counts;
+        } else {
+            // What is not touched stays so.
+            sums.iter_mut()
+                .zip(counts)
+                .filter(|(_, count)| *count > 0)
+                .for_each(|(sum, count)| *sum += count);
+        }
     }
-    Ok((all, counters_dict(py, &sources.counters())?))
+    let all = characters_of(py, |code| sums[code as usize] > 0);
+    let chosen = match most {
+        None => all.clone(),
+        Some(most) => {
+            let mut order: Vec<u32> =
+                (0..=char::MAX as u32).filter(|&code| sums[code as usize] > 0).collect();
+            if most < order.len() {
+                order
+                    .select_nth_unstable_by_key(most, |&code| (std::cmp::Reverse(sums[code as usize]), code));
+                order.truncate(most);
+            }
+            order.sort_unstable();
+            characters_of(py, |code| order.binary_search(&code).is_ok())
+        }
+    };
+    Ok((all, chosen, counters_dict(py, &sources.counters())?))
+}
+
+/// The characters that are told to be there, in order.
+fn characters_of(py: Python<'_>, is_there: impl Fn(u32) -> bool) -> Bound<'_, PyString> {
+    let found: String =
+        (0..=char::MAX as u32).filter(|&code| is_there(code)).filter_map(char::from_u32).collect();
+    PyString::new(py, &found)
 }

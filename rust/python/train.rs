@@ -17,8 +17,9 @@ use std::time::Duration;
 
 /// The least memory with which `train_bpe` works, beyond what the process holds already.
 #[pyfunction]
-pub fn least_memory(threads: usize, tokens: usize) -> usize {
-    Shares::least(threads, tokens)
+#[pyo3(signature = (threads, tokens, decoding = 0))]
+pub fn least_memory(threads: usize, tokens: usize, decoding: usize) -> usize {
+    Shares::least(threads, tokens, decoding)
 }
 
 /// Texts from a Python iterator: each item is a list of documents.
@@ -81,7 +82,7 @@ impl Feed for Texts<'_> {
 #[pyfunction]
 #[pyo3(signature = (
     *, files, texts, total_bytes, read, pattern_name, specials, tokens, min_frequency, max_token_bytes, tie_break,
-    threads, memory, resident_limit, work_dir, signature, checkpoint_seconds, progress
+    threads, memory, resident_limit, work_dir, signature, checkpoint_seconds, progress, decoding = 0
 ))]
 #[allow(clippy::too_many_arguments)]
 pub fn train_bpe<'py>(
@@ -103,11 +104,12 @@ pub fn train_bpe<'py>(
     signature: String,
     checkpoint_seconds: f64,
     progress: Option<Py<PyAny>>,
+    decoding: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     let stash = Stash::default();
     let prepared = (|| {
         let pattern = pattern(pattern_name)?;
-        let shares = Shares::new(memory, threads, tokens)?;
+        let shares = Shares::new(memory, threads, tokens, decoding)?;
         let tie_break = match tie_break {
             "hf" => TieBreak::SmallestIds,
             "bytes" => TieBreak::GreatestBytes,
@@ -127,6 +129,7 @@ pub fn train_bpe<'py>(
         tie_break,
         threads,
         memory,
+        decoding,
         resident_limit,
         work_dir,
         signature,
