@@ -225,29 +225,28 @@ class TestMemory:
     def test_a_line_of_30_megabytes(self, ramlet: RunRamlet, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_text("x" * 30_000_000)
         given = ("in.txt", "--out", "out", "-T", "byte", "--max-line-chars", "0", "--dedup", "none")
-        given = (*given, "--memory", "60MB", "--threads", "1")
+        given = (*given, "--memory", "72MB", "--threads", "1")
         told, peak = self.peak(ramlet, *given)
-        assert peak < 60_000_000
+        assert peak < 72_000_000
         documents = told["ledger"]["documents"]
         # Two tasks, each with parts of 64 KiB.
         assert (documents["read"], documents["kept"]) == (2, -(-30_000_000 // (1 << 16)))
         (tmp_path / "in.jsonl").write_text(json.dumps({"text": "é" * 15_000_000}, ensure_ascii=False))
-        assert self.peak(ramlet, "in.jsonl", "--out", "out2", *given[3:])[1] < 60_000_000
+        assert self.peak(ramlet, "in.jsonl", "--out", "out2", *given[3:])[1] < 72_000_000
 
-    @pytest.mark.xfail(reason="the least memory is reckoned for texts that cleaning does not make longer", strict=True)
     def test_the_smallest_budget_holds_for_texts_that_grow(self, ramlet: RunRamlet, tmp_path: Path) -> None:
         """U+1D160 is three characters in NFC."""
         text = "\U0001d160" * 260_000
         (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"{n} {text}"}) + "\n" for n in range(6)))
         kept = ("--max-line-chars", "0", "--max-symbols", "1", "--max-repeated", "1")
         given = ("in.jsonl", "-T", "gpt2", *kept, "--threads", "1", "--out", "out", "--memory")
-        enough = int(ramlet("prepare", *given, "25MB").stderr.split("at least ")[1].split("MB")[0]) + 1
+        enough = int(ramlet("prepare", *given, "25MB").stderr.split("at least ")[1].split("MB")[0])
         assert self.peak(ramlet, *given, f"{enough}MB")[1] < enough * 1_000_000
 
     def test_tiny_documents_packed(self, ramlet: RunRamlet, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_text("a\n" * 700_000)
-        given = ("--docs", "line", "--no-dedup", "--pack", "64", "--memory", "60MB", "--threads", "1")
-        assert self.peak(ramlet, "in.txt", "--out", "out", "-T", "byte", *given)[1] < 60_000_000
+        given = ("--docs", "line", "--no-dedup", "--pack", "64", "--memory", "72MB", "--threads", "1")
+        assert self.peak(ramlet, "in.txt", "--out", "out", "-T", "byte", *given)[1] < 72_000_000
 
     @pytest.mark.slow
     def test_100_000_files(self, ramlet: RunRamlet, tmp_path: Path) -> None:
@@ -267,8 +266,7 @@ class TestMemory:
         assert refused.stderr.startswith("error: needs at least ")
         assert not (tmp_path / "out").exists()
         enough = refused.stderr.split("at least ")[1].split(":")[0]
-        # Python is not resident with the same size every time.
-        done = ramlet(*given, f"{int(enough.removesuffix('MB')) + 1}MB")
+        done = ramlet(*given, enough)
         assert done.returncode == 0, done.stderr
 
 

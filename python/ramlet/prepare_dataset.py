@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -37,8 +38,9 @@ from ramlet.prepare_plan import make_plan
 from ramlet.prepare_settings import PrepareSettings
 from ramlet.setting_names import check_names
 from ramlet.staging.apart import stage_apart
-from ramlet.threads import fitting_threads
+from ramlet.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer_model import CHARACTER_BYTES, UNICODE
 
 __all__ = ["Prepared", "prepare", "prepare_to", "run_part"]
 
@@ -196,6 +198,8 @@ class _Run:
         self.inputs: Json = {}
         self.passed_over: dict[str, int] = {}
         self.threads = 1
+        self.working = 0
+        """Bytes that the threads may take, the word cache apart."""
 
     def whole_way(
         self, inputs: Inputs, append: bool, own_tokenizer: bool, shard_bytes: int | None, task_bytes: int | None
@@ -245,13 +249,28 @@ class _Run:
         self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
         if not self.inputs["bytes"]:
             raise SourceError("there is no text to prepare: every input is empty")
-        least = _native.least_room(json.dumps(self.plan)) + FRONT_BYTES
-        engine = LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
-        if tokenizer is not None and tokenizer.kind == "hf":
-            engine += HF_CHARACTER_BYTES * settings.largest_document
+        longest = settings.largest_whole_file if planned.whole_files else settings.largest_document
+        if not planned.decoding:
+            # No document is longer than its input, but for bytes that are no UTF-8: each becomes three.
+            longest = min(longest, 3 * self.inputs["bytes"])
+        merges = tokenizer is not None and tokenizer.kind not in ("byte", "char")
+        bounds = {"max_document_bytes": longest, "max_file_bytes": longest}
+        worker, shared = _native.least_room(json.dumps({**self.plan, **bounds}), merges)
+        worker += FRONT_BYTES + THREAD_BYTES + planned.decoding
+        shared += NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
+        if tokenizer is None:
+            # No text has more characters than bytes; what is packed may have any.
+            shared += CHARACTER_BYTES * (UNICODE if planned.decoding else min(UNICODE, self.inputs["bytes"]))
+        elif tokenizer.kind == "hf":
+            shared += HF_CHARACTER_BYTES * settings.largest_document
         self.threads = fitting_threads(
-            self.budget, self.wanted_threads, lambda count: count * least + engine, "at work, with the encoder"
+            self.budget,
+            self.wanted_threads,
+            lambda count: count * worker + shared,
+            "at work, with the encoder",
+            peak=self.meter.peak,
         )
+        self.working = self.threads * worker + shared - LEAST_CACHE
 
     def _resume_or_begin(self) -> None:
         noted = self.folder.plan()
@@ -268,13 +287,12 @@ class _Run:
         if self.plan["unit"] or self.plan["characters"]:
             self._run_stage("scan", "scanning", self.inputs["bytes"])
         if self.plan["unit"]:
-            units = sum(note["units"] for note in self.folder.notes("scan", self.plan["tasks"]))
+            units = sum(note["units"] for note in self.folder.each_note("scan", self.plan["tasks"]))
             self._run_stage("settle", "comparing", units)
 
     def _learn_characters(self) -> Tokenizer:
-        notes = self.folder.notes("scan", self.plan["tasks"])
-        found = {character for note in notes for character in note["characters"]}
-        tokenizer = prepare_tokenizer.from_characters(self.settings, found)
+        notes = self.folder.each_note("scan", self.plan["tasks"])
+        tokenizer = prepare_tokenizer.from_characters(self.settings, (note["characters"] for note in notes))
         self.plan["end_id"] = next(iter(tokenizer.special_tokens.values()), None)
         self.plan["wide"] = tokenizer.vocab_size > 1 << 16
         self.folder.save(self.plan)
@@ -290,7 +308,8 @@ class _Run:
             tokenizer.save(path, format="json")
 
     def _write(self, tokenizer: Tokenizer) -> None:
-        tokenizer.limit_cache(min(max(self.budget.available() // 4, LEAST_CACHE), CACHE_BYTES))
+        spare = self.budget.available() - self.working
+        tokenizer.limit_cache(min(max(spare // 2, LEAST_CACHE), CACHE_BYTES))
         self._run_stage("write", "tokenizing", self.inputs["bytes"], tokenizer.engine)
 
     def _run_stage(self, stage: str, name: str, total: int, engine: Engine | None = None) -> None:
@@ -367,8 +386,11 @@ class _Run:
             "memory": self.meter.summary(),
         }
         if before is None:
-            with replacing(out / name, binary=True) as file:
-                file.write((self.folder.work / "tokenizer.json").read_bytes())
+            with (
+                open(self.folder.work / "tokenizer.json", "rb") as saved,
+                replacing(out / name, binary=True) as file,
+            ):
+                shutil.copyfileobj(saved, file)
         if plan["cache"]:
             _native.commit_dedup_cache(self.folder.work, out)
         if self.folder.npy:

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -164,7 +165,12 @@ class OutFolder:
 
     def notes(self, stage: str, count: int) -> list[dict[str, Any]]:
         """What the tasks of a finished stage noted, in order."""
-        return [json.loads((self.work / stage / f"{index:06}.json").read_text("utf-8")) for index in range(count)]
+        return list(self.each_note(stage, count))
+
+    def each_note(self, stage: str, count: int) -> Iterator[dict[str, Any]]:
+        """The same one at a time: with the characters of its text a note may be large."""
+        for index in range(count):
+            yield json.loads((self.work / stage / f"{index:06}.json").read_text("utf-8"))
 
     def finish(self) -> None:
         """Removes the work, once the manifest is there."""

@@ -32,6 +32,10 @@ class Planned:
     inputs: Json
     passed_over: dict[str, int] = field(default_factory=dict)
     """Files that were not taken, by reason."""
+    whole_files: bool = True
+    """Whether all of them are text files that are a document each."""
+    decoding: int = 0
+    """Bytes that the decoder of an input takes at least; 0 where none is packed."""
 
 
 def make_plan(
@@ -44,10 +48,10 @@ def make_plan(
     task_bytes: int | None,
 ) -> Planned:
     """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset that is appended to."""
-    passed_over: dict[str, int] = {}
+    planned = Planned({}, {})
     reading = settings.reading()
     tasks, files, total, fingerprint = _native.plan_tasks(
-        _listing(folder, settings, local, passed_over),
+        _listing(folder, settings, local, planned),
         folder.work / "inputs.new",
         documents=reading["documents"],
         separator=reading["separator"],
@@ -66,7 +70,7 @@ def make_plan(
         str(task_bytes).encode(),
     ]
     identity = digest(iter(known))
-    plan = {
+    planned.plan = {
         "id": identity,
         "tasks": tasks,
         "partitions": _native.dedup_partitions(total, "line" if small else "document") if unit else 0,
@@ -91,13 +95,17 @@ def make_plan(
         "first_val_shard": shards.get("val", 0),
         "appends": before is not None,
     }
-    return Planned(plan, {"fingerprint": fingerprint, "files": files, "bytes": total}, passed_over)
+    planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
+    return planned
 
 
 def _listing(
-    folder: OutFolder, settings: PrepareSettings, local: list[str], passed_over: dict[str, int]
+    folder: OutFolder, settings: PrepareSettings, local: list[str], planned: Planned
 ) -> Iterator[tuple[str, str, str, int, int]]:
+    passed_over = planned.passed_over
     for source in sources.expand(local, format=settings.format, skipped=passed_over, without=folder.results()):
+        planned.decoding = max(planned.decoding, source.decoding)
+        planned.whole_files &= source.format == "text" and settings.reading()["documents"] == "file"
         if source.size is None:
             raise SourceError(
                 f"{source.path} can be read once only, and is needed twice: pipe it in, with - in its place"

@@ -21,6 +21,7 @@ pub mod shard;
 pub mod tokens;
 mod write;
 
+use crate::bpe::LONG_PIECE_BYTES;
 use crate::clean;
 use crate::crew::{Progress, Watch, crew};
 use crate::dedup::{self, SettlePlan, Unit};
@@ -31,6 +32,7 @@ use crate::specials::Specials;
 pub use scan::commit_cache;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub use tokens::Split;
 
@@ -75,6 +77,11 @@ impl Plan {
         if self.wide { 4 } else { 2 }
     }
 
+    /// Bytes of the longest document, as it is read.
+    pub fn largest_document(&self) -> usize {
+        self.max_document_bytes.max(self.max_file_bytes)
+    }
+
     pub fn pad_id(&self) -> u32 {
         self.end_id.unwrap_or(0)
     }
@@ -100,6 +107,8 @@ pub struct Job {
     pub plan: Plan,
     pub work: PathBuf,
     pub out: PathBuf,
+    /// Held by the thread that encodes a text which cleaning has made longer than documents are.
+    grown: Mutex<()>,
 }
 
 impl Job {
@@ -108,7 +117,7 @@ impl Job {
         let text = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
         let plan = serde_json::from_slice(&text)
             .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))?;
-        Ok(Job { plan, work: work.to_owned(), out: out.to_owned() })
+        Ok(Job { plan, work: work.to_owned(), out: out.to_owned(), grown: Mutex::default() })
     }
 
     /// The note that says that a part of a stage is done.
@@ -190,19 +199,34 @@ const LARGEST_RECORDS: usize = 8 << 20;
 const LARGEST_SET: usize = 40 << 20;
 /// Bytes for each byte of a batch: the block, the batch, an id for every byte in three places, what merging takes.
 const BLOCK_COPIES: usize = 14;
-/// Copies of a document: as it was read, cleaned, and what cleaning holds of it.
-const DOCUMENT_COPIES: usize = 8;
+/// Copies of a document: as it was read, cleaned, what cleaning holds of it, and its ids in two places.
+const DOCUMENT_COPIES: usize = 14;
+/// In NFC a text may take three times the bytes: U+1D160 and U+FB2C become three characters.
+const GROWTH: usize = 3;
+/// Bytes for each byte of the one document that is encoded alone, beside those of any other: its text again and the
+/// symbols of a piece; and what merging takes besides where it is all one piece.
+const ALONE_COPIES: usize = 6;
+const MERGED_COPIES: usize = 2 + LONG_PIECE_BYTES;
 
 impl Room {
     /// The least that a worker can do with.
     pub fn least(plan: &Plan) -> usize {
-        let document = plan.max_document_bytes.max(plan.max_file_bytes);
-        DOCUMENT_COPIES * document + BLOCK_COPIES * LEAST_BLOCK.max(document) + LEAST_HASHES
+        let document = plan.largest_document();
+        DOCUMENT_COPIES * document + BLOCK_COPIES * LEAST_BLOCK + LEAST_HASHES
+    }
+
+    /// What all workers together need besides: for the one document at a time that is a single piece, or that cleaning
+    /// has made longer. `merges` says whether the encoder does.
+    pub fn shared(plan: &Plan, merges: bool) -> usize {
+        let longest = plan.largest_document() * if plan.clean.normalise { GROWTH } else { 1 };
+        let copies = if merges { MERGED_COPIES } else { ALONE_COPIES };
+        (copies + if plan.wide { 2 } else { 0 }) * longest
     }
 
     /// `memory` divided among `threads`.
     pub fn new(plan: &Plan, memory: usize, threads: usize) -> Room {
-        let share = (memory / threads.max(1)).max(Room::least(plan)) - Room::least(plan);
+        let share = memory.saturating_sub(Room::shared(plan, true)) / threads.max(1);
+        let share = share.saturating_sub(Room::least(plan));
         Room {
             block_bytes: (LEAST_BLOCK + share / 4 / BLOCK_COPIES).min(LARGEST_BLOCK),
             window_bytes: (share as u64 / 4).clamp(8 << 20, 128 << 20),

@@ -50,10 +50,21 @@ pub fn write<I: Id>(
             Verdict::Keep(text) => {
                 let hash = xxh3_128(text.as_bytes());
                 content.add(hash);
+                let grown = text.len() > plan.largest_document();
+                // One at a time: what a text that cleaning has made longer takes is reckoned once.
+                let _alone = grown.then(|| job.grown.lock().unwrap());
+                if grown {
+                    output.encode(&mut batch, encoding, threads, progress)?;
+                    batch = Texts::default();
+                }
                 let start = batch.text.len();
                 match survivors.append(text, &mut batch.text, &mut output.ledger)? {
                     Survived::Some => batch.documents.push(Text { start, hash: hash as u64, origin }),
                     Survived::None { bytes } => output.ledger.dropped(DUPLICATE, bytes, text, &origin),
+                }
+                if grown {
+                    output.encode(&mut batch, encoding, threads, progress)?;
+                    batch = Texts::default();
                 }
             }
         }
@@ -167,6 +178,9 @@ impl Survivors {
     }
 }
 
+/// Ids that are brought into the order of bytes on disk at a time.
+const WRITTEN: usize = 16 << 10;
+
 /// What a task writes.
 struct Output<'a, I> {
     job: &'a Job,
@@ -242,12 +256,16 @@ impl<'a, I: Id> Output<'a, I> {
         }
         let mut pieces = 0;
         for piece in ids.chunks(most) {
-            self.bytes.clear();
-            I::append_bytes(piece, &mut self.bytes);
-            if let Some(end) = plan.end_id {
-                I::append_bytes(&[I::from_u32(end)], &mut self.bytes);
+            for some in piece.chunks(WRITTEN) {
+                self.bytes.clear();
+                I::append_bytes(some, &mut self.bytes);
+                writer.push(&self.bytes)?;
             }
-            writer.push(&self.bytes)?;
+            if let Some(end) = plan.end_id {
+                self.bytes.clear();
+                I::append_bytes(&[I::from_u32(end)], &mut self.bytes);
+                writer.push(&self.bytes)?;
+            }
             writer.end_document()?;
             self.lengths[piece.len().ilog2() as usize] += 1;
             pieces += 1;
