@@ -1,11 +1,11 @@
 """Runs a command and says how long it took and how much memory its whole process tree held.
 
 Memory is the resident set summed over the process and all its descendants, sampled every 5 ms from /proc, or the
-kernel's own high-water mark (`ru_maxrss`, exact but of the largest single process) where that is higher. Resident
+kernel's own high-water mark (exact but of the largest single process) where that is higher: `ru_maxrss`, or `VmHWM` at
+the last sample where the calling process is larger, whose own mark Linux hands on to its children. Resident
 pages of mapped files count, as they do for whoever shares the machine; `anonymous` is the part without them. Pages
 that a process shares with the one it was forked from count in both: `peak_process`, the largest single process, is
 the least that the tree can have held.
-Keep the calling process small: Linux hands a parent's high-water mark on to its children.
 """
 
 from __future__ import annotations
@@ -71,6 +71,15 @@ def resident(process: int) -> tuple[int, int, int]:
     return total, anonymous, largest
 
 
+def high_water_mark(process: int | str) -> int:
+    """The most bytes that were resident in a process so far; 0 where it has ended."""
+    try:
+        with open(f"/proc/{process}/status") as status:
+            return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:")), 0)
+    except (OSError, ValueError):
+        return 0
+
+
 class Sampler(threading.Thread):
     def __init__(self, process: int) -> None:
         super().__init__(daemon=True)
@@ -85,7 +94,7 @@ class Sampler(threading.Thread):
             total, anonymous, largest = resident(self.process)
             self.peak_rss = max(self.peak_rss, total)
             self.peak_anonymous = max(self.peak_anonymous, anonymous)
-            self.peak_process = max(self.peak_process, largest)
+            self.peak_process = max(self.peak_process, largest, high_water_mark(self.process))
             passed = time.monotonic() - start
             if passed >= due:
                 self.timeline.append((round(passed, 3), total))
@@ -120,6 +129,9 @@ def measure(
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
         sampler.join()
+        mark = usage.ru_maxrss * 1024
+        if mark <= high_water_mark("self"):
+            mark = sampler.peak_process
         output.seek(0)
         errors.seek(0)
         if child.returncode != 0:
@@ -128,9 +140,9 @@ def measure(
         return Measurement(
             seconds=seconds,
             cpu_seconds=usage.ru_utime + usage.ru_stime,
-            peak_rss=max(sampler.peak_rss, usage.ru_maxrss * 1024),
+            peak_rss=max(sampler.peak_rss, mark),
             peak_anonymous=sampler.peak_anonymous,
-            peak_process=max(sampler.peak_process, usage.ru_maxrss * 1024),
+            peak_process=max(sampler.peak_process, mark),
             output=output.read(),
             timeline=sampler.timeline,
         )
