@@ -233,6 +233,15 @@ class TestExport:
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
         assert theirs("the cat")["input_ids"] == Tokenizer.load(run).encode("the cat")
 
+    @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "generation_config.json"])
+    def test_a_file_of_a_terabyte_beside_the_weights(self, run: Path, tmp_path: Path, name: str) -> None:
+        shutil.copytree(run, tmp_path / "run")
+        with open(tmp_path / "run" / name, "r+b") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(ModelError, match=f"{name} is larger than"):
+            export_model(tmp_path / "run", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
     def test_a_checkpoint_and_a_model_in_several_files(self, run: Path, tmp_path: Path) -> None:
         llama = transformers.AutoModelForCausalLM.from_pretrained(run)
         llama.save_pretrained(tmp_path / "shards", max_shard_size="50KB")

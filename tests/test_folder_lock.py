@@ -21,7 +21,7 @@ from ramlet.dataset.adopt import adopt
 from ramlet.dataset.export import export
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.merge import merge
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.folder_lock import hold, writer_of
 from ramlet.reporting.entry import report
 
@@ -246,9 +246,23 @@ class TestTemporaryFiles:
         read: list[str] = []
         reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
         reader.start()
-        with hold(tmp_path / "pipe", "tokenizer encode"), replacing(tmp_path / "pipe") as file:
+        with hold(tmp_path / "pipe", "tokenizer encode"), replacing(tmp_path / "pipe", streams=True) as file:
             file.write("ids")
         reader.join()
         assert read == ["ids"]
         assert (tmp_path / "pipe").is_fifo()
         assert os.listdir(tmp_path) == ["pipe"]
+
+    def test_a_pipe_where_a_file_of_ours_should_be_is_replaced(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "stats.json")
+        (tmp_path / "linked.json").symlink_to("/dev/full")
+        for name in ("stats.json", "linked.json"):
+            with replacing(tmp_path / name) as file:
+                file.write("{}")
+            assert not (tmp_path / name).is_symlink()
+            assert (tmp_path / name).read_text() == "{}"
+
+    def test_a_device_is_never_replaced(self) -> None:
+        with pytest.raises(RamletError, match="/dev/null is a device"), replacing("/dev/null") as file:
+            file.write("x")
+        assert Path("/dev/null").is_char_device()

@@ -191,3 +191,28 @@ def test_statistics_that_say_nothing_are_made_again(data: Path, whole: Path, tmp
     done = run(data, tmp_path / "out", max_steps=4)
     assert (done.steps, done.already_done) == (4, False)
     assert_same_run(tmp_path / "out", whole)
+
+
+def with_a_pipe(stopped: Path, copy: Path, name: str) -> Path:
+    """No one reads it, and whoever opened it for writing would wait for good."""
+    shutil.copytree(stopped, copy)
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["stats.json", "config.json"])
+def test_a_pipe_in_the_place_of_a_file_that_is_written_is_replaced(
+    data: Path, stopped: Path, tmp_path: Path, name: str
+) -> None:
+    run(data, with_a_pipe(stopped, tmp_path / "run", name), max_steps=4)
+    assert (tmp_path / "run" / name).is_file()
+
+
+@pytest.mark.parametrize("name", ["settings.yaml", "metrics.jsonl"])
+def test_a_pipe_in_the_place_of_a_file_that_is_read_is_refused(
+    data: Path, stopped: Path, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(RamletError) as raised:
+        run(data, with_a_pipe(stopped, tmp_path / "run", name), max_steps=4)
+    assert f"{name} is no ordinary file" in sentence(raised.value)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ramlet.errors import DiskFull
+from ramlet.errors import DiskFull, RamletError
 from ramlet.folder_lock import LOCK_SUFFIX, has_name, is_stream, lock_file, short_name
 
 __all__ = ["is_temporary", "remove", "remove_leftovers", "replacing", "sync_folder"]
@@ -32,16 +33,19 @@ def is_temporary(name: str) -> bool:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
+def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bool = False) -> Iterator[IO[Any]]:
     """A file that takes the place of `path` when the block ends without an error; UTF-8 text, or bytes.
 
-    A device or a pipe is never replaced, but written to.
+    A device is never replaced. With `streams`, for a path that the user named (`--out /dev/stdout`), a device or a pipe
+    is written to; without, a pipe where a file of ours should be is replaced, for opening it would wait for a reader.
     """
     path = Path(path)
-    if is_stream(path):
+    if streams and is_stream(path):
         with _opened(path, "w", binary) as file:
             yield file
         return
+    if _is_device(path):
+        raise RamletError(f"{path} is a device, and a file is to be written there: choose another place")
     remove_leftovers(path)
     temporary, file = _new_temporary(path, binary)
     try:
@@ -84,6 +88,14 @@ def _new_temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
             break
         file.close()
     return temporary, file
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
 
 def _opened(path: Path, mode: str, binary: bool) -> IO[Any]:

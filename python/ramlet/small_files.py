@@ -11,6 +11,7 @@ looked at. A missing file is the caller's to explain (FileNotFoundError, NotADir
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from io import FileIO
@@ -49,10 +50,8 @@ NOTICED = 16_000_000
 
 def read_bytes(path: str | os.PathLike[str], error: type[RamletError], most: int = SMALL) -> bytes:
     """All of the file, if it fits in the budget that is in force."""
-    with open_regular(path, error) as file:
+    with open_regular(path, error, most) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise _too_large(path, error, size, most)
         _require(path, 2 * size)
         # Files of the kernel say that they have no bytes, and some grow: so what comes decides.
         try:
@@ -64,8 +63,8 @@ def read_bytes(path: str | os.PathLike[str], error: type[RamletError], most: int
     return content
 
 
-def open_regular(path: str | os.PathLike[str], error: type[RamletError]) -> FileIO:
-    """The file, open for reading and without a buffer, if it is an ordinary one."""
+def open_regular(path: str | os.PathLike[str], error: type[RamletError], most: float = math.inf) -> FileIO:
+    """The file, open for reading and without a buffer, if it is an ordinary one, and of no more than `most` bytes."""
     try:
         # A pipe must not make us wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -75,10 +74,13 @@ def open_regular(path: str | os.PathLike[str], error: type[RamletError]) -> File
         raise error(f"{os.fspath(path)!r} is no path: it has a NUL in it") from None
     except OSError as reason:
         raise error(f"cannot read {path}: {reason.strerror}") from None
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    status = os.fstat(descriptor)
+    mode = status.st_mode
+    if stat.S_ISREG(mode) and status.st_size <= most:
         return FileIO(descriptor)
     os.close(descriptor)
+    if stat.S_ISREG(mode):
+        raise _too_large(path, error, status.st_size, most)
     if stat.S_ISDIR(mode):
         raise error(f"{path} is a folder, and a file is wanted: move it away")
     raise error(f"{path} is no ordinary file but a device or a pipe: name another, or remove it")
@@ -92,7 +94,7 @@ def _up_to(file: FileIO, most: int, at_once: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _too_large(path: str | os.PathLike[str], error: type[RamletError], size: int, most: int) -> RamletError:
+def _too_large(path: str | os.PathLike[str], error: type[RamletError], size: int, most: float) -> RamletError:
     return error(
         f"{path} is larger than {most / 1e6:g} MB ({size / 1e6:,.1f}), which no file of its kind is: "
         "it is damaged, or another file"

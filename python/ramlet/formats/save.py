@@ -42,7 +42,7 @@ def _save_json(model: TokenizerModel | HfEngine, path: Path) -> None:
     if path.suffix != ".json":
         path.mkdir(parents=True, exist_ok=True)
         path /= "tokenizer.json"
-    with replacing(path) as file:
+    with replacing(path, streams=True) as file:
         if isinstance(model, HfEngine):
             file.write(model.text)
         else:

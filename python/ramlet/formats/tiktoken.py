@@ -83,7 +83,7 @@ def write(model: TokenizerModel, path: str | os.PathLike[str]) -> None:
             what = "merges that do not follow from the order of the ids"
     if what:
         raise TokenizerError(f'a .tiktoken file cannot hold {what}: save it with format="json"')
-    with replacing(path) as file:
+    with replacing(path, streams=True) as file:
         for number, token in enumerate(model.tokens):
             if token is not None:
                 file.write(f"{binascii.b2a_base64(token, newline=False).decode()} {number}\n")

@@ -26,6 +26,7 @@ from ramlet.model.files import files_by_name, save_description
 from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
 from ramlet.model.tensor_file import copy_tensors, read_header
 from ramlet.model.weights import DTYPES
+from ramlet.small_files import SMALL, TOKENIZER, open_regular
 from ramlet.tokenizer import Tokenizer
 
 __all__ = ["DTYPES", "TARGETS", "Exported", "export_model"]
@@ -96,7 +97,11 @@ def export_model(
     notes: list[str] = []
     tokenizer_file = found.described / "tokenizer.json"
     generation = found.described / "generation_config.json"
-    read = {*sources.values(), found.described / "config.json", tokenizer_file, generation}
+    small = {found.described / "config.json": SMALL, tokenizer_file: TOKENIZER, generation: SMALL}
+    for path, most in small.items():
+        if path.exists():
+            open_regular(path, ModelError, most).close()
+    read = {*sources.values(), *small}
     origin = {
         "model": {path.name: file_checksum(path) for path in sorted(read) if path.exists()},
         "to": to,

@@ -127,7 +127,7 @@ def save_tokenizer(
     target = Path(folder) / "tokenizer.json"
     try:
         if not (target.exists() and target.samefile(tokenizer_file)):
-            with open_regular(tokenizer_file, ModelError) as source, replacing(target, binary=True) as file:
+            with open_regular(tokenizer_file, ModelError, TOKENIZER) as source, replacing(target, binary=True) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
         config: dict[str, Any] = {
             # By the model's type it would be taken for Llama's own, which cuts text differently.

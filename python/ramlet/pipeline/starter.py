@@ -235,7 +235,7 @@ def write(proposal: Proposal, *, force: bool = False) -> None:
     try:
         with hold(proposal.out, "init", makes_folder=False):
             refuse_existing(proposal.out, force=force)
-            with replacing(proposal.out) as file:
+            with replacing(proposal.out, streams=True) as file:
                 file.write(proposal.yaml())
     except DiskFull:
         raise

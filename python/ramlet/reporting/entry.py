@@ -49,7 +49,7 @@ def write_report(
     if target.is_dir():
         raise SettingsError(f"{target} is a folder: name a file for the page, as in --out {target / NAME}")
     try:
-        with hold(target, "report", makes_folder=False), replacing(target) as file:
+        with hold(target, "report", makes_folder=False), replacing(target, streams=True) as file:
             file.write(page(stories))
     except OSError as error:
         if isinstance(error, SettingsError) or error.strerror is None:

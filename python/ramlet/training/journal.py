@@ -20,7 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from ramlet.errors import DiskFull, SettingsError
+from ramlet.errors import DiskFull, ModelError, SettingsError
+from ramlet.small_files import open_regular
 from ramlet.training.run_files import METRICS, TENSORBOARD
 
 __all__ = ["Journal", "load_loggers"]
@@ -55,6 +56,8 @@ class Journal:
     def _open(self, place: Path, step: int) -> None:
         self._place = place
         self._path = place / METRICS if self._writes else Path(os.devnull)
+        if self._writes and os.path.lexists(self._path):
+            open_regular(self._path, ModelError).close()  # a pipe would wait for its reader
         self._file: IO[str] = open(self._path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - held by close()
         self._board = _tensorboard(place, step) if self._tensorboard else None
 

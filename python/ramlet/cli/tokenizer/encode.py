@@ -166,7 +166,7 @@ def _write_ids(
     began = time.monotonic()
     tokens = 0
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
-    with hold(out, "tokenizer encode", makes_folder=False), replacing(out, binary=True) as file:
+    with hold(out, "tokenizer encode", makes_folder=False), replacing(out, binary=True, streams=True) as file:
         for ids, _ in encode_files(tokenizer, names, settings, scratch, counters=tell, **options):
             file.write(ids.astype(dtype, copy=False).data)
             tokens += len(ids)
