@@ -153,7 +153,7 @@ def _load_all(torch: bool) -> None:
         if not module.ispkg and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     if torch:
-        from ramlet.training.base_memory import load_torch
+        from ramlet.engines.torch.base_memory import load_torch
 
         load_torch(1)
         from ramlet.generation import entry  # noqa: F401

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import cache
 
 from ramlet import _native
-from ramlet.clean import CleanSettings
+from ramlet.preparing.clean import CleanSettings
 
 BLANKS = "\t" + "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Zs")
 WHITE_SPACE = BLANKS + "\n\x0b\x0c\r\x85\u2028\u2029"

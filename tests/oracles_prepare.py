@@ -14,9 +14,9 @@ import numpy as np
 import xxhash
 
 import oracles_clean
-from ramlet.clean import DOCUMENT_RULES, LINE_RULES, CleanSettings
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.tokenizer import Tokenizer
+from ramlet.preparing.clean import DOCUMENT_RULES, LINE_RULES, CleanSettings
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 RULES = (*DOCUMENT_RULES, "duplicate", "too_few_tokens", "too_many_tokens")
 SPLITS = ("train", "val")

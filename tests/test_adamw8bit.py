@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles_optim as oracle
+from ramlet.engines.torch.optim import AdamW8bit, native, state_bytes, tiled
+from ramlet.engines.torch.optim.factors import Factors, rounding_key
+from ramlet.engines.torch.optim.state import Moments, new_state
 from ramlet.errors import SettingsError
-from ramlet.optim import AdamW8bit, native, state_bytes, tiled
-from ramlet.optim.factors import Factors, rounding_key
-from ramlet.optim.state import Moments, new_state
 
 NAMES = ["exp_avg_codes", "exp_avg_scales", "exp_avg_root_codes", "exp_avg_root_scales"]
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.uint8: torch.uint8, torch.int64: torch.int64}
@@ -159,9 +159,9 @@ def test_torchs_own_root_moves_a_code_by_one_at_most() -> None:
 TRITON = """
 import math, torch
 from dataclasses import astuple
-from ramlet.optim import native, triton_kernel
-from ramlet.optim.factors import Factors, rounding_key
-from ramlet.optim.state import Moments, new_state
+from ramlet.engines.torch.optim import native, triton_kernel
+from ramlet.engines.torch.optim.factors import Factors, rounding_key
+from ramlet.engines.torch.optim.state import Moments, new_state
 
 torch.set_num_threads(1)
 draw = torch.Generator().manual_seed(0)

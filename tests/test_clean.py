@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles_clean as oracle
-from ramlet import clean
-from ramlet.clean import CleanSettings, clean_text
 from ramlet.errors import BrokenInput, SettingsError
+from ramlet.preparing import clean
+from ramlet.preparing.clean import CleanSettings, clean_text
 
 ALL = CleanSettings()
 UNFILTERED = CleanSettings(filter=False)

@@ -25,7 +25,7 @@ from ramlet.errors import ModelError, SettingsError
 from ramlet.generation import generate
 from ramlet.model.export import export_model
 from ramlet.model.files import save_model, tensors_by_name
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
 SHAPE = replace(GROUPED, vocab_size=300)

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from oracles_training import make_data, metrics, sentences, slow_loss, steps_kept, stored_ids
-from ramlet.budget import Meter
 from ramlet.cli import main
 from ramlet.cli import train as command
 from ramlet.cli.progress import Progress
 from ramlet.errors import BudgetError
 from ramlet.model.files import load_model
-from ramlet.tokenizer import Tokenizer
+from ramlet.runtime.budget import Meter
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training import base_memory
 from ramlet.training.evaluate_run import evaluate
 from ramlet.training.settings import RunSettings

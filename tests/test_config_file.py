@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ramlet import config_values
-from ramlet.config_file import Config, load
 from ramlet.errors import SettingsError
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.staging import Input
+from ramlet.inputs.staging import Input
+from ramlet.preparing.config_file import Config, load
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.settings import values as config_values
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_aliases_cannot_make_a_message_long(read: Any) -> None:
 
 
 def test_yaml_is_loaded_only_with_a_config() -> None:
-    code = "import sys, ramlet.config_file; sys.exit('yaml' in sys.modules)"
+    code = "import sys, ramlet.preparing.config_file; sys.exit('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

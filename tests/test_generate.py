@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from oracles_generation import slow_continuation
 from oracles_model import GROUPED, SHAPES, SMALL, UNTIED, byte_tokenizer, model_of, some_ids
+from ramlet.engines.torch.cache import KeyValues
+from ramlet.engines.torch.choosing import Chooser
+from ramlet.engines.torch.continuing import Continuation
+from ramlet.engines.torch.gpt import GPT
 from ramlet.errors import BudgetError, ModelError, SettingsError
 from ramlet.generation import Sampler, SampleSettings, continuing, generate, stream
-from ramlet.generation.cache import KeyValues
-from ramlet.generation.choosing import Chooser
-from ramlet.generation.continuing import Continuation
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.text import TextPieces
 from ramlet.generation.writer import Writing, known_ids
 from ramlet.model.files import save_model
-from ramlet.model.gpt import GPT
 from ramlet.model.shape import Shape
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
 BYTES = replace(GROUPED, vocab_size=257)

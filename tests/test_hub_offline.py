@@ -14,9 +14,9 @@ import pytest
 
 import ramlet
 from ramlet.errors import SourceError, TokenizerError
-from ramlet.formats import gpt2, hub
-from ramlet.staging import hub as staging_hub
-from ramlet.tokenizer import Tokenizer
+from ramlet.inputs.staging import hub as staging_hub
+from ramlet.tokenizer.files import gpt2, hub
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ramlet import _native
-from ramlet.budget import Budget
 from ramlet.model.shape import Shape
+from ramlet.runtime.budget import Budget
 from ramlet.training import base_memory, probe
 from ramlet.training.plan import make_plan
 

@@ -18,7 +18,7 @@ from ramlet.errors import ModelError
 from ramlet.model import files
 from ramlet.model.files import find_model, load_model, read_shape, save_model, tensors_by_name
 from ramlet.model.shape import Shape
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
 

@@ -21,7 +21,6 @@ import pytest
 import ramlet as package
 from conftest import AMPLE
 from oracles_training import metrics, sentences
-from ramlet.budget import Budget
 from ramlet.cli import main
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.pipeline import run as spine
@@ -29,6 +28,7 @@ from ramlet.pipeline import stages
 from ramlet.pipeline.advice import advice
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.run import run_pipeline
+from ramlet.runtime.budget import Budget
 
 FILE: dict[str, Any] = {
     "memory": "1GB",

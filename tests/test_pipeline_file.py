@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from ramlet import cli
 from ramlet.errors import RamletError, SettingsError
+from ramlet.inputs.staging import Input
 from ramlet.pipeline import file, krill, places, stages, starter
 from ramlet.pipeline.file import Pipeline, Section, load
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.staging import Input
-from ramlet.train_settings import TrainSettings
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.tokenizer.settings import TrainSettings
 from ramlet.training.settings import RunSettings
 
 EXAMPLE = """\

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.budget import Budget
+from ramlet.engines.torch.order import GROUP_TOKENS
+from ramlet.engines.torch.predict import Correction, predict
 from ramlet.errors import BudgetError, SettingsError
-from ramlet.model.order import GROUP_TOKENS
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
+from ramlet.runtime.budget import Budget
 from ramlet.training.plan import Plan, make_plan
-from ramlet.training.predict import Correction, predict
 
 TEN_MILLION = shape_for(10_000_000, vocab_size=8192, context=256)
 BASE = 310_000_000

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.budget import Budget
+from ramlet.engines.torch.predict import Choice
+from ramlet.engines.torch.probe import UNMET, probe
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
+from ramlet.runtime.budget import Budget
 from ramlet.training.plan import Plan, make_plan
-from ramlet.training.predict import Choice
-from ramlet.training.probe import UNMET, probe
 
 SHAPE = Shape(4096, 128, 4, 128, 4)
 MB = 1_000_000
@@ -171,14 +171,14 @@ def test_no_probe_breaks_the_budget_and_no_plan_after_it(budget: int, factor: fl
 REAL = """
 import json, sys
 from functools import partial
-from ramlet.budget import Budget, Meter
+from ramlet.runtime.budget import Budget, Meter
 from ramlet.model.shape import Shape
-from ramlet.training.base_memory import load_torch, settled_memory
+from ramlet.engines.torch.base_memory import load_torch, settled_memory
 from ramlet.training.plan import make_plan
-from ramlet.training.probe import ResidentGauge, probe
+from ramlet.engines.torch.probe import ResidentGauge, probe
 torch = load_torch(1)
 from ramlet.training.settings import RunSettings
-from ramlet.training.step import Trainee
+from ramlet.engines.torch.step import Trainee
 shape = Shape(4096, 128, 4, 256, 4)
 budget = Budget(int(sys.argv[1]))
 with Meter(budget) as meter:
@@ -212,8 +212,8 @@ def test_a_real_model_is_measured() -> None:
 def test_the_gauge_sees_what_was_there_for_a_moment() -> None:
     """In a process of its own: the kernel's mark of this one may be higher already."""
     script = """
-from ramlet.budget import Meter
-from ramlet.training.probe import ResidentGauge
+from ramlet.runtime.budget import Meter
+from ramlet.engines.torch.probe import ResidentGauge
 
 MB = 10**6
 with Meter() as meter:

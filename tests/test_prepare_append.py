@@ -14,8 +14,8 @@ import oracles_prepare as oracle
 from conftest import AMPLE
 from ramlet.dataset.verify import verify
 from ramlet.errors import DatasetError, RamletError, SettingsError
-from ramlet.prepare_dataset import Prepared, prepare
-from ramlet.tokenizer import Tokenizer
+from ramlet.preparing.run import Prepared, prepare
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 
 def write(path: Path, *texts: str) -> Path:

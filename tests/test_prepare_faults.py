@@ -19,11 +19,11 @@ import pyarrow.parquet
 import pytest
 
 from conftest import AMPLE, RunRamlet
-from ramlet.budget import Budget, Meter
 from ramlet.dataset.verify import verify
 from ramlet.errors import BrokenInput, DiskFull, RamletError, SettingsError, SourceChanged, SourceError
-from ramlet.prepare_dataset import Prepared, prepare, prepare_to
-from ramlet.prepare_settings import PrepareSettings
+from ramlet.preparing.run import Prepared, prepare, prepare_to
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.budget import Budget, Meter
 from test_prepare_append import snapshot
 from test_prepare_same_bytes import files
 

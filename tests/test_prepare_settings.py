@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import ramlet
-from ramlet import prepare_settings
 from ramlet.errors import SettingsError
-from ramlet.prepare_settings import PrepareSettings, check_option, help_text
+from ramlet.preparing import settings as prepare_settings
+from ramlet.preparing.settings import PrepareSettings, check_option, help_text
 
 NAMES = [each.name for each in fields(PrepareSettings)]
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramlet.errors import RamletError, SettingsError, SourceError
-from ramlet.sources import Source, _Glob, expand, fingerprint
+from ramlet.inputs.sources import Source, _Glob, expand, fingerprint
 
 
 def make(root: Path, *names: str, content: bytes = b"text") -> None:

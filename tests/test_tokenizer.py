@@ -19,7 +19,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ramlet.tokenizer
+import ramlet.tokenizer.tokenizer
 from conftest import AMPLE
 from oracles import PATTERNS, hf_train, many_scripts
 from ramlet import BrokenInput, BudgetError, SettingsError, SourceError, Tokenizer, TokenizerError, _native
@@ -64,7 +64,7 @@ def special_ids(hf: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def test_the_docstrings_examples() -> None:
-    for module in (ramlet.tokenizer, ramlet.tokenizer_model, ramlet.byte_alphabet):
+    for module in (ramlet.tokenizer.tokenizer, ramlet.tokenizer.model, ramlet.tokenizer.byte_alphabet):
         assert doctest.testmod(module).failed == 0
 
 
@@ -424,7 +424,7 @@ def test_the_fingerprint_moves_with_what_decides_the_ids(small: Tokenizer) -> No
 
 def test_nothing_heavy_is_loaded_for_training() -> None:
     program = (
-        "import sys, ramlet.train_folder, ramlet.cli.tokenizer; "
+        "import sys, ramlet.tokenizer.folder, ramlet.cli.tokenizer; "
         "print(sorted({'numpy', 'rich', 'tokenizers', 'hashlib', 'tempfile', 'huggingface_hub'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oracles_training import make_data, run
+from ramlet.engines.torch.device import Device
 from ramlet.training import start
-from ramlet.training.device import Device
 from ramlet.training.job import EVALUATION_COST, LEAST_EVAL_TOKENS, evaluations, resolve
 from ramlet.training.listener import Listener
 from ramlet.training.pace import Pace, times_left

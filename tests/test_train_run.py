@@ -28,7 +28,7 @@ from oracles_training import (
 )
 from ramlet.errors import Interrupted, SettingsError
 from ramlet.model.files import load_model
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training import loop
 from ramlet.training.evaluate import Score
 from ramlet.training.listener import Listener

@@ -17,15 +17,15 @@ import ramlet
 from oracles_model import SMALL as SHAPE
 from oracles_model import model_of, some_ids
 from oracles_training import make_data, slow_loss, stored_ids
+from ramlet.engines.torch.step import Trainee, document_mask
 from ramlet.errors import SettingsError
 from ramlet.loading.loader import Loader
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.evaluate import EVAL_SEED, EvalSet, byte_lengths, evaluate_model
 from ramlet.training.journal import Journal
 from ramlet.training.plan import Choice
 from ramlet.training.schedule import Schedule, default_rate
 from ramlet.training.settings import RunSettings
-from ramlet.training.step import Trainee, document_mask
 
 torch.set_num_threads(1)
 

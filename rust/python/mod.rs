@@ -17,6 +17,7 @@ use crate::split::Pattern;
 use guard::guarded;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex};
 
 #[pymodule]
@@ -113,15 +114,22 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
         Error::Invalid(_) => "SettingsError",
         Error::Dataset(_) => "DatasetError",
     };
-    exception(py, class, error.to_string())
+    let facts = PyDict::new(py);
+    if let Error::Budget { need, have, .. } = &error {
+        let told = facts.set_item("needed", need).and_then(|()| facts.set_item("budget", have));
+        if let Err(failed) = told {
+            return failed;
+        }
+    }
+    exception(py, class, error.to_string(), Some(&facts))
 }
 
 /// An exception of `ramlet.errors` by its name.
-fn exception(py: Python<'_>, class: &str, sentence: String) -> PyErr {
+fn exception(py: Python<'_>, class: &str, sentence: String, facts: Option<&Bound<'_, PyDict>>) -> PyErr {
     let made = py
         .import("ramlet.errors")
         .and_then(|errors| errors.getattr(class))
-        .and_then(|class| class.call1((&sentence,)));
+        .and_then(|class| class.call((&sentence,), facts));
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(_) => PyRuntimeError::new_err(sentence),

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, plural, print_json
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SampleSettings
+from ramlet.runtime.budget import Budget, Meter, format_bytes
 
 if TYPE_CHECKING:
     from ramlet.generation.writer import Writer, Writing

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ramlet import config_values
-from ramlet.budget import Budget
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
 from ramlet.errors import SettingsError
+from ramlet.runtime.budget import Budget
+from ramlet.settings import values as config_values
 
 
 def init(

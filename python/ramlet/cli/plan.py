@@ -8,11 +8,11 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ramlet.budget import format_bytes
 from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
 from ramlet.errors import BudgetError
-from ramlet.plurals import plural
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.plurals import plural
 
 MODEL, DATA = "Model", "Data"
 
@@ -231,7 +231,7 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
         print(f"{row.params:>12,} {peak:>9}  {row.course.tokens:>15,}  {duration_words(row.seconds)}{mark}")
     print("\ntimes are estimates, from the speed of matrix products here")
     if told.best is None:
-        raise BudgetError(told.rows[0].refusal)
+        raise told.rows[0].refusal
     print(f"\n  {told.command}")
 
 

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet import config_values
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
 from ramlet.errors import SettingsError
-from ramlet.plurals import noun
-from ramlet.prepare_settings import PrepareSettings, help_text
+from ramlet.preparing.settings import PrepareSettings, help_text
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.plurals import noun
+from ramlet.settings import values as config_values
 
 UNITS = {"comparing": "hashes", "sharding": "tokens"}
 AMOUNTS = {
@@ -117,8 +117,8 @@ def prepare(
 
       ramlet prepare config.yaml
     """
-    from ramlet import config_file
-    from ramlet.prepare_dataset import prepare_to
+    from ramlet.preparing import config_file
+    from ramlet.preparing.run import prepare_to
 
     given: dict[str, Any] = {
         "tokenizer": tokenizer,

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet import config_values
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.color import marked
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, plural, print_json
 from ramlet.errors import SettingsError
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.settings import values as config_values
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings, help_text
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
-from ramlet.plurals import plural
+from ramlet.runtime.plurals import plural
 
 __all__ = ["DOCUMENT_RULES", "DUPLICATES", "LINE_RULES", "Ledger", "add", "empty", "missing", "problems"]
 

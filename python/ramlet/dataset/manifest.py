@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramlet.atomic_files import replacing
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.errors import DatasetError
-from ramlet.folder_lock import writer_of
-from ramlet.small_files import MANIFEST as MANIFEST_BYTES
-from ramlet.small_files import read_json
-from ramlet.sources import nearest_path
+from ramlet.inputs.sources import nearest_path
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.folder_lock import writer_of
+from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.runtime.small_files import read_json
 
 __all__ = ["FORMAT", "NAME", "SPLITS", "VERSION", "Manifest", "Packing", "Shard", "Split", "TokenizerNote", "is_count"]
 

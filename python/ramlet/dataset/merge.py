@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ramlet.atomic_files import replacing
 from ramlet.dataset import ledger
-from ramlet.dataset.checksum import file_checksum
 from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split
 from ramlet.dataset.new_folder import copy_file, new_folder, refuse_unless_whole
 from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.unchanged import refuse_changed
 from ramlet.dataset.verify import Progress
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.checksum import file_checksum
 
 __all__ = ["Merged", "merge"]
 
@@ -165,7 +165,9 @@ def _take(source: Path, target: Path, checksum: str, link: bool) -> None:
         raise DatasetError(f"{source} is missing: `ramlet data verify {source.parent.parent}` tells more") from None
     except (OSError, shutil.SameFileError) as error:
         if link:
-            raise DatasetError(f"cannot link {source}: {error.strerror}; without --link it is copied") from None
+            raise DatasetError(
+                f"cannot link {source}: {error.strerror}; without {option('link')} it is copied"
+            ) from None
         raise
     if file_checksum(target) != checksum:
         raise DatasetError(f"{source} is damaged: its checksum is not the manifest's")

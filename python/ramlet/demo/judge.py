@@ -12,11 +12,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramlet.atomic_files import replacing
-from ramlet.budget import Budget
 from ramlet.dataset.reader import Dataset
 from ramlet.demo.plausible import Plausible, plausible
-from ramlet.plurals import plural
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.plurals import plural
 
 __all__ = ["PROMPT", "Judged", "judge"]
 

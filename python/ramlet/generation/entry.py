@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ramlet.budget import Budget
 from ramlet.errors import SettingsError
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
 from ramlet.model.folder import find_model
-from ramlet.tokenizer import Tokenizer
+from ramlet.runtime.budget import Budget
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ramlet.generation.writer import Writer
@@ -125,7 +125,7 @@ def load(
     if prompt is not None:
         # What is wrong with it is told before torch is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
-    from ramlet.training.base_memory import load_torch
+    from ramlet.engines.torch.base_memory import load_torch
 
     load_torch(threads)
     from ramlet.generation.writer import open_writer

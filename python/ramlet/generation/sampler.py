@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ramlet.errors import TokenizerError
 from ramlet.generation.settings import LARGEST_SEED, SampleSettings
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from ramlet.model.gpt import GPT
+    from ramlet.engines.torch.gpt import GPT
 
 __all__ = ["Sampler"]
 

@@ -17,17 +17,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ramlet.budget import Budget
-from ramlet.generation.continuing import Continuation
+from ramlet.engines.torch.base_memory import settled_memory
+from ramlet.engines.torch.continuing import Continuation
+from ramlet.engines.torch.device import Device, choose_device
+from ramlet.engines.torch.gpt import GPT
 from ramlet.generation.need import memory_parts
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
 from ramlet.generation.text import TextPieces
 from ramlet.model.files import ModelFolder, load_model
-from ramlet.model.gpt import GPT
-from ramlet.tokenizer import Tokenizer
-from ramlet.training.base_memory import settled_memory
-from ramlet.training.device import Device, choose_device
+from ramlet.runtime.budget import Budget
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Writer", "Writing", "known_ids", "open_writer"]
 

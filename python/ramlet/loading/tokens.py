@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.dataset.manifest import FORMAT, SPLITS, Manifest, is_count
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.inputs.sources import nearest_path
 from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
-from ramlet.plurals import plural
-from ramlet.small_files import read_json
-from ramlet.sources import nearest_path
-from ramlet.tokenizer_model import digest
+from ramlet.runtime.plurals import plural
+from ramlet.runtime.small_files import read_json
+from ramlet.tokenizer.model import digest
 
 __all__ = ["Tokens", "open_tokens"]
 
@@ -76,7 +76,7 @@ class Tokens:
             raise DatasetError(
                 f"{self.name} has {plural(self.count, 'token')} in {self.split}, "
                 f"and one sequence takes {seq_len + 1:,}: "
-                "choose a smaller --seq-len, or give it more text"
+                f"choose a smaller {option('seq_len')}, or give it more text"
             )
         return count
 
@@ -113,7 +113,7 @@ def open_tokens(data: str | os.PathLike[str], split: str, val_fraction: float) -
     if not path.exists():
         raise DatasetError(f"no such file or folder: {path}{nearest_path(os.fspath(path))}")
     raise DatasetError(
-        f"{path} is text, and there is no {beside} with its ids: make it with `ramlet prepare {path} --format npy`"
+        f"{path} is text, and there is no {beside} with its ids: prepare it with {option('output_format', 'npy')}"
     )
 
 
@@ -123,7 +123,7 @@ def _of_folder(path: Path, split: str) -> Tokens:
     tokens = sum(shard.tokens for shard in shards)
     if not tokens:
         way = (
-            f"prepare it anew with a larger --val-fraction, or use {SPLITS[0]}"
+            f"prepare it anew with a larger {option('val_fraction')}, or use {SPLITS[0]}"
             if split == "val"
             else f"`ramlet data inspect {path}` shows what it has; prepare it anew with more text"
         )
@@ -156,7 +156,9 @@ def _of_array(path: Path, split: str, val_fraction: float) -> Tokens:
     held_out = int(npy.length * val_fraction)
     start, stop = (0, npy.length - held_out) if split == "train" else (npy.length - held_out, npy.length)
     if start == stop:
-        raise DatasetError(f"{path} holds nothing in {split}: with --val-fraction {val_fraction} none of it is left")
+        raise DatasetError(
+            f"{path} holds nothing in {split}: with {option('val_fraction', val_fraction)} none of it is left"
+        )
     tokenizer = note.get("tokenizer", {})
     return Tokens(
         name=os.fspath(path),

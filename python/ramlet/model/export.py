@@ -18,16 +18,16 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ramlet.atomic_files import replacing
-from ramlet.dataset.checksum import file_checksum
 from ramlet.dataset.new_folder import EXPORT_NOTE, is_export, new_folder, note_export, sync_file
-from ramlet.errors import ModelError, SettingsError
+from ramlet.engines.torch.weights import DTYPES
+from ramlet.errors import ModelError, SettingsError, option
 from ramlet.model.files import files_by_name, save_description
 from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
 from ramlet.model.tensor_file import copy_tensors, read_header
-from ramlet.model.weights import DTYPES
-from ramlet.small_files import SMALL, TOKENIZER, open_regular
-from ramlet.tokenizer import Tokenizer
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.small_files import SMALL, TOKENIZER, open_regular
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["DTYPES", "TARGETS", "Exported", "export_model"]
 
@@ -144,6 +144,6 @@ def _pattern(found: ModelFolder) -> str:
         what = f"a {tokenizer.kind} tokenizer" if tokenizer.kind != "bpe" else f"the pattern {tokenizer.pattern}"
         raise ModelError(
             f"llama.cpp has no way to read text with {what}: only byte-level BPE with the patterns "
-            f"{', '.join(PATTERN_NAMES)} can be converted; --to hf has no such limit"
+            f"{', '.join(PATTERN_NAMES)} can be converted; {option('to', 'hf')} has no such limit"
         )
     return name

@@ -29,15 +29,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ramlet.atomic_files import replacing
+from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.weights import Weights
 from ramlet.errors import DiskFull, ModelError
 from ramlet.model.folder import INDEX, WEIGHTS, ModelFolder, find_model, read_json
-from ramlet.model.gpt import GPT
 from ramlet.model.hf_config import generation_config, hf_config
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import check_tensor, read_header, read_tensors_into, write_tensors
-from ramlet.model.weights import Weights
-from ramlet.small_files import LARGE, TOKENIZER, open_regular
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.small_files import LARGE, TOKENIZER, open_regular
 
 __all__ = [
     "ModelFolder",

@@ -18,7 +18,7 @@ from typing import Any
 from ramlet.errors import ModelError
 from ramlet.model.hf_config import end_ids, shape_from_hf
 from ramlet.model.shape import Shape
-from ramlet.small_files import SMALL, read_json_object
+from ramlet.runtime.small_files import SMALL, read_json_object
 from ramlet.training.run_files import whole_run
 
 __all__ = ["ModelFolder", "find_model", "read_json"]

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 
 __all__ = ["parse_count", "shape_for"]
@@ -28,7 +28,7 @@ MOST = 10**13
 """Ten times what has ever been trained; the search for a shape takes longer the larger it is."""
 
 
-def parse_count(text: str | int, what: str = "--params") -> int:
+def parse_count(text: str | int, what: str = "params") -> int:
     """`10M`, `1.5b`, `300k`, `1_000_000` as a number.
 
     >>> parse_count("124M"), parse_count("1.5b"), parse_count("65_536")
@@ -58,7 +58,7 @@ def shape_for(
     if best is None:
         raise SettingsError(
             f"no model of {parameters:,} parameters has room for a vocabulary of {vocab_size:,}: "
-            f"give --params {search.least_above(parameters):,} or more, or take a smaller vocabulary"
+            f"give {option('params', search.least_above(parameters))} or more, or take a smaller vocabulary"
         )
     return best
 

@@ -30,11 +30,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ramlet.atomic_files import replacing
-from ramlet.dataset.checksum import file_checksum
 from ramlet.errors import ModelError
-from ramlet.plurals import plural
-from ramlet.small_files import open_regular
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.plurals import plural
+from ramlet.runtime.small_files import open_regular
 
 __all__ = ["Entry", "Header", "check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"]
 

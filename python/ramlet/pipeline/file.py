@@ -24,17 +24,17 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ramlet.config_file import OPTIONS, ConfigReader
-from ramlet.config_nodes import NodeReader, compose
-from ramlet.config_values import count, share_of_memory, switch, word
 from ramlet.errors import SettingsError
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging import Input
 from ramlet.pipeline import krill
 from ramlet.pipeline.places import input_at, path_at, tokenizer_at
 from ramlet.pipeline.sections import MODEL, READING_ALSO, RUN_ALSO, RUN_SWITCHES, TOKENIZER_ALSO, SettingsReader
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.read_settings import ReadSettings
-from ramlet.staging import Input
-from ramlet.train_settings import TrainSettings
+from ramlet.preparing.config_file import OPTIONS, ConfigReader
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.settings.values import count, share_of_memory, switch, word
+from ramlet.settings.yaml_nodes import NodeReader, compose
+from ramlet.tokenizer.settings import TrainSettings
 from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ramlet.config_nodes import Convert, NodeReader
-from ramlet.config_values import count, real_number, switch, word
 from ramlet.errors import SettingsError
+from ramlet.settings.values import count, real_number, switch, word
+from ramlet.settings.yaml_nodes import Convert, NodeReader
 
 if TYPE_CHECKING:
     import yaml

@@ -25,13 +25,13 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from ramlet import sources
 from ramlet.errors import SettingsError
+from ramlet.inputs import sources
+from ramlet.inputs.shelf import key_of
+from ramlet.inputs.staging import Input, needs_staging
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import place_of
-from ramlet.staging import Input, needs_staging
-from ramlet.staging.shelf import key_of
-from ramlet.tokenizer_model import digest
+from ramlet.tokenizer.model import digest
 from ramlet.training.mix import parse_data
 
 __all__ = ["NAMES", "Stage", "fetched", "fetched_to", "names_of", "refuse_early", "stages"]

@@ -23,17 +23,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ramlet.atomic_files import replacing
-from ramlet.budget import format_bytes
-from ramlet.errors import BudgetError, DiskFull, SettingsError
-from ramlet.folder_lock import hold
-from ramlet.memory import free_memory
+from ramlet.errors import BudgetError, DiskFull, SettingsError, option
+from ramlet.inputs.staging import Input, needs_staging
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
 from ramlet.pipeline.record import NAME as RECORD
-from ramlet.plurals import plural
-from ramlet.staging import Input, needs_staging
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.memory import free_memory
+from ramlet.runtime.plurals import plural
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Machine, look
 from ramlet.training.settings import default_seq_len
@@ -192,7 +192,7 @@ def propose_pipeline(
     """Looks at text and machine; nothing is written. A file that is there is refused, unless `force`."""
     folder = os.path.dirname(os.path.abspath(out))
     if not os.path.isdir(folder):
-        raise SettingsError(f"there is no folder {folder}: make it, or give another --out")
+        raise SettingsError(f"there is no folder {folder}: make it, or give another {option('out')}")
     text = look_at_text(_closely(inputs, out))
     refuse_existing(out, force=force)
     torch = _torch(threads)
@@ -227,7 +227,7 @@ def propose_pipeline(
 def refuse_existing(out: str, *, force: bool) -> None:
     """Stops before a file that is there, unless it is to be replaced."""
     if os.path.lexists(out) and not force:
-        raise SettingsError(f"{out} is there already: --force replaces it, or give another --out")
+        raise SettingsError(f"{out} is there already: {option('force')} replaces it, or give another {option('out')}")
 
 
 def write(proposal: Proposal, *, force: bool = False) -> None:
@@ -267,7 +267,9 @@ def _closely(inputs: Sequence[str], out: str) -> list[str]:
         elif os.path.realpath(each) == os.path.realpath(folder):
             found += text_in(each, without=[out, os.path.join(folder, _work_for(out)), *results])
         elif not os.path.relpath(os.path.realpath(folder), os.path.realpath(each)).startswith(".."):
-            raise SettingsError(f"the results would lie in {each}, among the text: give --out a place outside of it")
+            raise SettingsError(
+                f"the results would lie in {each}, among the text: give {option('out')} a place outside of it"
+            )
         else:
             found.append(each)
     return found
@@ -276,7 +278,7 @@ def _closely(inputs: Sequence[str], out: str) -> list[str]:
 def _torch(threads: int | None) -> Any:
     if find_spec("torch") is None:
         return None
-    from ramlet.training.base_memory import load_torch
+    from ramlet.engines.torch.base_memory import load_torch
 
     return load_torch(threads)
 
@@ -366,7 +368,9 @@ def _plan(params: int, vocab: int, memory: int, course: Course) -> None:
         own = WAITING if memory > 2 * WAITING else 0
         plan(params=params, vocab_size=vocab, memory=memory - own, batch_size=course.sequences, seq_len=course.seq_len)
     except BudgetError as error:
-        raise BudgetError(f"{error}; and {format_bytes(WAITING)} for `ramlet run` itself") from None
+        raise BudgetError(
+            f"{error.sentence}; and {format_bytes(WAITING)} for the pipeline's own process", **error.facts
+        ) from None
 
 
 def _seconds(machine: Machine, flops: float) -> float:

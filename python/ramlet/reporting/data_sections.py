@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
-from ramlet.plurals import plural
 from ramlet.reporting.bars import Way, flow
 from ramlet.reporting.charts import histogram
 from ramlet.reporting.found import DatasetFound, TokenizerFound, figure, look
@@ -13,6 +12,7 @@ from ramlet.reporting.lengths import EDGES
 from ramlet.reporting.markup import escape, figures, number, share, short, size, table
 from ramlet.reporting.memory_sections import peak_of_budget
 from ramlet.reporting.run_sections import memory_figure
+from ramlet.runtime.plurals import plural
 
 __all__ = ["dataset_head", "ledger", "lengths", "tokenizer_head"]
 

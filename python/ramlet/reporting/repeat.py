@@ -31,7 +31,7 @@ def commands(story: Story) -> list[str]:
 
 
 def _tokenizer(found: TokenizerFound) -> str:
-    from ramlet.train_settings import TrainSettings
+    from ramlet.tokenizer.settings import TrainSettings
 
     names = {"documents": "docs", "kind": "type", "special_tokens": "special-token"}
     given = _flags(TrainSettings, look(found.statistics, "settings"), names)
@@ -39,7 +39,7 @@ def _tokenizer(found: TokenizerFound) -> str:
 
 
 def _prepare(found: DatasetFound) -> str:
-    from ramlet.prepare_settings import PrepareSettings
+    from ramlet.preparing.settings import PrepareSettings
 
     names = {"documents": "docs", "format": "input-format", "output_format": "format"}
     runs = found.manifest.runs

@@ -23,14 +23,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ramlet.atomic_files import replacing, sync_folder
-from ramlet.dataset.checksum import file_checksum
+from ramlet.engines.torch.step import Trainee
 from ramlet.errors import ModelError
 from ramlet.model.files import tensors_by_name
 from ramlet.model.tensor_file import read_tensors_into, write_tensors
-from ramlet.small_files import read_json_object
+from ramlet.runtime.atomic_files import replacing, sync_folder
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.small_files import read_json_object
 from ramlet.training.run_files import CHECKPOINTS
-from ramlet.training.step import Trainee
 
 __all__ = ["Snapshot", "checkpoints", "damaged", "latest", "load", "path_of", "prune", "read_state", "save"]
 

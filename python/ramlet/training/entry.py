@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.budget import Budget, Meter
-from ramlet.config_values import count
-from ramlet.errors import SettingsError
-from ramlet.setting_names import check_names
-from ramlet.sources import check_path
-from ramlet.threads import check_threads
-from ramlet.tokenizer import Tokenizer
+from ramlet.errors import SettingsError, option
+from ramlet.inputs.sources import check_path
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.threads import check_threads
+from ramlet.settings.names import check_names
+from ramlet.settings.values import count
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
@@ -70,7 +70,7 @@ def train(
     check_path(out)
     if (data is None) == (stream is None):
         raise SettingsError("name what to train on: a dataset, or a stream of text, and not both")
-    from ramlet.training.base_memory import load_torch
+    from ramlet.engines.torch.base_memory import load_torch
 
     budget = Budget.parse(memory if chosen.device == "cpu" else host_memory or memory)
     with nullcontext(meter) if meter is not None else Meter(budget) as watching:
@@ -101,7 +101,9 @@ def _feed(
         pairs = [(data, 1.0)] if isinstance(data, (str, os.PathLike)) else list(data)
         return DataFeed([(os.fspath(path), float(weight)) for path, weight in pairs], settings)
     if tokenizer is None:
-        raise SettingsError("a stream is tokenized while it is trained on: name the tokenizer, with --tokenizer")
+        raise SettingsError(
+            f"a stream is tokenized while it is trained on: name the tokenizer, with {option('tokenizer')}"
+        )
     sources = [stream] if isinstance(stream, (str, os.PathLike)) else stream
     if isinstance(tokenizer, (str, os.PathLike)):
         named: Tokenizer | str = os.fspath(tokenizer)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.step import document_mask
 from ramlet.errors import SettingsError
 from ramlet.loading.batch import training_names
-from ramlet.model.gpt import GPT
-from ramlet.training.step import document_mask
 
 if TYPE_CHECKING:
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["EvalSet", "Score", "byte_lengths", "evaluate_model"]
 

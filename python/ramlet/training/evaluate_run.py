@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.budget import Budget, with_reserve
-from ramlet.errors import DatasetError, ModelError, SettingsError
+from ramlet.engines.torch.order import unit_rows
+from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.loading.tokens import Tokens
-from ramlet.memory import resident_memory
 from ramlet.model.folder import ModelFolder, find_model
-from ramlet.model.order import unit_rows
 from ramlet.model.shape import Shape
+from ramlet.runtime.budget import Budget, with_reserve
+from ramlet.runtime.memory import resident_memory
 from ramlet.training.eval_sets import usable_split
 from ramlet.training.run_files import SETTINGS
 from ramlet.training.run_folder import RunFolder
@@ -92,20 +92,22 @@ def evaluate(
     learned = _learned_with(found)
     length = seq_len or learned.seq_len or shape.context
     if not 1 <= length <= shape.context:
-        raise SettingsError(f"--seq-len {length:,} is not within the model's context of {shape.context:,}: give less")
+        raise SettingsError(
+            f"{option('seq_len', length)} is not within the model's context of {shape.context:,}: give less"
+        )
     sets = {
         name: usable_split(os.fspath(path), seq_len=length, val_fraction=learned.val_fraction, split=split)
         for name, path in named.items()
     }
     tokenizer = _tokenizer(found, shape, sets)
-    from ramlet.training.base_memory import keep_large_blocks, load_torch
+    from ramlet.engines.torch.base_memory import keep_large_blocks, load_torch
 
     load_torch(threads)
     # A heap has gaps, up to 90 MB of them here; an evaluation is too short for the time that it saves.
     keep_large_blocks(False)
+    from ramlet.engines.torch.device import choose_device
+    from ramlet.engines.torch.weights import DTYPES
     from ramlet.model.files import load_model
-    from ramlet.model.weights import DTYPES
-    from ramlet.training.device import choose_device
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
 
     place = choose_device(device)
@@ -157,7 +159,7 @@ def _learned_with(found: ModelFolder) -> _Learned:
 
 def _tokenizer(found: ModelFolder, shape: Shape, sets: Mapping[str, Tokens]) -> Any:
     """The model's, which must be that of all sets; None where there is none."""
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     file = found.described / "tokenizer.json"
     tokenizer = Tokenizer.load(file) if file.is_file() else None
@@ -166,7 +168,7 @@ def _tokenizer(found: ModelFolder, shape: Shape, sets: Mapping[str, Tokens]) -> 
         if tokenizer is not None and theirs not in (None, tokenizer.fingerprint):
             raise DatasetError(
                 f"{tokens.name} was made with another tokenizer ({theirs[:12]}) than the model learned with "
-                f"({tokenizer.fingerprint[:12]}): prepare it with --tokenizer {file}"
+                f"({tokenizer.fingerprint[:12]}): prepare it with {option('tokenizer', file)}"
             )
         if tokens.vocab_size() > shape.vocab_size:
             raise ModelError(

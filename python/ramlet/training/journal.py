@@ -20,8 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from ramlet.errors import DiskFull, ModelError, SettingsError
-from ramlet.small_files import open_regular
+from ramlet.errors import DiskFull, ModelError, SettingsError, option
+from ramlet.runtime.small_files import open_regular
 from ramlet.training.run_files import METRICS, TENSORBOARD
 
 __all__ = ["Journal", "load_loggers"]
@@ -136,7 +136,7 @@ def _tensorboard(run: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise SettingsError(
-            "TensorBoard is not installed: pip install tensorboard, or leave --tensorboard out"
+            f"TensorBoard is not installed: pip install tensorboard, or leave {option('tensorboard')} out"
         ) from None
     return SummaryWriter(str(run / TENSORBOARD), purge_step=step or None)
 

@@ -18,21 +18,21 @@ from typing import Any
 
 import torch
 
-from ramlet.budget import Meter
-from ramlet.errors import Interrupted, TrainingStopped
+from ramlet.engines.torch.device import Device
+from ramlet.engines.torch.ranks import Ranks
+from ramlet.engines.torch.step import Trainee
+from ramlet.errors import Interrupted, TrainingStopped, option
+from ramlet.runtime.budget import Meter
 from ramlet.training import checkpoint
-from ramlet.training.device import Device
 from ramlet.training.evaluate import EvalSet, evaluate_model
 from ramlet.training.job import Job
 from ramlet.training.journal import Journal
 from ramlet.training.listener import Listener
 from ramlet.training.pace import Pace
 from ramlet.training.plan import Plan
-from ramlet.training.ranks import Ranks
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.signals import GaveUp, StopSignals
-from ramlet.training.step import Trainee
 
 __all__ = ["Progress", "Run", "run_steps"]
 
@@ -250,15 +250,15 @@ def _check_health(run: Run, step: int, loss: float, length: float) -> None:
         if not spiked:
             return
         what = f"the loss jumped to {loss:.3f} from about {usual:.3f}"
-        check = ", or without this check by --spike 0"
+        check = f", or without this check by {option('spike', 0)}"
     else:
         what = "the loss is no number any more" if not math.isfinite(loss) else "the gradients are no numbers any more"
         check = ""
     good = checkpoint.latest(run.path)
     way = (
-        f"the last good checkpoint is {good}: go on from it with a lower --lr (ramlet train --init-from)"
+        f"the last good checkpoint is {good}: go on from it with {option('init_from')} and a lower {option('lr')}"
         if good
-        else "there is no checkpoint before it: run it again with a lower --lr"
+        else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     )
     raise TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {way}{check}")
 
@@ -358,7 +358,7 @@ def _evaluate(run: Run) -> bool:
         run.warned_of.add(name)
         run.listener.warned(
             f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
-            f"{rises[name]:.3f} above what it was before (a lower --lr, or some of that data mixed in, helps)"
+            f"{rises[name]:.3f} above what it was before (a lower learning rate, or some of that data mixed in, helps)"
         )
     return True
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.errors import DatasetError
-from ramlet.memory import free_memory
-from ramlet.small_files import MANIFEST as MANIFEST_BYTES
-from ramlet.small_files import read_json
-from ramlet.threads import available_threads
+from ramlet.runtime.memory import free_memory
+from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.runtime.small_files import read_json
+from ramlet.runtime.threads import available_threads
 
 __all__ = ["Found", "Machine", "find_datasets", "look"]
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ramlet.budget import Budget, adding_up, format_bytes, with_reserve
-from ramlet.errors import BudgetError, SettingsError
-from ramlet.model.order import group_rows, head_chunk, unit_rows
+from ramlet.engines.torch.order import group_rows, head_chunk, unit_rows
+from ramlet.engines.torch.predict import PARTS, Choice, Correction, Prediction, predict, work_bytes
+from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.shape import Shape
-from ramlet.training.predict import PARTS, Choice, Correction, Prediction, predict, work_bytes
+from ramlet.runtime.budget import Budget, adding_up, format_bytes, with_reserve
 
 __all__ = ["Choice", "Plan", "make_plan"]
 
@@ -216,12 +216,16 @@ def make_plan(
 def too_small(budget: Budget, choice: Choice, prediction: Prediction) -> BudgetError:
     """The error that names the smallest budget that works, and what takes it."""
     enough = math.ceil((smallest_budget(prediction.peak) + budget.held) / 1e6)
-    words = adding_up({name: size for name, size in prediction.parts.items() if size}, enough)
+    parts = {name: size for name, size in prediction.parts.items() if size}
+    words = adding_up(parts, enough)
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(
         f"needs at least {enough}MB: {words}, with {how} "
-        f"(the budget is {budget}); give more, or take a smaller model, a shorter --seq-len"
-        f"{'' if choice.optimizer == 'adamw8bit' else ' or --optimizer adamw8bit'}"
+        f"(the budget is {budget}); give more, or take a smaller model, a shorter {option('seq_len')}"
+        f"{'' if choice.optimizer == 'adamw8bit' else ' or ' + option('optimizer', 'adamw8bit')}",
+        needed=enough * 1_000_000,
+        parts=parts,
+        budget=budget.asked,
     )
 
 
@@ -347,4 +351,6 @@ def _check(shape: Shape, seq_len: int, batch_size: int, world: int) -> None:
     if batch_size < 1 or world < 1:
         raise SettingsError(f"a batch of {batch_size} for {world} processes is none: give at least 1 of each")
     if not 1 <= seq_len <= shape.context:
-        raise SettingsError(f"--seq-len {seq_len} must be between 1 and the model's context of {shape.context}")
+        raise SettingsError(
+            f"{option('seq_len', seq_len)} must be between 1 and the model's context of {shape.context}"
+        )

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ramlet.budget import Budget
-from ramlet.config_values import count
-from ramlet.errors import BudgetError, SettingsError
+from ramlet.engines.torch.probe import allowance
+from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import parse_count, shape_for
+from ramlet.runtime.budget import Budget
+from ramlet.settings.values import count
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
-from ramlet.training.probe import allowance
 from ramlet.training.settings import default_seq_len
 
 __all__ = ["Proposal", "Row", "plan", "propose"]
@@ -52,7 +52,7 @@ class Row:
     """What it would be trained for."""
     seconds: float | None
     """About how long that takes."""
-    refusal: str = ""
+    refusal: BudgetError | None = None
     """Why it does not fit, and what would."""
 
 
@@ -113,7 +113,7 @@ def plan(
         rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
         best = _best(rows, found)
         if best is None or best.plan is None:
-            raise BudgetError(rows[0].refusal)
+            raise rows[0].refusal
         chosen = best.plan
     elif config is not None:
         from ramlet.training.job import read_model_config
@@ -204,12 +204,12 @@ class _Site:
     def __init__(
         self, memory: Budget | str | int | None, device: str | None, precision: str, threads: int | None
     ) -> None:
-        from ramlet.training.base_memory import load_torch, settled_memory
+        from ramlet.engines.torch.base_memory import load_torch, settled_memory
 
         self.torch = load_torch(threads)
         # What a run has loaded when it plans.
+        from ramlet.engines.torch.device import choose_device
         from ramlet.training import start  # noqa: F401
-        from ramlet.training.device import choose_device
 
         chosen = choose_device(device or "auto")
         self.device = chosen.kind
@@ -261,15 +261,17 @@ class _Site:
                 shape = shape_for(params, vocab_size=vocab, context=length)
             except SettingsError:
                 continue
-            plan, refusal = None, ""
+            plan, refusal = None, None
             try:
                 plan = self.plan_shape(shape, length, batch or course.sequences, forced or {}, document_mask)
             except BudgetError as error:
-                refusal = str(error)
+                refusal = error
             seconds = machine.seconds(shape.step_flops(course.tokens, length))
             rows.append(Row(params, plan, course, seconds, refusal))
         if not rows:
-            raise SettingsError("the vocabulary is too large for a model that so little text can train: give --params")
+            raise SettingsError(
+                f"the vocabulary is too large for a model that so little text can train: give {option('params')}"
+            )
         return rows
 
 

@@ -16,7 +16,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ramlet.atomic_files import sync_folder
+from ramlet.runtime.atomic_files import sync_folder
 
 __all__ = ["clear", "link", "move_in", "settle", "whole_run"]
 

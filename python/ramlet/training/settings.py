@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 
 __all__ = ["RunSettings", "default_seq_len", "help_text"]
 
@@ -149,7 +149,8 @@ class RunSettings:
         """Stops where nothing says how large the model is."""
         if self.params is None and self.config is None and self.init_from is None:
             raise SettingsError(
-                "how large is the model to be? Give --params 10M, or --config FILE; `ramlet plan` proposes one"
+                f"how large is the model to be? Give {option('params', '10M')}, or a {option('config')}; "
+                "`ramlet plan` proposes one"
             )
 
     def step_sequences(self, seq_len: int) -> int:

@@ -17,13 +17,17 @@ from typing import Any
 import torch
 
 from ramlet import __version__
-from ramlet.budget import Budget, Meter
-from ramlet.errors import BudgetError, RamletError, SettingsError
+from ramlet.engines.torch.base_memory import settled_memory
+from ramlet.engines.torch.device import Device, choose_device
+from ramlet.engines.torch.probe import ResidentGauge, allowance, probe
+from ramlet.engines.torch.ranks import Ranks, joined
+from ramlet.engines.torch.step import Trainee
+from ramlet.engines.torch.trial import tried
+from ramlet.engines.torch.weights import DTYPES
+from ramlet.errors import BudgetError, RamletError, SettingsError, option
 from ramlet.model.files import load_weights, save_description
-from ramlet.model.weights import DTYPES
+from ramlet.runtime.budget import Budget, Meter
 from ramlet.training import checkpoint
-from ramlet.training.base_memory import settled_memory
-from ramlet.training.device import Device, choose_device
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths
 from ramlet.training.feed import Feed
@@ -33,15 +37,11 @@ from ramlet.training.listener import Listener
 from ramlet.training.loop import EVAL, SAMPLE, SAVE, Progress, Run, run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.plan import Choice, Plan, make_plan
-from ramlet.training.probe import ResidentGauge, allowance, probe
-from ramlet.training.ranks import Ranks, joined
 from ramlet.training.run_files import WEIGHTS, link
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
 from ramlet.training.signals import StopSignals
-from ramlet.training.step import Trainee
-from ramlet.training.trial import tried
 
 __all__ = ["TrainResult", "train_run"]
 
@@ -112,7 +112,7 @@ def train_run(
                 if saved is None:
                     raise SettingsError(
                         f"the checkpoints of {folder.path} are gone, so it cannot go on: "
-                        f"choose another --out, with --init-from {folder.path}"
+                        f"choose another {option('out')}, with {option('init_from', folder.path)}"
                     )
             ranks.wait()  # until all have looked
             try:
@@ -120,7 +120,7 @@ def train_run(
             except torch.OutOfMemoryError:
                 raise BudgetError(
                     f"the device gives no more than the budget of {place.budget}: "
-                    "give more --memory, or a smaller --micro-batch; the last checkpoint is whole"
+                    f"give more {option('memory')}, or a smaller {option('micro_batch')}; the last checkpoint is whole"
                 ) from None
 
 
@@ -186,7 +186,9 @@ def _train(
         place.listener.noted(line)
     place.listener.planned(plan, progress.step)
     if not named:
-        place.listener.noted("there is nothing to evaluate on: a validation split, or --eval NAME=DIR, would tell more")
+        place.listener.noted(
+            "there is nothing to evaluate on: a validation split, or another dataset to evaluate on, would tell more"
+        )
     journal = Journal(
         folder.place,
         run=folder.path,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ramlet.budget import format_bytes
 from ramlet.cli.data.options import DatasetPath, within
 from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import note, plural, print_json
+from ramlet.runtime.budget import format_bytes
 
 
 def verify(
@@ -31,12 +31,12 @@ def verify(
       ramlet data verify my-dataset
       ramlet data verify my-dataset --adopt
     """
-    from ramlet.budget import Budget
-    from ramlet.budget import within as in_force
     from ramlet.dataset.adopt import Adopted, moved_over
     from ramlet.dataset.adopt import adopt as take_in
     from ramlet.dataset.manifest import Manifest
     from ramlet.dataset.verify import verify as check
+    from ramlet.runtime.budget import Budget
+    from ramlet.runtime.budget import within as in_force
 
     adopted = Adopted()
     with in_force(Budget.parse(memory)):

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet.budget import format_bytes
 from ramlet.cli.options import Debug, Inputs, Json, Memory, Quiet
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import (
@@ -30,7 +29,8 @@ from ramlet.cli.tokenizer.options import (
 )
 from ramlet.cli.tokenizer.train import MERGES, VOCABULARY
 from ramlet.errors import RamletError, SettingsError
-from ramlet.plurals import plural
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.plurals import plural
 
 
 def compare(
@@ -79,9 +79,9 @@ def compare(
     from importlib.util import find_spec
     from tempfile import TemporaryDirectory
 
-    from ramlet.read_settings import ReadSettings
-    from ramlet.threads import available_threads
-    from ramlet.train_settings import TrainSettings
+    from ramlet.inputs.settings import ReadSettings
+    from ramlet.runtime.threads import available_threads
+    from ramlet.tokenizer.settings import TrainSettings
 
     if find_spec("tokenizers") is None:
         raise SettingsError("HF's library is not there to compare with: pip install 'ramlet[hf]'")
@@ -144,7 +144,7 @@ def _their_command(inputs: list[str], settings: Any, reading: dict[str, Any], sc
         "result": str(scratch / "theirs.json"),
     }
     (scratch / "settings.json").write_text(json_module.dumps(chosen))
-    return [sys.executable, "-m", "ramlet.hf_training", str(scratch / "settings.json")]
+    return [sys.executable, "-m", "ramlet.tokenizer.hf_training", str(scratch / "settings.json")]
 
 
 def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import (
@@ -27,13 +26,14 @@ from ramlet.cli.tokenizer.options import (
     reading_notes,
 )
 from ramlet.errors import SettingsError, SourceError
+from ramlet.runtime.budget import Budget, Meter, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ramlet.engines import Arrays
-    from ramlet.read_settings import ReadSettings
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.inputs.settings import ReadSettings
+    from ramlet.tokenizer.engines import Arrays
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
 AllowSpecial = Annotated[
     list[str] | None,
@@ -76,12 +76,12 @@ def encode(
     """
     from tempfile import TemporaryDirectory
 
-    from ramlet.encode_files import divide_memory, encode_files
-    from ramlet.memory import peak_memory
-    from ramlet.read_settings import ReadSettings
-    from ramlet.sources import survey
-    from ramlet.threads import available_threads
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.inputs.settings import ReadSettings
+    from ramlet.inputs.sources import survey
+    from ramlet.runtime.memory import peak_memory
+    from ramlet.runtime.threads import available_threads
+    from ramlet.tokenizer.encode import divide_memory, encode_files
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     allowed: Any = "all" if allow_special and "all" in allow_special else set(allow_special or ())
     budget = Budget.parse(memory)
@@ -151,10 +151,10 @@ def _write_ids(
     out: Path,
     bar: Progress,
 ) -> dict[str, Any]:
-    from ramlet import sources
-    from ramlet.atomic_files import replacing
-    from ramlet.encode_files import encode_files
-    from ramlet.folder_lock import hold
+    from ramlet.inputs import sources
+    from ramlet.runtime.atomic_files import replacing
+    from ramlet.runtime.folder_lock import hold
+    from ramlet.tokenizer.encode import encode_files
 
     total = sum(source.size or 0 for source in sources.expand(names, format=settings.format))
     read: dict[str, Any] = {}

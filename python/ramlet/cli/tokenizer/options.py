@@ -12,7 +12,7 @@ from ramlet.cli.color import marked
 from ramlet.cli.options import MEMORY, READING
 from ramlet.cli.options import print_json as print_json
 from ramlet.errors import SettingsError
-from ramlet.plurals import plural as plural  # the commands' one place for what they share
+from ramlet.runtime.plurals import plural as plural  # the commands' one place for what they share
 
 Threads = Annotated[
     int | None,

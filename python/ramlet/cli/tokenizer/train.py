@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import MEMORY, Debug, Inputs, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import (
@@ -24,6 +23,7 @@ from ramlet.cli.tokenizer.options import (
     print_json,
     reading_notes,
 )
+from ramlet.runtime.budget import Budget, Meter, format_bytes
 
 VOCABULARY, MERGES = "Vocabulary", "Merges"
 UNITS = {"counting": "bytes", "sorting": "parts", "merging": "tokens"}
@@ -134,8 +134,8 @@ def train(
       ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|eot|>" -o my-tokenizer
       ramlet tokenizer train book.txt --type char --out my-tokenizer
     """
-    from ramlet.train_folder import train_to_folder
-    from ramlet.train_settings import TrainSettings
+    from ramlet.tokenizer.folder import train_to_folder
+    from ramlet.tokenizer.settings import TrainSettings
 
     settings = TrainSettings(
         vocab_size=None if vocab_size is None else parse_count(vocab_size),
