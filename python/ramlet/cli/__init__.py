@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _was_interrupted(error):
             failed(Interrupted.__name__, INTERRUPTED, mark="")
             return 130
-        failed(type(error).__name__, _sentence(error))
+        failed(type(error).__name__, _shortened(_sentence(error)))
         return 1
 
 
@@ -155,7 +155,7 @@ def _was_interrupted(error: BaseException) -> bool:
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, RamletError):
-        return _shortened(str(error))
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         # From a read or a write that no one was there to catch.
