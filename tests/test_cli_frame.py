@@ -367,3 +367,11 @@ def test_python_m_ramlet_and_the_script_are_one(ramlet: RunRamlet) -> None:
         [script, "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"}
     )
     assert done.stdout == ramlet("--help").stdout
+
+
+def test_a_very_long_name_in_a_sentence_is_shortened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("one line\n")
+    assert cli.main(["prepare", str(tmp_path / "text"), "-T", "byte", "--out", "x" * 100_000]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: xxx")
+    assert len(said) < 2000

@@ -191,6 +191,7 @@ FAULTS = [
     ("[a]: 3\n", 1, "a key is one word"),
     ("out: a\n---\nout: b\n", 2, "a second document begins"),
     ("out: *there\n", 1, "not valid YAML"),
+    ('tokenizer: byte\nout: "\\ud800"\n', 2, "half a character"),
 ]
 
 

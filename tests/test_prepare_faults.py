@@ -332,3 +332,28 @@ def test_ctrl_c_then_the_same_again(tmp_path: Path) -> None:
     for out in ("out", "calm"):
         assert subprocess.run([*command, out], cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
     assert files(tmp_path / "out") == files(tmp_path / "calm")
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 64, None, "5"])
+def test_a_count_in_a_note_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: Any) -> None:
+    inputs = write(tmp_path / "in")
+    with monkeypatch.context() as stopped:
+        stopped.setattr("ramlet.preparing.run._Run._run_stage", _stop_behind("scan"))
+        with pytest.raises(KeyboardInterrupt):
+            run(inputs, tmp_path / "out")
+    note = tmp_path / "out/.work/scan/000000.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"units": count}))
+    with pytest.raises(RamletError, match=r"000000\.json is damaged: remove .*\.work and run the same command again"):
+        run(inputs, tmp_path / "out")
+
+
+def _stop_behind(last: str) -> Callable[..., None]:
+    from ramlet.preparing.run import _Run
+
+    def run_stage(self: Any, stage: str, *given: Any) -> None:
+        if stage != last:
+            raise KeyboardInterrupt
+        whole(self, stage, *given)
+
+    whole = _Run._run_stage
+    return run_stage

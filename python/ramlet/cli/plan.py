@@ -10,7 +10,6 @@ import typer
 
 from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
-from ramlet.errors import BudgetError
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
 

@@ -36,9 +36,14 @@ def as_flag(name: str, value: str | None) -> str:
 
 
 def sentence_of(error: BaseException) -> str:
-    """One sentence, also for what no one was there to catch."""
+    """One sentence, also for what no one was there to catch; a name in it may be of any length."""
+    sentence = _sentence(error)
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
+
+
+def _sentence(error: BaseException) -> str:
     if isinstance(error, RamletError):
-        return _shortened(error.told(as_flag))
+        return error.told(as_flag)
     if isinstance(error, OSError) and error.strerror:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         way_out = _WAYS_OUT.get(error.errno or 0)
@@ -47,8 +52,3 @@ def sentence_of(error: BaseException) -> str:
         return "the machine is out of memory: give a smaller --memory, or free some"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
-
-
-def _shortened(sentence: str) -> str:
-    """A value of a file that is repeated in a sentence may be of any length."""
-    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"

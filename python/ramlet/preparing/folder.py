@@ -190,7 +190,10 @@ class OutFolder:
             raise DatasetError(f"{path} is missing: {way_out}") from None
         except DatasetError as error:
             raise DatasetError(f"{error}; {way_out}") from None
-        if any(type(note.get(key)) is not kind for key, kind in types.items()):
+        found = {key: note.get(key) for key in types}
+        wrong = any(type(found[key]) is not kind for key, kind in types.items())
+        # A count that the native core cannot take, for it has 64 bits.
+        if wrong or any(type(value) is int and not 0 <= value < 1 << 63 for value in found.values()):
             raise DatasetError(f"{path} is damaged: {way_out}")
         return note
 

@@ -41,7 +41,7 @@ def compose(name: str) -> yaml.Node | None:
         raise SettingsError(f"cannot read {name}: {error.strerror}") from None
     try:
         # The C parser, where there is one, words its errors differently; a config is short.
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}, line {mark.line + 1}" if mark else name
@@ -53,6 +53,29 @@ def compose(name: str) -> yaml.Node | None:
         raise SettingsError(f"cannot read {name} as YAML ({reason}): is it a text file in UTF-8?") from None
     except RecursionError:
         raise SettingsError(f"cannot read {name} as YAML: its lists are nested too deep") from None
+    _refuse_half_characters(name, root)
+    return root
+
+
+def _refuse_half_characters(name: str, root: yaml.Node | None) -> None:
+    """`"\\ud800"` is a string to YAML that no file and no path can hold."""
+    import yaml
+
+    seen: set[int] = set()  # by aliases a node may be in many places
+    left = [] if root is None else [root]
+    while left:
+        node = left.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.ScalarNode):
+            if any("\ud800" <= each <= "\udfff" for each in node.value):
+                line = node.start_mark.line + 1
+                raise SettingsError(f"{name}, line {line}: half a character (a surrogate) stands here: write it whole")
+        elif isinstance(node, yaml.MappingNode):
+            left += [each for pair in node.value for each in pair]
+        else:
+            left += node.value
 
 
 class NodeReader:
