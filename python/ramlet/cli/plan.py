@@ -230,6 +230,7 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
         print(f"{row.params:>12,} {peak:>9}  {row.course.tokens:>15,}  {duration_words(row.seconds)}{mark}")
     print("\ntimes are estimates, from the speed of matrix products here")
     if told.best is None:
+        assert told.rows[0].refusal is not None  # or there would be a plan
         raise told.rows[0].refusal
     print(f"\n  {told.command}")
 

@@ -113,6 +113,7 @@ def plan(
         rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
         best = _best(rows, found)
         if best is None or best.plan is None:
+            assert rows[0].refusal is not None  # or there would be a plan
             raise rows[0].refusal
         chosen = best.plan
     elif config is not None:
