@@ -72,7 +72,7 @@ def _encoding() -> list[Case]:
 
 
 def _preparing() -> list[Case]:
-    prepare = "prepare {text} --out {out} --quiet"
+    prepare, as_npy = (f"prepare {{text}} --out {{out}}{file} --quiet --allow-empty" for file in ("", "/ids.npy"))
     return [
         Case("prepare, bpe", f"{prepare} -T {{vocabulary}} --threads 2 {KEEP}", ALL),
         Case("prepare, gpt2", f"{prepare} -T gpt2 --threads 1 {KEEP}", (*SOME, *ROUGH)),
@@ -84,7 +84,7 @@ def _preparing() -> list[Case]:
         Case("prepare, --docs line", f"{prepare} -T byte --docs line --threads 2", (*SOME, "short lines")),
         Case("prepare, --pack", f"{prepare} -T byte --pack 64 --docs line --threads 1", (*SOME, "short lines")),
         Case("prepare, --pack", f"{prepare} -T {{vocabulary}} --pack 512 --threads 2 {KEEP}", ("jsonl", *ROUGH)),
-        Case("prepare, --format npy", "prepare {text} --out {out}/ids.npy --format npy -T byte --quiet", SOME),
+        Case("prepare, --format npy", f"{as_npy} --format npy -T byte", SOME),
         Case("prepare, --no-normalize", f"{prepare} -T byte --no-normalize --threads 2 {KEEP}", (*SOME, *ROUGH)),
         Case("prepare, --no-filter", f"{prepare} -T {{vocabulary}} --no-filter --threads 2", (*SOME, *ROUGH)),
         Case("prepare, --max-tokens", f"{prepare} -T byte --max-tokens 100 --min-tokens 3 --threads 2", SOME),

@@ -357,3 +357,12 @@ def _stop_behind(last: str) -> Callable[..., None]:
 
     whole = _Run._run_stage
     return run_stage
+
+
+def test_all_of_unicode_is_a_vocabulary(tmp_path: Path) -> None:
+    """The note of the scan then has 4.4 MB."""
+    every = "".join(chr(code) for code in range(32, 0x110000) if not 0xD800 <= code < 0xE000)
+    (tmp_path / "in.txt").write_text(every)
+    made = run(tmp_path / "in.txt", tmp_path / "out", tokenizer="char", filter=False, normalize=False, val_fraction=0)
+    assert made.statistics["ledger"]["characters"] == len(every)
+    assert made.manifest["vocab_size"] >= len(every)

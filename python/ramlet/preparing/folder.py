@@ -26,7 +26,7 @@ from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
-from ramlet.runtime.small_files import read_json, read_json_object
+from ramlet.runtime.small_files import CHARACTERS, read_json, read_json_object
 
 __all__ = ["OutFolder"]
 
@@ -185,7 +185,7 @@ class OutFolder:
     def _note(self, path: Path, types: dict[str, type]) -> dict[str, Any]:
         way_out = f"remove {self.work} and run the same command again"
         try:
-            note = read_json_object(path, DatasetError)
+            note = read_json_object(path, DatasetError, CHARACTERS)
         except FileNotFoundError:
             raise DatasetError(f"{path} is missing: {way_out}") from None
         except DatasetError as error:

@@ -20,6 +20,7 @@ from typing import Any
 from ramlet.errors import RamletError
 
 __all__ = [
+    "CHARACTERS",
     "LARGE",
     "MANIFEST",
     "SMALL",
@@ -35,6 +36,8 @@ __all__ = [
 
 SMALL = 1_000_000
 """Settings, states, statistics: some kilobytes each."""
+CHARACTERS = 8_000_000
+"""What has the characters of a text in it: all of Unicode are 4.5 MB."""
 YAML = 64_000
 """Its nodes take hundreds of bytes for each of them; a run's settings are some 3 KB."""
 MANIFEST = 64_000_000
