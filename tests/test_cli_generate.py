@@ -283,7 +283,7 @@ class TestExport:
         Tokenizer.load("byte").save(tokenizer_file)
         save_model(model_of(SHAPE), tmp_path / "run", tokenizer_file=tokenizer_file)
         with pytest.raises(
-            ModelError, match=r"no way to read text with a byte tokenizer: .*; --to hf has no such limit"
+            ModelError, match=r'no way to read text with a byte tokenizer: .*; to="hf" has no such limit'
         ):
             export_model(tmp_path / "run", tmp_path / "out", to="gguf-ready")
         assert not (tmp_path / "out").exists()

@@ -44,7 +44,7 @@ class TestHolding:
             Path("out").touch()
         before = os.listdir()
         with hold("out", "prepare"):
-            with pytest.raises(SettingsError, match=refused("out") + "--out$"):
+            with pytest.raises(SettingsError, match=refused("out") + "out$"):
                 hold("out", "train")
             assert writer_of("out") == f"prepare, pid {os.getpid()}, {_since('out')}"
         assert os.listdir() == before
@@ -113,7 +113,7 @@ class TestHolding:
             with pytest.raises(SettingsError, match="being written"):
                 hold(tmp_path / "out", "train")
         assert os.listdir(tmp_path / "out") == []
-        with pytest.raises(SettingsError, match=r"^cannot write into .*new: Permission denied; choose another --out$"):
+        with pytest.raises(SettingsError, match=r"^cannot write into .*new: Permission denied; choose another out$"):
             hold(tmp_path / "new", "prepare")
 
     def test_a_file_system_without_locks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_the_smallest_budget_bears_a_base_that_is_a_little_larger() -> None:
 def test_an_error_names_the_parts_and_the_way_out() -> None:
     with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for overhead, .* for optimizer.* smaller model"):
         planned("100MB")
-    with pytest.raises(BudgetError, match="or --optimizer adamw8bit"):
+    with pytest.raises(BudgetError, match='or optimizer="adamw8bit"'):
         planned("100MB", forced={"optimizer": "adamw"})
 
 

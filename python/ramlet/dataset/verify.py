@@ -39,6 +39,8 @@ class Report:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Worth knowing, but nothing is wrong."""
+    adoptable: list[str] = field(default_factory=list)
+    """Shards that the manifest does not have."""
     shards: int = 0
     tokens: int = 0
     documents: int = 0
@@ -250,7 +252,8 @@ def _check_tokenizer(folder: Path, manifest: Manifest, report: Report) -> None:
 def _tell_unknown(folder: Path, manifest: Manifest, report: Report) -> None:
     for split, name in unknown_files(folder, manifest):
         if name.startswith("shard_") and name.endswith((".bin", ".idx")):
-            report.problems.append(f"{split}/{name}: the manifest does not have it; it can be adopted")
+            report.problems.append(f"{split}/{name}: the manifest does not have it")
+            report.adoptable.append(f"{split}/{name}")
         else:
             left = "left by a write that was killed" if is_temporary(name) else "no file of the dataset"
             report.notes.append(f"{split}/{name}: {left}")

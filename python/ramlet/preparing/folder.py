@@ -168,8 +168,8 @@ class OutFolder:
                     continue
                 if manifest is not None and self.plan() is None and not is_temporary(path.name):
                     raise DatasetError(
-                        f"the manifest does not have {self.out / name}: take it in with "
-                        f"verify it with {option('adopt')}, or move it away"
+                        f"the manifest does not have {self.out / name}: verify it with {option('adopt')}, "
+                        "which takes it in, or move it away"
                     )
                 path.unlink()
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ramlet.errors import DiskFull, SettingsError
+from ramlet.errors import DiskFull, SettingsError, option
 
 __all__ = ["LOCK_SUFFIX", "Lock", "has_name", "hold", "is_stream", "lock_file", "short_name", "writer_of"]
 
@@ -69,7 +69,9 @@ class Lock:
         self.release()
 
 
-def hold(target: str | os.PathLike[str], command: str, *, instead: str = "out", makes_folder: bool = True) -> Lock:
+def hold(
+    target: str | os.PathLike[str], command: str, *, instead: str = option("out"), makes_folder: bool = True
+) -> Lock:
     """Takes the target for `command`, as others are told; the folder that it is in is made, or must be there.
 
     A device or a pipe is no one's result, and not held.

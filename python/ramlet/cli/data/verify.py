@@ -66,6 +66,8 @@ def verify(
             note(line, quiet=quiet)
         for problem in report.problems:
             print(problem)
+        if report.adoptable and not adopt:
+            note(f"--adopt takes in {plural(len(report.adoptable), 'shard')} that the manifest does not have")
         if report.sound:
             figures = [plural(report.shards, "shard"), plural(report.documents, "document")]
             figures += [plural(report.tokens, "token"), format_bytes(report.bytes)]
