@@ -216,3 +216,15 @@ def test_a_pipe_in_the_place_of_a_file_that_is_read_is_refused(
     with pytest.raises(RamletError) as raised:
         run(data, with_a_pipe(stopped, tmp_path / "run", name), max_steps=4)
     assert f"{name} is no ordinary file" in sentence(raised.value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_a_checkpoint_of_a_terabyte(data: Path, stopped: Path, tmp_path: Path, name: str) -> None:
+    """Refused by its size: to read it, for its checksum, would take hours."""
+    shutil.copytree(stopped, tmp_path / "run")
+    with open(last_checkpoint(tmp_path / "run") / name, "r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ModelError) as raised:
+        run(data, tmp_path / "run", max_steps=4)
+    assert f"{name} is damaged, its tensors are not as" in sentence(raised.value)
+    assert "remove " in sentence(raised.value)

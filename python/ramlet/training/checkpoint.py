@@ -26,7 +26,7 @@ from torch import Tensor
 from ramlet.engines.torch.step import Trainee
 from ramlet.errors import ModelError
 from ramlet.model.files import tensors_by_name
-from ramlet.model.tensor_file import read_tensors_into, write_tensors
+from ramlet.model.tensor_file import read_header, read_tensors_into, write_tensors
 from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.small_files import read_json_object
@@ -160,6 +160,10 @@ def load(path: Path, trainee: Trainee) -> dict[str, Any]:
         file = path / name
         if not file.is_file():
             raise ModelError(f"{file} is missing: {_way_out(path)}")
+        try:
+            read_header(file)  # by which it has the size that it should: a checksum goes over all of it
+        except ModelError:
+            raise ModelError(f"{file} is damaged, its tensors are not as they were written: {_way_out(path)}") from None
         if file_checksum(file) != state["xxh64"].get(name):
             raise ModelError(f"{file} is damaged, its checksum is not the one written down: {_way_out(path)}")
     read_tensors_into(path / _FILES[0], tensors_by_name(trainee.model.weights))
