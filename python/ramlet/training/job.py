@@ -6,7 +6,6 @@ job.shape, job.seq_len, job.sequences, job.steps, job.schedule, job.precision
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from ramlet.errors import DatasetError, ModelError, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.small_files import YAML, read_text
+from ramlet.small_files import YAML, parse_json, read_text
 from ramlet.training.device import Device
 from ramlet.training.feed import Feed
 from ramlet.training.pace import times_left
@@ -193,7 +192,7 @@ def read_model_config(path: str) -> dict[str, Any]:
 
     try:
         text = read_text(path, SettingsError, YAML)
-        config = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+        config = parse_json(text) if path.endswith(".json") else yaml.safe_load(text)
     except FileNotFoundError:
         raise SettingsError(f"there is no config {path}: give a JSON or YAML file with the model's shape") from None
     except SettingsError:
