@@ -76,12 +76,19 @@ def test_what_is_no_small_file(tmp_path: Path, name: str, kind: str) -> None:
 
 def test_what_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
+    path.write_bytes(b'"\\uD83d\\ude00"')
+    assert read_json(path, DatasetError) == "\N{GRINNING FACE}"
     path.write_text('{"a": 1, "a": 2}')
     assert read_json(path, DatasetError) == {"a": 2}
     assert read_text(path, DatasetError, most=16) == '{"a": 1, "a": 2}'
     with pytest.raises(DatasetError, match=r"x\.json is larger than 1\.5e-05 MB"):
         read_bytes(path, DatasetError, most=15)
-    for content, reason in ((b"\xff", "it is not UTF-8"), (b"[" * 100_000, "it is no JSON"), (b"{", "it is no JSON")):
+    for content, reason in (
+        (b"\xff", "it is not UTF-8"),
+        (b"[" * 100_000, "it is no JSON"),
+        (b"{", "it is no JSON"),
+        (b'["\\ud800"]', "half a character"),
+    ):
         path.write_bytes(content)
         with pytest.raises(DatasetError, match=reason):
             read_json(path, DatasetError)

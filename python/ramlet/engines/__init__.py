@@ -1,1 +1,1 @@
-"""."""
+"""What computes, behind one contract. torch/: PyTorch, on CPUs and GPUs."""

@@ -34,7 +34,7 @@ from ramlet.errors import ModelError
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
-from ramlet.runtime.small_files import open_regular
+from ramlet.runtime.small_files import open_regular, parse_json
 
 __all__ = ["Entry", "Header", "check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"]
 
@@ -227,7 +227,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
     try:
-        listed = json.loads(text)
+        listed = parse_json(text.decode())
         metadata = listed.pop("__metadata__", None) or {}
         entries = {name: _entry(given, 8 + length) for name, given in listed.items()}
         named = {key: value for key, value in metadata.items() if isinstance(value, str)}

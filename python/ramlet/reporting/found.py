@@ -195,7 +195,7 @@ def _is_measure(one: Any) -> bool:
 def _json(path: Path, kind: type[RamletError]) -> Json | None:
     """A JSON object; None where there is no file."""
     try:
-        return read_json_object(path, kind)
+        return read_json_object(path, kind, halves=True)  # what a model writes is shown as it is
     except (FileNotFoundError, NotADirectoryError):
         return None
 

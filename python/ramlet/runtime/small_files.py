@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 from io import FileIO
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "TOKENIZER",
     "YAML",
     "open_regular",
+    "parse_json",
     "parsed_bytes",
     "read_bytes",
     "read_json",
@@ -46,6 +48,9 @@ TOKENIZER = 256_000_000
 """The largest published ones have some 35 MB."""
 LARGE = 100_000_000
 """What the header of a safetensors file may have by its format, and its index with it."""
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON writes a surrogate: two make a character, and one alone is a string that nothing can be written to."""
 
 NOTICED = 16_000_000
 """Files that take less are within what every command has room for."""
@@ -131,19 +136,34 @@ def parsed_bytes(text: str) -> int:
     return copies * len(text) + 60 * sum(map(text.count, ",[{"))
 
 
-def read_json(path: str | os.PathLike[str], error: type[RamletError], most: int = SMALL) -> Any:
-    """What a file of JSON holds."""
+def read_json(
+    path: str | os.PathLike[str], error: type[RamletError], most: int = SMALL, *, halves: bool = False
+) -> Any:
+    """What a file of JSON holds; with `halves` also strings with half a character in them."""
     text = read_text(path, error, most)
     _require(path, parsed_bytes(text))
     try:
-        return json.loads(text)
+        return json.loads(text) if halves else parse_json(text)
     except (ValueError, RecursionError) as reason:
         raise error(f"{path} is damaged: it is no JSON ({reason})") from None
 
 
-def read_json_object(path: str | os.PathLike[str], error: type[RamletError], most: int = SMALL) -> dict[str, Any]:
+def parse_json(text: str) -> Any:
+    """What JSON says; a ValueError where it is none, or has half a character in it."""
+    value = json.loads(text)
+    if _HALF.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half a character, a surrogate, is in it") from None
+    return value
+
+
+def read_json_object(
+    path: str | os.PathLike[str], error: type[RamletError], most: int = SMALL, *, halves: bool = False
+) -> dict[str, Any]:
     """A file of JSON that holds one object."""
-    found = read_json(path, error, most)
+    found = read_json(path, error, most, halves=halves)
     if not isinstance(found, dict):
         raise error(f"{path} is damaged: it is no JSON object")
     return found

@@ -1,1 +1,1 @@
-"""."""
+"""How a setting is read: amounts, names, YAML with its lines."""

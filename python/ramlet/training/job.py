@@ -6,7 +6,6 @@ job.shape, job.seq_len, job.sequences, job.steps, job.schedule, job.precision
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from ramlet.engines.torch.device import Device
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.runtime.small_files import YAML, read_text
+from ramlet.runtime.small_files import YAML, parse_json, read_text
 from ramlet.training.feed import Feed
 from ramlet.training.pace import times_left
 from ramlet.training.schedule import Schedule, default_rate
@@ -195,7 +194,7 @@ def read_model_config(path: str) -> dict[str, Any]:
 
     try:
         text = read_text(path, SettingsError, YAML)
-        config = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+        config = parse_json(text) if path.endswith(".json") else yaml.safe_load(text)
     except FileNotFoundError:
         raise SettingsError(f"there is no config {path}: give a JSON or YAML file with the model's shape") from None
     except SettingsError:
