@@ -1,1 +1,1 @@
-"""Inputs as a user names them (files, folders, globs, standard input, addresses, datasets of the hub) -> files to read."""
+"""Inputs as a user names them (files, folders, globs, standard input, addresses, the hub) -> files to read."""

@@ -1,1 +1,1 @@
-"""`ramlet prepare`: text -> clean, deduplicated, tokenized shards. Not `prepare/`, which would hide `ramlet.prepare`."""
+"""`ramlet prepare`: text -> clean, deduplicated, tokenized shards. (`prepare/` would hide `ramlet.prepare`.)"""
