@@ -406,3 +406,11 @@ def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:
     ):
         done = ramlet("report", *words)
         assert (done.returncode, sentence in done.stderr) == (code, True), done.stderr
+
+
+def test_numbers_of_a_hundred_digits_are_not_shown(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    path = tmp_path / "run" / "settings.yaml"
+    path.write_text(re.sub(r"(?m)^( +\"?(?:context|width|layers)\"?: )\d+", r"\g<1>" + "1" * 110, path.read_text()))
+    assert "1" * 110 in path.read_text()
+    assert "1" * 40 not in page_of(tmp_path / "run", out=tmp_path / "page.html")

@@ -27,6 +27,8 @@ __all__ = ["Metrics", "Sample"]
 
 NAME = "metrics.jsonl"
 LARGEST = 16_000_000_000
+MOST_SHOWN = 1e30
+"""Of a figure: products of a few of them are still numbers to a computer."""
 """Some 80 million lines: ten minutes' reading."""
 LONGEST_LINE = 1 << 20
 SETS = 24
@@ -181,4 +183,4 @@ def _is_number(value: Any) -> bool:
     """A finite one: losses that went wrong are written as NaN, and whole numbers may have any number of digits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return abs(value) < 1e300
+    return abs(value) < MOST_SHOWN
