@@ -20,8 +20,9 @@ from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError
 from ramlet.reporting.lengths import Lengths, count_lengths
-from ramlet.reporting.metrics import MOST_SHOWN, Metrics
+from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.reporting.metrics import NAME as METRICS
+from ramlet.reporting.metrics import Metrics
 from ramlet.small_files import YAML, read_json_object, read_text
 from ramlet.training.run_files import whole_run
 

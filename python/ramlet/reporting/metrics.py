@@ -21,14 +21,13 @@ from typing import IO, Any
 
 from ramlet.errors import ModelError
 from ramlet.reporting.curves import Curve
+from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.small_files import open_regular
 
 __all__ = ["Metrics", "Sample"]
 
 NAME = "metrics.jsonl"
 LARGEST = 16_000_000_000
-MOST_SHOWN = 1e30
-"""Of a figure: products of a few of them are still numbers to a computer."""
 """Some 80 million lines: ten minutes' reading."""
 LONGEST_LINE = 1 << 20
 SETS = 24
