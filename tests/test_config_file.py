@@ -192,6 +192,7 @@ FAULTS = [
     ("out: a\n---\nout: b\n", 2, "a second document begins"),
     ("out: *there\n", 1, "not valid YAML"),
     ('tokenizer: byte\nout: "\\ud800"\n', 2, "half a character"),
+    ('tokenizer: byte\nout: "\\0"\n', 2, "no option takes a NUL"),
 ]
 
 

@@ -366,3 +366,15 @@ def test_all_of_unicode_is_a_vocabulary(tmp_path: Path) -> None:
     made = run(tmp_path / "in.txt", tmp_path / "out", tokenizer="char", filter=False, normalize=False, val_fraction=0)
     assert made.statistics["ledger"]["characters"] == len(every)
     assert made.manifest["vocab_size"] >= len(every)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("splits", []), ("splits", {"train": {"tokens": -1}}), ("runs", {}), ("tokenizer", {"file": 3})]
+)
+def test_a_note_beside_an_array_that_is_damaged(tmp_path: Path, key: str, value: Any) -> None:
+    inputs = write(tmp_path / "in")
+    run(inputs, tmp_path / "ids.npy", output_format="npy")
+    note = tmp_path / "ids.npy.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {key: value}))
+    with pytest.raises(RamletError, match=r"ids\.npy\.json is damaged: remove it and .*ids\.npy, and run the same"):
+        run(inputs, tmp_path / "ids.npy", output_format="npy")

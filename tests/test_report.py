@@ -406,3 +406,11 @@ def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:
     ):
         done = ramlet("report", *words)
         assert (done.returncode, sentence in done.stderr) == (code, True), done.stderr
+
+
+def test_numbers_of_hundreds_of_digits(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    path = tmp_path / "run" / "settings.yaml"
+    path.write_text(re.sub(r"(?m)^( +\"?(?:context|width|layers)\"?: )\d+", r"\g<1>" + "1" * 400, path.read_text()))
+    assert "1" * 400 in path.read_text()
+    assert page_of(tmp_path / "run", out=tmp_path / "page.html")

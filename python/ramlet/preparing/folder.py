@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ramlet.dataset.manifest import FORMAT, VERSION, Manifest
+from ramlet.dataset.manifest import FORMAT, VERSION, Manifest, is_count
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
@@ -62,6 +62,16 @@ class OutFolder:
             raise SettingsError(f"{path} was not written by ramlet: choose another {option('out')}")
         if found.get("version") != VERSION:
             raise DatasetError(f"{path} has version {found.get('version')}, not {VERSION}: install a newer ramlet")
+        splits, runs, note = found.get("splits"), found.get("runs"), found.get("tokenizer")
+        counted = isinstance(splits, dict) and all(
+            isinstance(split, dict) and is_count(split.get("tokens")) and is_count(split.get("documents"))
+            for split in splits.values()
+        )
+        named = isinstance(note, dict) and all(
+            isinstance(note.get(key), str) for key in ("file", "fingerprint", "name")
+        )
+        if not (counted and named and isinstance(runs, list) and all(isinstance(run, dict) for run in runs)):
+            raise DatasetError(f"{path} is damaged: remove it and {self.npy}, and run the same again")
         return found
 
     def check_whole(self, manifest: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError, option
 from ramlet.reporting.lengths import Lengths, count_lengths
+from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
 from ramlet.runtime.budget import Budget, within
@@ -186,7 +187,7 @@ def _is_measure(one: Any) -> bool:
             and isinstance(point.get("label"), str)
             and isinstance(point.get("value"), (int, float))
             and not isinstance(point.get("value"), bool)
-            and abs(point["value"]) < 1e300
+            and abs(point["value"]) < MOST_SHOWN
             for point in one["points"]
         )
     )
@@ -210,6 +211,6 @@ def look(value: Any, *keys: str) -> Any:
 def figure(value: Any, *keys: str) -> float | None:
     """A number that lies so deep, or None: what is shown is checked where it is shown."""
     found = look(value, *keys)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not abs(found) < 1e300:
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not abs(found) < MOST_SHOWN:
         return None
     return found

@@ -7,7 +7,6 @@ number(1234.5), short(1.2e6)  '1,234.5', '1.2M'
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +14,22 @@ from typing import Any
 
 from ramlet.runtime.budget import format_bytes
 
-__all__ = ["answer", "duration", "escape", "figures", "moment", "number", "share", "short", "size", "table"]
+__all__ = [
+    "MOST_SHOWN",
+    "answer",
+    "duration",
+    "escape",
+    "figures",
+    "moment",
+    "number",
+    "share",
+    "short",
+    "size",
+    "table",
+]
+
+MOST_SHOWN = 1e30
+"""Of a figure: products of a few of them are still numbers to a computer, and whole numbers may have any length."""
 
 # Control characters as the pictures of them: a browser would drop or obey them. Tab and newline stay.
 _PICTURES = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421}
@@ -97,7 +111,7 @@ def answer(value: Any) -> str:
         return "not set"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, (int, float)) and math.isfinite(value):
+    if isinstance(value, (int, float)) and abs(value) < MOST_SHOWN:
         return number(value, 4)
     return escape(value)
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from ramlet.errors import ModelError
 from ramlet.reporting.curves import Curve
+from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.runtime.small_files import open_regular
 
 __all__ = ["Metrics", "Sample"]
@@ -181,4 +182,4 @@ def _is_number(value: Any) -> bool:
     """A finite one: losses that went wrong are written as NaN, and whole numbers may have any number of digits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return abs(value) < 1e300
+    return abs(value) < MOST_SHOWN

@@ -53,12 +53,12 @@ def compose(name: str) -> yaml.Node | None:
         raise SettingsError(f"cannot read {name} as YAML ({reason}): is it a text file in UTF-8?") from None
     except RecursionError:
         raise SettingsError(f"cannot read {name} as YAML: its lists are nested too deep") from None
-    _refuse_half_characters(name, root)
+    _refuse_impossible(name, root)
     return root
 
 
-def _refuse_half_characters(name: str, root: yaml.Node | None) -> None:
-    """`"\\ud800"` is a string to YAML that no file and no path can hold."""
+def _refuse_impossible(name: str, root: yaml.Node | None) -> None:
+    """`"\\ud800"` and `"\\0"` are strings to YAML that no path and no option can hold."""
     import yaml
 
     seen: set[int] = set()  # by aliases a node may be in many places
@@ -69,9 +69,11 @@ def _refuse_half_characters(name: str, root: yaml.Node | None) -> None:
             continue
         seen.add(id(node))
         if isinstance(node, yaml.ScalarNode):
+            line = node.start_mark.line + 1
             if any("\ud800" <= each <= "\udfff" for each in node.value):
-                line = node.start_mark.line + 1
                 raise SettingsError(f"{name}, line {line}: half a character (a surrogate) stands here: write it whole")
+            if "\0" in node.value:
+                raise SettingsError(f"{name}, line {line}: no option takes a NUL: leave it out")
         elif isinstance(node, yaml.MappingNode):
             left += [each for pair in node.value for each in pair]
         else:
