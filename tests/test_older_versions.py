@@ -58,6 +58,13 @@ def test_a_dataset_reads_and_verifies(made: Path, expected: dict[str, Any], name
     assert (report.problems, report.notes) == ([], [])
 
 
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_manifest_written_again_is_the_same_file(made: Path, name: str) -> None:
+    before = (made / name / "dataset_metadata.json").read_bytes()
+    Manifest.read(made / name).write(made / name)
+    assert (made / name / "dataset_metadata.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
