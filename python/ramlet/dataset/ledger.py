@@ -10,6 +10,7 @@ others, which count like the known ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -146,7 +147,10 @@ def _checked(wanted: dict[str, Any], given: Any, where: str, wrong: Callable[[st
         name, has = f"{where}.{key}".strip("."), given.get(key)
         if isinstance(value, Counts):
             # Those that are there: an older ramlet has fewer rules, a newer one more.
-            found[key] = Counts(_checked(dict.fromkeys(has, 0) if isinstance(has, dict) else {}, has, name, wrong))
+            rules = dict.fromkeys(has, 0) if isinstance(has, dict) else {}
+            if not all(re.fullmatch(r"[a-z0-9_]{1,64}", rule) for rule in rules):  # they are shown to people
+                raise wrong(name, "counts by the names of rules")
+            found[key] = Counts(_checked(rules, has, name, wrong))
         elif isinstance(value, dict):
             found[key] = _checked(value, has, name, wrong)
         elif not isinstance(has, int) or isinstance(has, bool) or (has < 0 and name != "bytes.normalised"):
