@@ -9,18 +9,8 @@
 //! 5. More than two blank lines in a row become two; blank lines at the start and all white space at the end of the
 //!    document are removed. The indentation of the first line stays.
 //!
-//! **Line rules**, for each line (what stands between two `\n`) that is not blank, in the order of [`Rule::LINES`]:
-//! fewer characters than `min_line_chars`; more than `max_line_chars`; a share of symbols above `max_line_symbols`. A
-//! line that a rule drops goes with its `\n`. If any goes, and only if the text is normalised, step 5 is done again.
-//!
-//! **Document rules**, in the order of [`Rule::DOCUMENTS`], on what is left: nothing but white space; fewer characters
-//! than `min_chars`; more than `max_chars`; a share of symbols above `max_symbols`; of the characters in lines that are
-//! not blank, a share above `max_repeated` in lines equal to an earlier one (only if there are at least four such lines,
-//! and by characters: a lone `}` on every tenth line does not judge code); a share of U+FFFD above `max_invalid`.
-//!
-//! A character is a code point. White space is the property White_Space; a blank line has nothing else. A symbol is a
-//! character that is not a letter (L), a mark (M), a number (N) or white space. A share is above its limit if
-//! `count > limit * total` in f64. A limit of 0 characters is none, for `max_chars` and `max_line_chars`.
+//! **Rules**: first those of lines, then those of documents, on what is left; rules.rs has all of them. If a line goes,
+//! and only if the text is normalised, step 5 is done again.
 //!
 //! Without `filter` there are no rules but "empty"; without `normalise` the text stays as it is. Cleaning what was
 //! cleaned changes nothing.

@@ -1,5 +1,18 @@
 //! Why something is left out: all rules, what steers them, and what they say of a text.
 //!
+//! **Line rules**, for each line (what stands between two `\n`) that is not blank, in the order of [`Rule::LINES`]:
+//! fewer characters than `min_line_chars`; more than `max_line_chars`; a share of symbols above `max_line_symbols`. A
+//! line that a rule drops goes with its `\n`.
+//!
+//! **Document rules**, in the order of [`Rule::DOCUMENTS`], on what is left: nothing but white space; fewer characters
+//! than `min_chars`; more than `max_chars`; a share of symbols above `max_symbols`; of the characters in lines that are
+//! not blank, a share above `max_repeated` in lines equal to an earlier one (only if there are at least four such lines,
+//! and by characters: a lone `}` on every tenth line does not judge code); a share of U+FFFD above `max_invalid`.
+//!
+//! A character is a code point. White space is the property White_Space; a blank line has nothing else. A symbol is a
+//! character that is not a letter (L), a mark (M), a number (N) or white space. A share is above its limit if
+//! `count > limit * total` in f64. A limit of 0 characters is none, for `max_chars` and `max_line_chars`.
+//!
 //! A new rule is a row of the table, its limit in [`Settings`], and an arm of [`Rule::drops`] or [`Rule::drops_line`].
 //! Python takes the table from here: the ledger, its tables and the documentation follow from it.
 
