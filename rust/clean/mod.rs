@@ -76,7 +76,7 @@ impl Cleaner {
         }
         if self.settings.filter {
             let left = if changed { &self.current } else { text };
-            if rules::drop_lines(left, &self.settings, taken, &mut self.next) {
+            if rules::drop_lines(left, &self.settings, &mut self.repeats, taken, &mut self.next) {
                 std::mem::swap(&mut self.current, &mut self.next);
                 changed = true;
                 if self.settings.normalise {
@@ -87,7 +87,7 @@ impl Cleaner {
         }
         self.characters = survey.characters;
         let text = if changed { &self.current } else { text };
-        match rules::judge(text, &survey, &self.settings, &mut self.repeats) {
+        match rules::judge(Rule::DOCUMENTS, text, &survey, &self.settings, &mut self.repeats) {
             None => Verdict::Keep(text),
             Some(rule) => Verdict::Drop { rule, text },
         }

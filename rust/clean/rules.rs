@@ -13,8 +13,9 @@
 //! character that is not a letter (L), a mark (M), a number (N) or white space. A share is above its limit if
 //! `count > limit * total` in f64. A limit of 0 characters is none, for `max_chars` and `max_line_chars`.
 //!
-//! A new rule is a row of the table, its limit in [`Settings`], and an arm of [`Rule::drops`] or [`Rule::drops_line`].
-//! Python takes the table from here: the ledger, its tables and the documentation follow from it.
+//! A new rule is a row of the table, its limit in [`Settings`], and an arm of `Rule::drops`; a rule of lines is also
+//! named in [`drop_lines`], which looks at no line without need. Python takes the table from here: the ledger, what is
+//! shown of it and the documentation follow from it.
 
 use super::lines::Lines;
 use super::repeats::Repeats;
@@ -94,7 +95,7 @@ impl Rule {
         Rule::FACTS[self as usize]
     }
 
-    /// Whether it drops a document that the rules before it keep.
+    /// Whether it drops a document, or a line that is not blank, which the rules before it keep.
     fn drops(self, text: &str, survey: &Survey, settings: &Settings, repeats: &mut Repeats) -> bool {
         let characters = survey.characters;
         match self {
@@ -108,18 +109,11 @@ impl Rule {
                 settings.max_repeated < 1.0 && repeats.are_above(settings.max_repeated, text, survey)
             }
             Rule::BadEncoding => is_above(survey.invalid, settings.max_invalid, characters),
-            // Asked later, of all documents or of their tokens.
-            _ => false,
-        }
-    }
-
-    /// Whether it drops a line that is not blank.
-    fn drops_line(self, line: &Survey, settings: &Settings) -> bool {
-        match self {
-            Rule::LineTooShort => line.characters < settings.min_line_chars,
-            Rule::LineTooLong => settings.max_line_chars > 0 && line.characters > settings.max_line_chars,
-            Rule::LineSymbols => is_above(line.symbols, settings.max_line_symbols, line.characters),
-            _ => false,
+            Rule::LineTooShort => characters < settings.min_line_chars,
+            Rule::LineTooLong => settings.max_line_chars > 0 && characters > settings.max_line_chars,
+            Rule::LineSymbols => is_above(survey.symbols, settings.max_line_symbols, characters),
+            // Asked later, of all documents together, or of their tokens.
+            Rule::Duplicate | Rule::DuplicateLine | Rule::TooFewTokens | Rule::TooManyTokens => false,
         }
     }
 }
@@ -150,13 +144,25 @@ pub fn is_above(count: u64, limit: f64, total: u64) -> bool {
     count as f64 > limit * total as f64
 }
 
-/// The first document rule that drops the text.
-pub fn judge(text: &str, survey: &Survey, settings: &Settings, repeats: &mut Repeats) -> Option<Rule> {
-    Rule::DOCUMENTS.iter().copied().find(|rule| rule.drops(text, survey, settings, repeats))
+/// The first of the rules that drops the text.
+pub fn judge(
+    rules: &[Rule],
+    text: &str,
+    survey: &Survey,
+    settings: &Settings,
+    repeats: &mut Repeats,
+) -> Option<Rule> {
+    rules.iter().copied().find(|rule| rule.drops(text, survey, settings, repeats))
 }
 
 /// Writes the text without the lines that a line rule drops; says whether there are any, and writes nothing if not.
-pub fn drop_lines(text: &str, settings: &Settings, taken: &mut Taken, out: &mut String) -> bool {
+pub fn drop_lines(
+    text: &str,
+    settings: &Settings,
+    repeats: &mut Repeats,
+    taken: &mut Taken,
+    out: &mut String,
+) -> bool {
     // No line is longer than the text: with the settings as they come, most documents are not looked at.
     let any_too_long = settings.max_line_chars > 0 && text.len() as u64 > settings.max_line_chars;
     let any_too_short = settings.min_line_chars > 0;
@@ -171,9 +177,11 @@ pub fn drop_lines(text: &str, settings: &Settings, taken: &mut Taken, out: &mut 
         if !(may_be_too_long || any_too_short || any_symbols) {
             continue;
         }
-        let of_line = Survey::of(line, false);
-        let dropping = Rule::LINES.iter().find(|rule| !of_line.empty && rule.drops_line(&of_line, settings));
-        if let Some(&rule) = dropping {
+        let survey = Survey::of(line, false);
+        if survey.empty {
+            continue;
+        }
+        if let Some(rule) = judge(Rule::LINES, line, &survey, settings, repeats) {
             let end = text.len().min(at + line.len() + 1);
             if !changed {
                 out.clear();
