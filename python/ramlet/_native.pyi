@@ -18,6 +18,7 @@ __all__ = [
     "commit_dedup_cache",
     "count_characters",
     "dedup_partitions",
+    "drop_rules",
     "keep_large_blocks",
     "kernel_accumulate",
     "kernel_cross_entropy",

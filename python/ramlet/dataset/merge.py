@@ -1,6 +1,6 @@
 """Several datasets into one: shards copied or linked, renumbered; ledgers and runs put together.
 
-The order is that of the datasets named. Nothing is tokenised or deduplicated again, so a document that is in
+The order is that of the datasets named. Nothing is tokenized or deduplicated again, so a document that is in
 two of them is in the result twice.
 """
 
