@@ -171,7 +171,7 @@ class TestArrays:
         note = tmp_path / "a.npy.json"
         for content in ("{", "[]", '{"format": "ramlet dataset", "vocab_size": "x"}'):
             note.write_text(content)
-            with pytest.raises(DatasetError, match=r"a\.npy\.json is damaged: prepare .* anew, or remove it"):
+            with pytest.raises(DatasetError, match=r"a\.npy\.json .*; prepare .* anew, or remove it"):
                 Loader(tmp_path / "a.npy")
         note.write_text('{"format": "of someone else"}')
         assert Loader(tmp_path / "a.npy", seq_len=4).vocab_size == 1

@@ -28,6 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::Reader>()?;
     module.add_class::<loading::Windows>()?;
     module.add_function(wrap_pyfunction!(clean::clean_text, module)?)?;
+    module.add_function(wrap_pyfunction!(clean::drop_rules, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
     module.add_function(wrap_pyfunction!(train::train_bpe, module)?)?;
     module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;

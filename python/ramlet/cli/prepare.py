@@ -11,7 +11,6 @@ import typer
 from ramlet.cli.options import MEMORY, Debug, Json, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
-from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import PrepareSettings, help_text
 from ramlet.runtime.budget import Budget, Meter, format_bytes
@@ -231,24 +230,20 @@ def _figures(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, quiet: bool) -> None:
+    from ramlet.dataset.ledger import taken
+
     ledger = statistics["ledger"]
     documents, amounts, tokens = ledger["documents"], ledger["bytes"], ledger["tokens"]
     rows = [("documents read", documents["read"], amounts["read"])]
     if documents["cut"]:
         rows.append(("  parts of those that were cut", documents["cut"], None))
-    # In the order in which the rules are asked.
     rows += [
-        (f"  dropped: {rule.replace('_', ' ')}", count, amounts["dropped"][rule])
-        for rule in DOCUMENT_RULES
-        if (count := documents["dropped"][rule])
-    ]
-    rows += [
-        (f"  lines dropped: {rule.replace('_', ' ')}", count, amounts["lines_dropped"][rule])
-        for rule in LINE_RULES
-        if (count := ledger["lines"]["dropped"][rule])
+        (f"  {words}: {rule.name.replace('_', ' ')}", count, size)
+        for unit, words in (("document", "dropped"), ("line", "lines dropped"))
+        for rule, count, size in taken(ledger, unit)
     ]
     if amounts["normalised"]:
-        rows.append(("  taken away by normalising", None, amounts["normalised"]))
+        rows.append(("  removed by normalization", None, amounts["normalised"]))
     rows.append(("documents kept", documents["kept"], amounts["kept"]))
     latest = len(manifest["runs"]) - 1
     for line in _left_out({**ledger["input"], **statistics["skipped"]}):

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ramlet.dataset import ledger
-from ramlet.dataset.manifest import SPLITS, Manifest, Shard, Split
+from ramlet.dataset.manifest import SPLITS, Manifest, Shard, Split, add_lengths
 from ramlet.dataset.reader import BLOCK_IDS, read_at
 from ramlet.dataset.shard_check import ShardCheck
 from ramlet.dataset.verify import ADOPTED, Progress, shard_rules, unknown_files
@@ -277,9 +277,7 @@ def _with(manifest: Manifest, shards: tuple[Shard, ...], checks: list[ShardCheck
         "inputs": {"fingerprint": "", "files": len(shards), "bytes": sum(shard.bytes for shard in shards)},
         "ledger": account,
     }
-    lengths = list(manifest.lengths) + [0] * (64 - len(manifest.lengths))
-    for check in checks:
-        lengths = [have + more for have, more in zip(lengths, check.lengths)]
+    lengths = add_lengths([manifest.lengths, *(check.lengths for check in checks)])
     while lengths and not lengths[-1]:
         lengths.pop()
     packed = manifest.packed

@@ -21,18 +21,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ramlet.dataset.manifest import FORMAT, VERSION, Manifest, is_count
 from ramlet.dataset.manifest import NAME as MANIFEST
+from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
-from ramlet.runtime.small_files import CHARACTERS, read_json, read_json_object
+from ramlet.runtime.small_files import CHARACTERS, read_json_object
 
 __all__ = ["OutFolder"]
 
-_OURS = {MANIFEST, "tokenizer.json", "stats.json", "train", "val"}
+_OURS = {MANIFEST, TOKENIZER, "stats.json", *SPLITS}
 STAGES = ("scan", "drops", "tokens", "shards", "inputs")
-SPLITS = ("train", "val")
 _SHARD = re.compile(r"shard_\d+\.(bin|idx)")
 
 
@@ -47,40 +46,25 @@ class OutFolder:
         self._made: list[Path] = []
         """Folders that were not there before, innermost first."""
 
-    def manifest(self) -> dict[str, Any] | None:
+    def manifest(self) -> Manifest | None:
         """What the folder holds as finished, if anything."""
         if self.npy is None:
-            return Manifest.read(self.out).as_json() if (self.out / MANIFEST).exists() else None
-        path = self.npy.with_name(self.npy.name + ".json")
+            return Manifest.read(self.out) if (self.out / MANIFEST).exists() else None
+        path = beside(self.npy, ".json")
         try:
-            found: dict[str, Any] = read_json(path, DatasetError)
-        except FileNotFoundError:
-            return None
+            found = Manifest.read_beside(self.npy)
         except (OSError, ValueError) as error:
             raise SettingsError(f"{path} cannot be read ({error}): repair it, or choose another folder") from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if found is None and path.exists():
             raise SettingsError(f"{path} was not written by ramlet: choose another {option('out')}")
-        if found.get("version") != VERSION:
-            raise DatasetError(f"{path} has version {found.get('version')}, not {VERSION}: install a newer ramlet")
-        splits, runs, note = found.get("splits"), found.get("runs"), found.get("tokenizer")
-        counted = isinstance(splits, dict) and all(
-            isinstance(split, dict) and is_count(split.get("tokens")) and is_count(split.get("documents"))
-            for split in splits.values()
-        )
-        named = isinstance(note, dict) and all(
-            isinstance(note.get(key), str) for key in ("file", "fingerprint", "name")
-        )
-        if not (counted and named and isinstance(runs, list) and all(isinstance(run, dict) for run in runs)):
-            raise DatasetError(f"{path} is damaged: remove it and {self.npy}, and run the same again")
         return found
 
-    def check_whole(self, manifest: dict[str, Any]) -> None:
+    def check_whole(self, manifest: Manifest) -> None:
         """That what the manifest lists is there, by its size; `ramlet data verify` reads all of it."""
         sizes: dict[Path, int | None] = {} if self.npy is None else {self.npy: None}
-        for split in manifest["splits"].values():
-            for shard in split.get("shards", ()):
-                sizes[self.out / shard["file"]] = shard["bytes"]
-                sizes[self.out / shard["index"]] = None
+        for shard in manifest.shards:
+            sizes[self.out / shard.file] = shard.bytes
+            sizes[self.out / shard.index] = None
         for path, size in sizes.items():
             if not path.is_file() or size not in (None, path.stat().st_size):
                 raise DatasetError(
@@ -168,9 +152,7 @@ class OutFolder:
     def _remove_shards(self) -> None:
         """Those that an unfinished run wrote; never any that a manifest names, or that someone else put there."""
         manifest = self.manifest()
-        counted = set()
-        for split in (manifest or {}).get("splits", {}).values():
-            counted |= {shard[key] for shard in split["shards"] for key in ("file", "index")}
+        counted = {name for shard in (manifest.shards if manifest else ()) for name in (shard.file, shard.index)}
         for split in SPLITS:
             for path in sorted((self.out / split).glob("*")):
                 name = f"{split}/{path.name}"

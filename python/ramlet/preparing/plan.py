@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ramlet import _native
+from ramlet.dataset.manifest import Manifest
 from ramlet.errors import SettingsError, SourceError
 from ramlet.inputs import sources
 from ramlet.preparing.folder import OutFolder
@@ -45,7 +46,7 @@ def make_plan(
     tokenizer: Tokenizer | None,
     local: list[str],
     *,
-    before: Json | None,
+    before: Manifest | None,
     task_bytes: int | None,
 ) -> Planned:
     """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset that is appended to."""
@@ -60,7 +61,7 @@ def make_plan(
     )
     unit = {"doc": "document", "line": "line", "none": None}[settings.dedup]
     small = unit == "line" or settings.documents == "line"
-    shards = {split: len(of["shards"]) for split, of in before["splits"].items()} if before else {}
+    shards = {name: len(split.shards) for name, split in before.splits.items()} if before else {}
     known = [
         b"ramlet plan 1",
         settings.parts(),

@@ -26,16 +26,17 @@ from threading import Thread
 from typing import Any, TypedDict
 
 from ramlet import __version__, _native
-from ramlet.dataset.manifest import NAME as MANIFEST
+from ramlet.dataset.ledger import Ledger
+from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, Packing, Shard, Split, TokenizerNote, beside
 from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs.apart import stage_apart
 from ramlet.inputs.sources import check_path
 from ramlet.preparing import tokenizer as prepare_tokenizer
 from ramlet.preparing.folder import OutFolder
-from ramlet.preparing.manifest import build_manifest, check_same, run_ledger, skipped_records, why_empty
+from ramlet.preparing.manifest import add_run, check_same, run_ledger, skipped_records, why_empty
 from ramlet.preparing.plan import make_plan
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.atomic_files import replacing, write_json
 from ramlet.runtime.budget import Budget, Meter
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.settings.names import check_names
@@ -219,21 +220,20 @@ class _Run:
         self, inputs: Inputs, append: bool, own_tokenizer: bool, shard_bytes: int | None, task_bytes: int | None
     ) -> Prepared:
         before = self.folder.manifest()
-        own = self.folder.out / before["tokenizer"]["file"] if before and own_tokenizer else None
+        own = self.folder.out / before.tokenizer.file if before and own_tokenizer else None
         tokenizer = self.given or prepare_tokenizer.choose(self.settings, own)
         if shard_bytes is not None:
             width = 4 if tokenizer is not None and tokenizer.vocab_size > 1 << 16 else 2
             self.settings = replace(self.settings, tokens_per_shard=max(1, shard_bytes // width))
         self.meter.stage("planning")
         self._plan(inputs, tokenizer, before if append else None, task_bytes)
-        done = _run_of(before, self.plan["id"])
-        if before is not None and done is not None:
+        if before is not None and _has_run(before, self.plan["id"]):
             self.folder.check_whole(before)
             noted = self.folder.plan()
             # An append that was interrupted goes on when it is asked for again: its work is not ours to remove.
-            if noted is None or _run_of(before, noted["id"]):
+            if noted is None or _has_run(before, noted["id"]):
                 self.folder.finish()
-            return Prepared(self.folder.npy or self.folder.out, before, {}, already_done=True)
+            return Prepared(self.folder.npy or self.folder.out, before.as_json(), {}, already_done=True)
         if before is not None and not append:
             raise SettingsError(
                 f"{self.folder.npy or self.folder.out} holds a dataset from other inputs or settings: "
@@ -257,7 +257,9 @@ class _Run:
         made = self._assemble()
         return self._finish(tokenizer, before, made)
 
-    def _plan(self, inputs: Inputs, tokenizer: Tokenizer | None, before: Json | None, task_bytes: int | None) -> None:
+    def _plan(
+        self, inputs: Inputs, tokenizer: Tokenizer | None, before: Manifest | None, task_bytes: int | None
+    ) -> None:
         settings = self.settings
         names = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
         local = stage_apart(names, self.folder.work / "staged", reading=settings, progress=self.progress)
@@ -363,10 +365,10 @@ class _Run:
 
     # -- finish
 
-    def _came_to_nothing(self, before: Json | None) -> Prepared | None:
+    def _came_to_nothing(self, before: Manifest | None) -> Prepared | None:
         """Ends a run that kept no document: with an error, or, where it appends, with the dataset as it was."""
         notes = self.folder.notes("tokens", self.plan["tasks"])
-        ledger = run_ledger(notes, [], None, self.passed_over)
+        ledger = run_ledger(notes, {name: Split.of(()) for name in SPLITS}, 0, self.passed_over)
         why = why_empty(ledger, self.settings)
         if self.settings.allow_empty or not why:
             return None
@@ -377,9 +379,9 @@ class _Run:
                 f"{why}; nothing was written: change what dropped them, "
                 f"or give {option('allow_empty')} to have an empty dataset"
             )
-        return Prepared(self.folder.out, before, statistics, already_done=False, nothing_new=why)
+        return Prepared(self.folder.out, before.as_json(), statistics, already_done=False, nothing_new=why)
 
-    def _statistics(self, ledger: Json, notes: list[Json]) -> Json:
+    def _statistics(self, ledger: Ledger, notes: list[Json]) -> Json:
         return {
             "ramlet": __version__,
             "settings": asdict(self.settings),
@@ -389,62 +391,59 @@ class _Run:
             "memory": self.meter.summary(),
         }
 
-    def _finish(self, tokenizer: Tokenizer, before: Json | None, made: Json) -> Prepared:
-        settings, plan, out = self.settings, self.plan, self.folder.out
+    def _finish(self, tokenizer: Tokenizer, before: Manifest | None, made: Json) -> Prepared:
+        settings, plan, result = self.settings, self.plan, self.folder.npy or self.folder.out
         notes = self.folder.notes("tokens", plan["tasks"])
-        packed = {**made, "sequence_length": settings.pack} if settings.pack else None
-        if self.folder.npy:
-            tokens = {"tokens": made["tokens"], "documents": sum(note["train"]["documents"] for note in notes)}
-            shards = [{"file": f"train/{self.folder.npy.name}", **tokens}]
-        else:
-            shards = made["shards"]
-        ledger = run_ledger(notes, shards, packed, self.passed_over)
-        name = self.folder.npy.name + ".tokenizer.json" if self.folder.npy else "tokenizer.json"
-        facts = {
-            "dtype": "uint32" if plan["wide"] else "uint16",
-            "vocab_size": tokenizer.vocab_size,
-            "tokenizer": {
-                "file": name,
-                "fingerprint": tokenizer.fingerprint,
-                "kind": tokenizer.kind,
-                "name": settings.tokenizer,
-            },
-            "end_id": plan["end_id"],
-            "max_tokens": settings.max_tokens,
-            "tokens_per_shard": settings.tokens_per_shard,
-            "val_fraction": plan["val_fraction"],
-        }
-        run = {"id": plan["id"], "settings": asdict(settings), "inputs": self.inputs}
-        manifest = build_manifest(
-            before=before, facts=facts, shards=shards, packed=packed, ledger=ledger, notes=notes, run=run
-        )
+        run = self._manifest(tokenizer, made, notes, number=len(before.runs) if before else 0)
+        manifest = add_run(run, before, notes, plan["id"], asdict(settings), self.inputs)
         self.meter.stage("finishing")
-        statistics = self._statistics(ledger, notes)
+        statistics = self._statistics(run.ledger, notes)
         if before is None:
             with (
                 open(self.folder.work / "tokenizer.json", "rb") as saved,
-                replacing(out / name, binary=True) as file,
+                replacing(self.folder.out / manifest.tokenizer.file, binary=True) as file,
             ):
                 shutil.copyfileobj(saved, file)
         if plan["cache"]:
-            _native.commit_dedup_cache(self.folder.work, out)
-        if self.folder.npy:
-            for split in manifest["splits"].values():
-                split.pop("shards")
-            self._write_json(self.folder.npy.with_name(self.folder.npy.name + ".json"), manifest)
-        else:
-            self._write_json(out / "stats.json", statistics)
-            self._write_json(out / MANIFEST, manifest)
+            _native.commit_dedup_cache(self.folder.work, self.folder.out)
+        if self.folder.npy is None:
+            write_json(result / "stats.json", statistics)
+        manifest.write(result)
         self.folder.finish()
-        return Prepared(self.folder.npy or out, manifest, statistics, already_done=False)
+        return Prepared(result, manifest.as_json(), statistics, already_done=False)
 
-    @staticmethod
-    def _write_json(path: Path, content: Json) -> None:
-        with replacing(path) as file:
-            json.dump(content, file, ensure_ascii=False, indent=1)
-            file.write("\n")
+    def _manifest(self, tokenizer: Tokenizer, made: Json, notes: list[Json], number: int) -> Manifest:
+        """Of this run alone, which has that number in the dataset."""
+        settings, plan, npy = self.settings, self.plan, self.folder.npy
+        packed = None
+        if npy:
+            documents = sum(note["train"]["documents"] for note in notes)
+            splits = {"train": Split(made["tokens"], documents, ()), "val": Split.of(())}
+        else:
+            shards = [Shard(**shard, run=number) for shard in made.pop("shards")]
+            splits = {
+                name: Split.of(tuple(one for one in shards if one.file.startswith(f"{name}/"))) for name in SPLITS
+            }
+            if settings.pack:
+                packed = Packing(sequence_length=settings.pack, pad_id=plan["end_id"] or 0, **made)
+        return Manifest(
+            dtype="uint32" if plan["wide"] else "uint16",
+            vocab_size=tokenizer.vocab_size,
+            tokenizer=TokenizerNote(
+                file=beside(npy, ".tokenizer.json").name if npy else TOKENIZER,
+                fingerprint=tokenizer.fingerprint,
+                kind=tokenizer.kind,
+                name=settings.tokenizer,
+            ),
+            end_id=plan["end_id"],
+            max_tokens=settings.max_tokens,
+            tokens_per_shard=settings.tokens_per_shard,
+            val_fraction=plan["val_fraction"],
+            packed=packed,
+            splits=splits,
+            ledger=run_ledger(notes, splits, packed.padding if packed else 0, self.passed_over),
+        )
 
 
-def _run_of(manifest: Json | None, identity: str) -> Json | None:
-    runs: list[Json] = (manifest or {}).get("runs", [])
-    return next((run for run in runs if run["id"] == identity), None)
+def _has_run(manifest: Manifest, identity: str) -> bool:
+    return any(run["id"] == identity for run in manifest.runs)

@@ -131,7 +131,7 @@ class PrepareSettings(ReadSettings):
 
     def cleaning_parts(self) -> bytes:
         """What decides how a text is cleaned: hashes of cleaned texts compare only where this is the same."""
-        return b"ramlet cleaning 1\0" + json.dumps(self.cleaning(), sort_keys=True).encode()
+        return b"ramlet cleaning 1\0" + _parts(self.cleaning())
 
     def parts(self) -> bytes:
         """For the signature of a result: other bytes whenever these settings may lead to another one.
@@ -143,7 +143,18 @@ class PrepareSettings(ReadSettings):
         values = asdict(self)
         values["dedup_cache"] = self.cache_folder is not None
         del values["allow_empty"]  # decides whether there is a result, never what is in it
-        return b"ramlet prepare 1\0" + json.dumps(values, sort_keys=True).encode()
+        return b"ramlet prepare 1\0" + _parts(values)
+
+
+LATER: frozenset[str] = frozenset()
+"""Settings that 0.1.0 did not have. By their defaults the result is what it was without them, so only other values
+count: a dataset or dedup cache of an older version is known again."""
+
+
+def _parts(values: dict[str, Any]) -> bytes:
+    known = {each.name: each.default for each in fields(PrepareSettings) if each.name in LATER}
+    counted = {name: value for name, value in values.items() if name not in known or value != known[name]}
+    return json.dumps(counted, sort_keys=True).encode()
 
 
 _CLEANING = (

@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from ramlet.dataset.manifest import Manifest
 from ramlet.errors import TokenizerError
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.tokenizer.model import CharacterTokens, TokenizerModel, byte_model
@@ -50,13 +50,13 @@ def _end_special(settings: PrepareSettings, number: int) -> dict[str, int]:
     return {settings.end_token or END_OF_TEXT: number} if settings.end_token_wanted else {}
 
 
-def end_id(settings: PrepareSettings, tokenizer: Tokenizer, before: dict[str, Any] | None) -> int | None:
+def end_id(settings: PrepareSettings, tokenizer: Tokenizer, before: Manifest | None) -> int | None:
     """The id behind every document: the one asked for, that of the dataset appended to, or the tokenizer's."""
     name = settings.end_token
     if not settings.end_token_wanted:
         return None
     if name is None:
-        found: int | None = before["end_id"] if before is not None else tokenizer.end_of_text
+        found: int | None = before.end_id if before is not None else tokenizer.end_of_text
         return found
     if name not in tokenizer.special_tokens:
         known = ", ".join(tokenizer.special_tokens) or "none"

@@ -11,6 +11,7 @@ last one wins, whole. Each is locked while it is written: one that no one has lo
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from typing import IO, Any
 from ramlet.errors import DiskFull, RamletError
 from ramlet.runtime.folder_lock import LOCK_SUFFIX, has_name, is_stream, lock_file, short_name
 
-__all__ = ["is_temporary", "remove", "remove_leftovers", "replacing", "sync_folder"]
+__all__ = ["is_temporary", "remove", "remove_leftovers", "replacing", "sync_folder", "write_json"]
 
 _SUFFIX = ".ramlet-tmp"
 TRIES = 10
@@ -61,6 +62,13 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bo
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"no space left to write {path}: free some and run the same again") from None
         raise
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """A JSON file of ours, for people as well: indented, and in their letters."""
+    with replacing(path) as file:
+        json.dump(content, file, ensure_ascii=False, indent=1)
+        file.write("\n")
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:

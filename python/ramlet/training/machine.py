@@ -16,18 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramlet.dataset.manifest import NAME as MANIFEST
+from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError
 from ramlet.runtime.memory import free_memory
-from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
-from ramlet.runtime.small_files import read_json
 from ramlet.runtime.threads import available_threads
 
 __all__ = ["Found", "Machine", "find_datasets", "look"]
 
 EFFICIENCY = {"cpu": 0.5, "cuda": 0.45}
 """Of the speed of its products, how much a whole step reaches: attention, norms and the optimizer are the rest."""
-
-MANIFEST = "dataset_metadata.json"
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,9 @@ def find_datasets(folder: str | os.PathLike[str] = ".", depth: int = 2) -> list[
     patterns = ["/".join(["*"] * level + [MANIFEST]) for level in range(depth + 1)]
     for path in (path for pattern in patterns for path in sorted(Path(folder).glob(pattern))):
         try:
-            manifest = read_json(path, DatasetError, MANIFEST_BYTES)
-            tokens = int(manifest["splits"]["train"]["tokens"])
-            found.append(Found(os.path.relpath(path.parent, folder), tokens, int(manifest["vocab_size"])))
-        except (OSError, ValueError, KeyError, TypeError):
+            manifest = Manifest.read(path.parent)
+        except (OSError, DatasetError):
             continue
+        tokens = manifest.splits["train"].tokens
+        found.append(Found(os.path.relpath(path.parent, folder), tokens, manifest.vocab_size))
     return sorted(found, key=lambda one: -one.tokens)

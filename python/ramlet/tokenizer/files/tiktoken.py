@@ -74,7 +74,7 @@ def write(model: TokenizerModel, path: str | os.PathLike[str]) -> None:
     if model.characters:
         what = "a character tokenizer"
     elif model.nfc or model.added:
-        what = "a tokenizer that normalises text or has added tokens"
+        what = "a tokenizer that normalizes text or has added tokens"
     elif not model.rank_by_id:
         # The merges must be what the ranks alone say.
         merges, ignore_merges = model.settled

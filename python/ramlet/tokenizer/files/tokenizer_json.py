@@ -123,7 +123,7 @@ def _added_tokens(document: dict[str, Any]) -> list[dict[str, Any]]:
             if one.get(trait):
                 raise _Foreign(f"its added token {content!r} has {trait}")
         if one.get("normalized") and document.get("normalizer") is not None:
-            raise _Foreign(f"its added token {content!r} is looked for in normalised text")
+            raise _Foreign(f"its added token {content!r} is looked for in normalized text")
     usual = [one for one in listed if one["content"]]
     if len({bool(one.get("normalized")) for one in usual if not one.get("special")}) > 1:
         raise _Foreign("its added tokens are looked for in two rounds")

@@ -133,7 +133,7 @@ def _check(model: TokenizerModel) -> None:
     if model.characters:
         what = "a character tokenizer"
     elif model.nfc or model.added:
-        what = "a tokenizer that normalises text or has added tokens"
+        what = "a tokenizer that normalizes text or has added tokens"
     elif model.pattern != "gpt2":
         what = f"the pattern {model.pattern!r}, for they are read with GPT-2's"
     elif model.settled[1]:
