@@ -105,7 +105,7 @@ _READING = (*(each.name for each in fields(ReadSettings)), *READING_ALSO)
 _TRAINING_OWN = ("eval", "eval_dataset_dir", "host_memory")
 _TOKENIZER_OWN = ("text", "inputs", "datasets", "spill_dir", "hub_id")
 _DATA = (*(key for key in OPTIONS if key not in ("tokenizer", "output_format")), "text", "inputs", "datasets")
-_TOP = (
+TOP = (
     *("memory", "threads", "work", "text", "tokenizer", "data", "model", "training", "report"),
     *_READING,
     *("inputs", "datasets", "preprocess", "train", "vocab_size", "hub_tokenizer_id", "output_dir"),
@@ -139,7 +139,7 @@ class _Reader(NodeReader):
     # -- the top
 
     def top(self, node: yaml.Node, value: yaml.Node) -> None:
-        key = self._known(node, _TOP, "the top of the file")
+        key = self._known(node, TOP, "the top of the file")
         if key in ("tokenizer", "data", "model", "training", "preprocess", "train"):
             section = "training" if key == "train" else key
             self.once(section, key, node)
@@ -175,7 +175,7 @@ class _Reader(NodeReader):
         """The key, or where it belongs, or the nearest one."""
         key = self.word(node)
         if key not in known:
-            if key in _TOP[:9]:
+            if key in TOP[:9]:
                 raise self.fault(node, f"{node.value!r} stands at the top of the file, not under {where}")
             home = next((section for section, keys in self.keys.items() if key in keys), None)
             if home is not None:
