@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ramlet.pipeline.advice import advice
 
 import ramlet as package
 from conftest import AMPLE
@@ -25,7 +26,6 @@ from ramlet.cli import main
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.pipeline import run as spine
 from ramlet.pipeline import stages
-from ramlet.pipeline.advice import advice
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.run import run_pipeline
 from ramlet.runtime.budget import Budget

@@ -29,8 +29,7 @@ import typer
 from ramlet.cli.help_page import GENERAL, App, Group
 
 MEMORY = "Memory and speed"
-READING = "Reading"
-"""Groups of options that several commands have."""
+"""A group of options that several commands have."""
 
 DEBUG = "ramlet.debug"
 """Where the context remembers --debug for `main`."""
