@@ -61,7 +61,9 @@ class Setting:
         """Nothing where there is nothing to say."""
         if self.shown or self.default is True:
             return self.shown or self.called[0]
-        return str(self.default) if self.default or (self.default == 0 and self.default is not False) else ""
+        if self.default is None or self.default is False or self.default == ():
+            return ""
+        return f"{self.default:,}" if isinstance(self.default, int) else str(self.default)
 
     def read(self, value: Any) -> Any:
         """What a user wrote, as it is used; a ValueError says what it should be."""
