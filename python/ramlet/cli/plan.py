@@ -9,7 +9,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.options import Debug, DeviceMemory, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
@@ -35,16 +35,7 @@ def plan(
             help="Dataset, or a .npy file.",
         ),
     ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="SIZE",
-            rich_help_panel=MEMORY,
-            help="Memory budget, of the device on a GPU: 512MB, 2GB, 50%, auto.",
-        ),
-    ] = "auto",
+    memory: DeviceMemory = "auto",
     num_sequences: Annotated[
         int | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, Debug, Json, Quiet
+from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
 from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
@@ -35,17 +35,7 @@ def prepare(
         Path | None,
         typer.Option("--out", "-o", "--out-dir", metavar="DIR", show_default=False, help="Folder for the dataset."),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="SIZE",
-            show_default="auto",
-            rich_help_panel=MEMORY,
-            help="Never hold more than this: 512MB, 2GB, 2GiB, 50% or auto (60% of what is free).",
-        ),
-    ] = None,
+    memory: Memory = "",
     threads: Threads = None,
     append: Annotated[
         bool | None,

@@ -12,7 +12,7 @@ import typer
 
 from ramlet.cli.color import marked
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.options import Debug, DeviceMemory, Json, Quiet
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, plural, print_json
@@ -83,16 +83,7 @@ def train(
             help="Tokenizer for --stream and --input.",
         ),
     ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="SIZE",
-            rich_help_panel=MEMORY,
-            help="Memory budget, of the device on a GPU: 512MB, 2GB, 50% or auto (60% of what is free).",
-        ),
-    ] = "auto",
+    memory: DeviceMemory = "auto",
     host_memory: Annotated[
         str | None,
         typer.Option(

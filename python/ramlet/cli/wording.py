@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ramlet.errors import RamletError
-from ramlet.settings.declared import Setting, declared, flag
-from ramlet.settings.owners import owners
+
+if TYPE_CHECKING:
+    from ramlet.settings.declared import Setting
 
 __all__ = ["as_flag", "sentence_of", "speak_of"]
 
@@ -31,6 +33,9 @@ def as_flag(name: str, value: str | None) -> str:
     >>> as_flag("seq_len", None), as_flag("on_error", "skip")
     ('--seq-len', '--on-error skip')
     """
+    from ramlet.settings.declared import declared, flag
+    from ramlet.settings.owners import owners
+
     each = _spoken.get(name) or next((declared(cls)[name] for cls in owners() if name in declared(cls)), None)
     written = flag(name) if each is None else each.flags[0]
     return written if value is None else f"{written} {value}"

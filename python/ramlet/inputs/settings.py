@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramlet.errors import SettingsError, option
-from ramlet.inputs.sources import FORMATS
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Text
 
-__all__ = ["READING", "ReadSettings"]
+__all__ = ["FORMATS", "READING", "ReadSettings"]
 
+FORMATS = ("text", "jsonl", "parquet")
 READING = "Reading"
 
 
