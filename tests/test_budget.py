@@ -46,9 +46,7 @@ def test_parse(text: str, total: int) -> None:
     assert Budget.parse(text).total == total
 
 
-@pytest.mark.parametrize(
-    "text", ["", "lots", "2XB", "GB", "-2GB", "2,5GB", "1e9", "2GB extra", "0x10MB", "1..5GB", "½GB"]
-)
+@pytest.mark.parametrize("text", ["", "lots", "2XB", "GB", "-2GB", "2,5GB", "2GB extra", "0x10MB", "1..5GB", "½GB"])
 def test_unreadable_is_one_sentence_with_the_way_out(text: str) -> None:
     with pytest.raises(BudgetError) as caught:
         Budget.parse(text)

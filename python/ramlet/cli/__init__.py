@@ -33,7 +33,7 @@ import typer
 from ramlet.cli.color import colored, marked
 from ramlet.cli.options import DEBUG, JSON, new_app, print_json
 from ramlet.cli.usage import usage_sentence
-from ramlet.cli.wording import sentence_of
+from ramlet.cli.wording import sentence_of, speak_of
 from ramlet.errors import Interrupted, PipelineError, RamletError
 
 __all__ = ["main", "run"]
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None, *, told_to: Callable[[RamletErr
             told_to(error if isinstance(error, RamletError) else RamletError(sentence_of(error)))
 
     debug = False
+    speak_of({})
     try:
         command = _root(words)
         if os.environ.get("_RAMLET_COMPLETE"):

@@ -6,13 +6,15 @@ sentence_of(error)      choose a smaller --seq-len, or pass --on-error skip
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ramlet.errors import RamletError
 
-__all__ = ["as_flag", "sentence_of"]
+if TYPE_CHECKING:
+    from ramlet.settings.declared import Setting
 
-FLAGS = {"kind": "--type", "documents": "--docs", "special_tokens": "--special-token", "output_format": "--format"}
-"""Of settings that are called otherwise."""
+__all__ = ["as_flag", "sentence_of", "speak_of"]
 
 LONGEST = 1500
 
@@ -31,8 +33,21 @@ def as_flag(name: str, value: str | None) -> str:
     >>> as_flag("seq_len", None), as_flag("on_error", "skip")
     ('--seq-len', '--on-error skip')
     """
-    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
-    return flag if value is None else f"{flag} {value}"
+    from ramlet.settings.declared import declared, flag
+    from ramlet.settings.owners import owners
+
+    each = _spoken.get(name) or next((declared(cls)[name] for cls in owners() if name in declared(cls)), None)
+    written = flag(name) if each is None else each.flags[0]
+    return written if value is None else f"{written} {value}"
+
+
+_spoken: dict[str, Setting] = {}
+
+
+def speak_of(settings: Mapping[str, Setting]) -> None:
+    """The settings of the command that runs: two commands may have different options for one name."""
+    _spoken.clear()
+    _spoken.update(settings)
 
 
 def sentence_of(error: BaseException) -> str:

@@ -5,41 +5,58 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
+from ramlet.settings.declared import Declared, setting
+from ramlet.settings.kinds import Choice, Text
 
-__all__ = ["ReadSettings"]
+__all__ = ["FORMATS", "READING", "ReadSettings"]
+
+FORMATS = ("text", "jsonl", "parquet")
+READING = "Reading"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadSettings:
+class ReadSettings(Declared):
     """The settings that every command that reads text has."""
 
-    documents: str = "file"
-    """In text files a document is the `file`, or each `line`."""
-
-    doc_separator: str | None = None
-    """Or what stands between two occurrences of this string."""
-
-    text_field: str = "text"
-    """The field of jsonl lines and parquet rows that holds the text."""
-
-    format: str | None = None
-    """Reads every input as `text`, `jsonl` or `parquet`, whatever its suffix."""
-
-    on_error: str = "stop"
-    """At a broken line: `stop`, or `skip` it and count it."""
+    documents: str = setting(
+        "file",
+        Choice(("file", "line")),
+        "In text files a document is the whole file, or each line.",
+        called=("docs",),
+        panel=READING,
+    )
+    doc_separator: str | None = setting(
+        None,
+        Text(what="a string that stands between two documents", spaces=True),
+        "In text files documents end at this string.",
+        panel=READING,
+    )
+    text_field: str = setting(
+        "text",
+        Text(what="the name of a field", metavar="NAME"),
+        "Field of JSON lines and Parquet rows that holds the text.",
+        panel=READING,
+    )
+    format: str | None = setting(
+        None,
+        Choice(FORMATS),
+        "Format of all inputs.",
+        called=("format", "input_format"),
+        panel=READING,
+        shown="by suffix",
+    )
+    on_error: str = setting(
+        "stop", Choice(("stop", "skip")), "At a broken line or file: stop, or skip it and count it.", panel=READING
+    )
 
     def __post_init__(self) -> None:
-        self._check_choice("documents", ("file", "line"))
-        self._check_choice("on_error", ("stop", "skip"))
+        super().__post_init__()
         if self.documents == "line" and self.doc_separator is not None:
-            raise SettingsError("documents are lines or end at a separator, not both: leave one out")
-        if self.doc_separator == "":
-            raise SettingsError("an empty separator separates nothing: leave it out")
-
-    def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
-        if getattr(self, name) not in allowed:
-            raise SettingsError(f"{name} is {' or '.join(allowed)}, not {getattr(self, name)!r}")
+            raise SettingsError(
+                f"documents are lines ({option('documents', 'line')}) or end at a {option('doc_separator')}, not both: "
+                "leave one out"
+            )
 
     def reading(self) -> dict[str, Any]:
         """As the native core takes it."""

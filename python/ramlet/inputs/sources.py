@@ -34,12 +34,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError
+from ramlet.inputs.settings import FORMATS
 from ramlet.runtime.atomic_files import is_temporary
 from ramlet.settings.names import nearest
 
 __all__ = ["Source", "Survey", "check_path", "expand", "fingerprint", "nearest_path", "survey"]
-
-FORMATS = ("text", "jsonl", "parquet")
 
 _FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 DECODER_BYTES = {"": 0, "gz": 1 << 20, "bz2": 6 << 20, "zst": 11 << 20, "xz": 11 << 20}

@@ -49,12 +49,12 @@ _SIZES = {"pico": 520_000, "micro": 20_000_000, "small": 187_000_000}
 """Parameters of its presets with its vocabulary of 32,000."""
 
 
-def parameters(preset: str) -> int:
+def parameters(preset: object) -> int:
     """
     >>> parameters("micro")
     20000000
     """
-    if preset not in _SIZES:
+    if not isinstance(preset, str) or preset not in _SIZES:
         raise ValueError(f"is {', '.join(_SIZES)}, not {preset!r}: give model: {{params: 10M}} instead")
     return _SIZES[preset]
 

@@ -6,33 +6,22 @@ needs at least 438MB: ...; give more, or a shorter `seq_len` (under model); give
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 
 from ramlet.errors import RamletError, as_python, option
-from ramlet.pipeline.sections import MODEL, RUN_ALSO, RUN_SWITCHES, TOKENIZER_ALSO
+from ramlet.pipeline.file import SECTIONS
 from ramlet.pipeline.stages import Stage
-from ramlet.preparing.config_file import OPTIONS
-from ramlet.tokenizer.settings import TrainSettings
-from ramlet.training.settings import RunSettings
 
 __all__ = ["in_words_of_the_file"]
 
-_RUN = (*(each.name for each in fields(RunSettings)), *RUN_ALSO, *RUN_SWITCHES, "eval", "host_memory")
-_TOKENIZER = (*(each.name for each in fields(TrainSettings)), *TOKENIZER_ALSO, "spill_dir")
-_SECTIONS = {
-    "tokenizer": {"tokenizer": _TOKENIZER},
-    "data": {"data": OPTIONS},
-    "training": {"model": (*MODEL, "untied"), "training": _RUN},
-}
-"""Of each stage: the sections that have its options."""
+_SECTIONS = {"tokenizer": ("tokenizer",), "data": ("data",), "training": ("model", "training")}
+"""That have the settings of a stage."""
 
 
 def in_words_of_the_file(stage: Stage, error: RamletError, file: str, *, own: str, given: bool) -> str:
     """`own` is what the process that waits takes; `given` says that the budget came from the caller, not the file."""
 
     def key(name: str, value: str | None) -> str:
-        sections = _SECTIONS.get(stage.name, {})
-        home = next((section for section, keys in sections.items() if name in keys), None)
+        home = next((section for section in _SECTIONS.get(stage.name, ()) if name in SECTIONS[section]), None)
         written = f"`{name}`" if value is None else f"`{name}: {value}`"
         return as_python(name, value) if home is None else f"{written} (under {home})"
 

@@ -20,19 +20,20 @@ from the folder of the file. Only plain YAML is read: a tag cannot make it run a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ramlet.errors import SettingsError
 from ramlet.inputs.staging import Input
-from ramlet.preparing.settings import PrepareSettings, check_option
-from ramlet.settings.values import count, list_of_words, real_number, share_of_memory, size, switch, word
-from ramlet.settings.yaml_nodes import Convert, NodeReader, compose
+from ramlet.preparing.settings import OUTPUT_FORMATS, PrepareSettings
+from ramlet.settings.declared import keys
+from ramlet.settings.kinds import Count, Memory, Size, Switch, Text
+from ramlet.settings.yaml_nodes import Convert, compose
+from ramlet.settings.yaml_settings import SettingsReader
 
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["OPTIONS", "Config", "ConfigReader", "known_keys", "load"]
+__all__ = ["Config", "ConfigReader", "known_keys", "load"]
 
 
 @dataclass(frozen=True)
@@ -75,44 +76,26 @@ def load(path: str | os.PathLike[str]) -> Config:
     return reader.config()
 
 
-_AS: dict[str, Convert] = {
-    **dict.fromkeys(("min_chars", "max_chars", "min_line_chars", "max_line_chars", "min_tokens"), count),
-    **dict.fromkeys(("max_tokens", "tokens_per_shard", "pack"), count),
-    **dict.fromkeys(("max_symbols", "max_repeated", "max_invalid", "max_line_symbols", "val_fraction"), real_number),
-    **dict.fromkeys(("normalize", "filter", "collapse_blanks", "allow_empty"), switch),
-    "document_bytes": size,
-    **dict.fromkeys(("documents", "doc_separator", "text_field", "format", "on_error", "tokenizer"), word),
-    **dict.fromkeys(("end_token", "unknown", "dedup", "dedup_cache", "long_documents", "output_format"), word),
-}
-assert set(_AS) == {each.name for each in fields(PrepareSettings)}
-
 _OWN: dict[str, Convert] = {
-    "inputs": list_of_words,
-    "out": word,
-    "memory": share_of_memory,
-    "threads": count,
-    "append": switch,
+    "out": Text().read,
+    "memory": Memory().read,
+    "threads": Count().read,
+    "append": Switch().read,
 }
 
-_ALSO: dict[str, tuple[str, Convert]] = {
-    "docs": ("documents", word),
-    "input_format": ("format", word),
-    "no_normalize": ("normalize", switch),
-    "no_filter": ("filter", switch),
-    "no_dedup": ("dedup", switch),
-}
-"""As the command names them."""
-
-_KRILL: dict[str, tuple[str, Convert]] = {
-    "sequence_len": ("pack", count),
-    "min_length": ("min_tokens", count),
-    "hub_tokenizer_id": ("tokenizer", word),
-    "dataset_prepared_path": ("out", word),
-    "preprocess_dedup_cache_dir": ("dedup_cache", word),
-    "preprocess_save_shard_size": ("tokens_per_shard", size),
+_KRILL = {
+    "sequence_len": "pack",
+    "min_length": "min_tokens",
+    "hub_tokenizer_id": "tokenizer",
+    "dataset_prepared_path": "out",
+    "preprocess_dedup_cache_dir": "dedup_cache",
+    "preprocess_save_shard_size": "tokens_per_shard",
 }
 
-_BUDGET_DECIDES: dict[str, Convert] = {"preprocess_memory_efficient": switch, "preprocess_chunk_size": count}
+_BUDGET_DECIDES: dict[str, Convert] = {
+    "preprocess_memory_efficient": Switch().read,
+    "preprocess_chunk_size": Count(least=0).read,
+}
 
 _OTHER_STAGES = (
     *("vocab_size", "hub_model_id", "output_dir", "num_epochs", "learning_rate", "weight_decay", "optimizer"),
@@ -129,17 +112,16 @@ _DATASET_KEYS = {
 }
 
 
-class ConfigReader(NodeReader):
-    """Takes keys one by one, from wherever in a file they stand."""
+class ConfigReader(SettingsReader):
+    """Takes also what `prepare` is told besides its settings, and krill's words."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name)
+        super().__init__(name, PrepareSettings)
         self.notes: list[str] = []
-        self.found: dict[str, Any] = {}
 
     def config(self) -> Config:
         found = dict(self.found)
-        own = {name: found.pop(name) for name in _OWN if name in found and name != "inputs"}
+        own = {name: found.pop(name) for name in _OWN if name in found}
         shard_bytes = found.pop("shard_bytes", None)
         inputs = tuple(found.pop("inputs", ()))
         columns = {each.text_field for each in inputs if each.text_field}
@@ -150,7 +132,8 @@ class ConfigReader(NodeReader):
             path=self.name, inputs=inputs, settings=found, shard_bytes=shard_bytes, notes=tuple(self.notes), **own
         )
 
-    def take(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
+    def take(self, key: str, node: yaml.Node, value: yaml.Node, meant: str = "") -> None:
+        meant = meant or _KRILL.get(key, key)
         if key in _OTHER_STAGES:
             self.once(key, key, node)
             self.notes.append(f"{key} is for another stage: prepare leaves it alone")
@@ -158,49 +141,18 @@ class ConfigReader(NodeReader):
             self.once(key, key, node)
             self.converted(key, value, _BUDGET_DECIDES[key])
             self.notes.append(f"{key} decides nothing here: the memory budget does")
-        elif key == "datasets":
-            self._put("inputs", key, node, self.listed(key, value))
+        elif key in ("inputs", "datasets"):
+            self.put("inputs", key, node, self.listed(key, value))
         elif key == "preprocess_save_shard_size":
             self.once("tokens_per_shard", key, node)
-            self.found["shard_bytes"] = self.converted(key, value, size)
-            if self.found["shard_bytes"] < 1:
-                raise self.fault(value, f"{key} is a size of at least 1 byte, not 0")
-        elif key in _OWN or _KRILL.get(key, ("",))[0] in _OWN:
-            name, convert = _KRILL.get(key) or (key, _OWN[key])
-            self._put(name, key, node, self._own(key, value, convert))
+            self.found["shard_bytes"] = self.converted(key, value, Size(least=1).read)
+        elif meant in _OWN:
+            self.put(meant, key, node, self.filled(key, value, _OWN[meant]))
+        elif key == "format" and self.plain(value) in OUTPUT_FORMATS:
+            # The command's option of this name is the other one, and no word means two things.
+            super().take(key, node, value, "output_format")
         else:
-            self._setting(key, node, value)
-
-    def _own(self, key: str, node: yaml.Node, convert: Convert) -> Any:
-        """A value that is no setting of the result."""
-        value = self.converted(key, node, convert)
-        if key == "threads" and value < 1:
-            raise self.fault(node, f"threads is a whole number of at least 1, not {value}")
-        if value == "":
-            raise self.fault(node, f"{key} is empty: give a value or leave the key out")
-        return [Input(each) for each in value] if key == "inputs" else value
-
-    def _setting(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
-        setting, convert = _KRILL.get(key) or _ALSO.get(key) or (key, _AS[key])
-        unset = self.plain(value) is None and setting not in _NEVER_NONE
-        converted = None if unset else self.converted(key, value, convert)
-        if key == "no_dedup":
-            if not converted:
-                return
-            converted = "none"
-        elif key in ("no_normalize", "no_filter"):
-            converted = not converted
-        elif key == "format" and converted in ("shards", "npy"):
-            setting = "output_format"  # --format of the command is both, and no word means two things
-        try:
-            check_option(setting, converted)
-        except SettingsError as error:
-            raise self.fault(value, str(error).replace(setting, key, 1)) from None
-        self._put(setting, key, node, converted)
-
-    def _put(self, what: str, key: str, node: yaml.Node, value: Any) -> None:
-        self.once(what, key, node)
-        self.found[what] = value
+            super().take(key, node, value, meant)
 
     def listed(self, name: str, node: yaml.Node) -> list[Input]:
         """Inputs, each a word or a mapping with its path; `name` is the key that they stand under."""
@@ -210,7 +162,7 @@ class ConfigReader(NodeReader):
         inputs = []
         for item in items:
             if isinstance(item, yaml.ScalarNode):
-                inputs.append(Input(self._own(name, item, word)))
+                inputs.append(Input(self.filled(name, item, Text().read)))
                 continue
             if not isinstance(item, yaml.MappingNode):
                 raise self.fault(item, f"{name} is a list of {{path, split, text_column}}")
@@ -221,7 +173,7 @@ class ConfigReader(NodeReader):
                 if part in given:
                     raise self.fault(key, f"{key_name!r} is given twice for this dataset: leave one out")
                 if part == "path" or self.plain(value) is not None:
-                    given[part] = self._own(key_name, value, word)
+                    given[part] = self.filled(key_name, value, Text().read)
             if "path" not in given:
                 raise self.fault(item, "a dataset without a path: give a file, a folder or a name on the hub")
             inputs.append(Input(**given))
@@ -230,12 +182,5 @@ class ConfigReader(NodeReader):
         return inputs
 
 
-_NEVER_NONE = frozenset(each.name for each in fields(PrepareSettings) if each.default is not None)
-
-
-OPTIONS = (*_AS, *_ALSO)
-"""The keys that are options of what `prepare` makes."""
-
-
 def known_keys() -> list[str]:
-    return [*_OWN, *OPTIONS, "datasets", *_KRILL, *_BUDGET_DECIDES, *_OTHER_STAGES]
+    return ["inputs", *_OWN, *keys(PrepareSettings), "datasets", *_KRILL, *_BUDGET_DECIDES, *_OTHER_STAGES]

@@ -39,6 +39,7 @@ from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.atomic_files import replacing, write_json
 from ramlet.runtime.budget import Budget, Meter
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
+from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
 from ramlet.tokenizer.encode import TOKEN_BYTES
 from ramlet.tokenizer.engines import Engine, NativeEngine
@@ -103,7 +104,7 @@ def prepare(
     else:
         given = Tokenizer.load(tokenizer)  # with a cache of its own, which is this call's to limit
         named = given.kind
-    check_names(settings, [*vars(PrepareSettings()), *(prepare.__kwdefaults__ or ())])
+    check_names(settings, [*declared(PrepareSettings), *(prepare.__kwdefaults__ or ())])
     chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)
     with Meter(Budget.parse(memory)) as meter:
         return prepare_to(

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ramlet.errors import BudgetError
+from ramlet.runtime.amounts import SIZES, amount
 from ramlet.runtime.memory import PeakCounter, free_memory, resident_memory
 
 __all__ = [
@@ -55,13 +56,6 @@ LEAST_RESERVE = 2_000_000
 DRIFT = 2_000_000
 DRIFT_SHARE = 32
 """What is resident before the work begins differs from run to run by less than this many bytes, or this share of it."""
-
-_UNITS = {
-    "": 1,
-    "b": 1,
-    **{prefix + tail: 1000**power for power, prefix in enumerate("kmgt", 1) for tail in ("", "b")},
-    **{prefix + tail: 1024**power for power, prefix in enumerate("kmgt", 1) for tail in ("i", "ib")},
-}
 
 
 def format_bytes(count: float) -> str:
@@ -125,19 +119,12 @@ class Budget:
         if minus and asked:
             whole, held = cls.parse(asked).total, cls.parse(waiting).total
             return cls(max(0, whole - held), held=min(held, whole))
-        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|[a-z]*)", text.lower())
-        if match is None or (match[2] != "%" and match[2] not in _UNITS):
-            raise BudgetError(f"cannot read {text!r} as memory: write it like 512MB, 2GB, 2GiB, 50% or auto")
-        amount = float(match[1])
-        if amount > MOST:
-            raise BudgetError(
-                f"{text[:20]}... is more memory than there is: write it like 512MB, 2GB, 2GiB, 50% or auto"
-            )
-        if match[2] != "%":
-            return cls(_checked(int(amount * _UNITS[match[2]]), text))
-        if not 0 < amount <= 100:
+        percent = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*%", text)
+        if percent is None:
+            return cls(_checked(amount(text, SIZES), text))
+        if not 0 < (part := float(percent[1])) <= 100:
             raise BudgetError(f"{text} of the free memory is no budget: give a part between 1% and 100%")
-        return cls(int(free_memory() * amount / 100))
+        return cls(int(free_memory() * part / 100))
 
     def divide(self, **weights: float) -> dict[str, Budget]:
         """The whole, divided in proportion to the weights; the parts never add up to more than it.
@@ -240,7 +227,12 @@ def adding_up(parts: Mapping[str, int], megabytes: int) -> str:
     return ", ".join(f"{tenth / 10:,.1f} MB for {name}" for tenth, (name, _) in shown)
 
 
-def _checked(total: int, text: str) -> int:
+def _checked(total: int | None, text: str) -> int:
+    how = "write it like 512MB, 2GB, 2GiB, 50% or auto"
+    if re.fullmatch(r"[\d.]{20,}.*", text) or (total or 0) > MOST:
+        raise BudgetError(f"{text[:20]}... is more memory than there is: {how}")
+    if total is None:
+        raise BudgetError(f"cannot read {text!r} as memory: {how}")
     if total < SMALLEST:
         raise BudgetError(f"{text} is less than a megabyte of memory: give a unit, as in 512MB or 2GB")
     return total

@@ -6,7 +6,7 @@
     for key, value in reader.pairs(root):
         name = reader.key(key, ["memory", "threads"])       # or the nearest one named
         reader.once(name, name, key)                        # or the line of the other
-        reader.converted(name, value, config_values.count)  # or what it should be instead
+        reader.converted(name, value, Count().read)         # or what it should be instead
 
 Only plain YAML is read: a tag cannot make it run anything, and nothing is made of it but strings, numbers and lists.
 """
@@ -127,6 +127,12 @@ class NodeReader:
         except ValueError as error:
             raise self.fault(node, f"{key} {error}") from None
 
+    def filled(self, key: str, node: yaml.Node, convert: Convert) -> Any:
+        """The same of what cannot be empty."""
+        if self.plain(node) == "":
+            raise self.fault(node, f"{key} is empty: give a value or leave the key out")
+        return self.converted(key, node, convert)
+
     def plain(self, node: yaml.Node) -> Any:
         """The node as strings, numbers, lists and mappings; other tags are refused."""
         import yaml
@@ -150,9 +156,13 @@ class NodeReader:
 
     def with_line(self, error: SettingsError, section: yaml.Node | None) -> SettingsError:
         """An error of settings taken together, with the line of the first that it names, or of their section."""
-        words = str(error).replace(",", "").replace(":", "").split()
-        line = next((self.written[word][1] for word in words if word in self.written), None)
+        line = next((self.written[name][1] for name in error.settings if name in self.written), None)
         if line is None and section is not None:
             line = section.start_mark.line + 1
         where = self.name if line is None else f"{self.name}, line {line}"
-        return SettingsError(f"{where}: {error}")
+        return SettingsError(f"{where}: {error.told(_as_key)}")
+
+
+def _as_key(name: str, value: str | None) -> str:
+    """How a setting is written in a file."""
+    return name if value is None else f"{name}: {value}"

@@ -6,14 +6,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ramlet import _native
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.settings import ReadSettings
-from ramlet.tokenizer.model import bytes_in_order, check_names
+from ramlet.settings.declared import setting
+from ramlet.settings.kinds import Choice, Count, Text, Words
 
 __all__ = ["KINDS", "TrainSettings"]
 
 KINDS = ("bpe", "char", "byte")
+VOCABULARY, MERGES = "Vocabulary", "Merges"
 LARGEST = 1 << 24
 """Ids that the encoder's cache has room for."""
 
@@ -22,42 +23,53 @@ LARGEST = 1 << 24
 class TrainSettings(ReadSettings):
     """All that decides the result, and nothing that does not (memory, threads, folders)."""
 
-    vocab_size: int | None = None
-    """Tokens in all, special ones included. For characters the most frequent ones are kept, if it is given."""
-
-    kind: str = "bpe"
-    """`bpe`, `char` (one token a character of the corpus) or `byte` (nothing to learn)."""
-
-    pattern: str = "gpt2"
-    """How text is cut into pieces: gpt2, cl100k, o200k, llama3, qwen2 or any regex."""
-
-    special_tokens: tuple[str, ...] = ()
-    """Cut out of the text before counting; they get the last ids, in this order."""
-
-    tie_break: str = "hf"
-    """Of pairs equally frequent: `hf` takes the smallest ids, as HF does; `bytes` the greatest byte strings."""
-
-    min_frequency: int = 0
-    """Pairs that occur less often are not merged."""
-
-    max_token_bytes: int | None = None
-    """No longer token is learned."""
-
-    unknown: str = "error"
-    """What a character tokenizer does with a character it lacks: an `error`, or `unk`, the token <unk>."""
+    vocab_size: int | None = setting(
+        None,
+        Count(most=LARGEST),
+        "Vocabulary size, special tokens included: 32000 or 32k. For characters, keep the most frequent.",
+        short="v",
+        panel=VOCABULARY,
+    )
+    kind: str = setting(
+        "bpe",
+        Choice(KINDS),
+        "Byte-pair encoding, one token per character of the text, or one per byte.",
+        called=("type", "tokenizer_type"),
+        panel=VOCABULARY,
+    )
+    pattern: str = setting(
+        "gpt2",
+        Text(metavar="gpt2|cl100k|o200k|llama3|qwen2|REGEX"),
+        "Pre-tokenization: how text is split before merging.",
+        panel=MERGES,
+    )
+    special_tokens: tuple[str, ...] = setting(
+        (),
+        Words(empty=True),
+        "Special token, kept out of the counts; may be given several times. They get the last ids, in this order.",
+        called=("special_token", "special_tokens"),
+        short="s",
+        panel=VOCABULARY,
+    )
+    tie_break: str = setting(
+        "hf",
+        Choice(("hf", "bytes")),
+        "Of equally frequent pairs take the smallest ids, as HF tokenizers, or the greatest bytes.",
+        panel=MERGES,
+    )
+    min_frequency: int = setting(0, Count(least=0), "Merge only pairs that occur at least this often.", panel=MERGES)
+    max_token_bytes: int | None = setting(None, Count(), "Learn no token longer than this many bytes.", panel=MERGES)
+    unknown: str = setting(
+        "error",
+        Choice(("error", "unk")),
+        "Of {kind} char: an unknown character is an error, or becomes the token <unk>.",
+        panel=VOCABULARY,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, allowed in (
-            ("kind", KINDS),
-            ("tie_break", ("hf", "bytes")),
-            ("unknown", ("error", "unk")),
-        ):
-            self._check_choice(name, allowed)
-        if self.min_frequency < 0:
-            raise SettingsError(f"a frequency of at least {self.min_frequency} makes no sense: give 0 or more")
-        if self.max_token_bytes is not None and self.max_token_bytes < 1:
-            raise SettingsError(f"tokens of at most {self.max_token_bytes} bytes cannot be: give 1 or more")
+        from ramlet.tokenizer.model import bytes_in_order, check_names  # not for a page of help
+
         check_names(self.special_tokens, [] if self.kind == "char" else bytes_in_order())
         self._check_size()
 
@@ -74,11 +86,11 @@ class TrainSettings(ReadSettings):
                 f"{'the 256 bytes' if self.kind != 'char' else 'any character'} and {specials} special tokens: "
                 f"give at least {least}"
             )
-        if self.vocab_size > LARGEST:
-            raise SettingsError(f"a vocabulary of {self.vocab_size:,} is beyond the limit of {LARGEST:,}")
 
     def counting_parts(self) -> Iterator[bytes]:
         """What the counts depend on; the size of the vocabulary is not of it."""
+        from ramlet import _native
+
         yield b"ramlet counts 1"
         yield _native.pattern_regex(self.pattern).encode()
         yield json.dumps([self.special_tokens, self.reading()]).encode()

@@ -18,7 +18,7 @@ and what a call returns, and no more, however much is encoded.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,35 +62,26 @@ class Tokenizer:
         cls,
         inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
         *,
-        vocab_size: int | None = None,
         texts: Iterable[str] | None = None,
-        kind: str = "bpe",
         memory: Budget | str | int | None = "auto",
         threads: int | None = None,
-        pattern: str = "gpt2",
-        special_tokens: Sequence[str] = (),
-        tie_break: str = "hf",
-        min_frequency: int = 0,
-        max_token_bytes: int | None = None,
-        documents: str = "file",
-        doc_separator: str | None = None,
-        text_field: str = "text",
-        format: str | None = None,  # noqa: A002 - the word users know it by
-        on_error: str = "stop",
-        unknown: str = "error",
         work_dir: str | os.PathLike[str] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
         processes: int | None = None,
+        **settings: Any,
     ) -> Tokenizer:
         """Learns a tokenizer from files, or from texts, never holding more than `memory`.
 
         `inputs` are paths, folders or globs, one or a list of them; an iterator, or anything given as `texts`, is
-        taken for documents. The other settings are the options of `ramlet tokenizer train`. `progress` is told the
-        stage, what is done and the total. With `work_dir` an interrupted training of files goes on from the counts it
-        left there. `processes` is another name of `threads`, as other trainers have it.
+        taken for documents. The settings are the options of `ramlet tokenizer train`, with underscores: vocab_size,
+        kind, special_tokens ... `progress` is told the stage, what is done and the total. With `work_dir` an
+        interrupted training of files goes on from the counts it left there. `processes` is another name of `threads`,
+        as other trainers have it.
         """
         from tempfile import TemporaryDirectory
 
+        from ramlet.settings.declared import declared
+        from ramlet.settings.names import check_names
         from ramlet.tokenizer.settings import TrainSettings
         from ramlet.tokenizer.train import Corpus, learn
 
@@ -99,25 +90,12 @@ class Tokenizer:
         threads = threads if processes is None else processes
         if inputs is not None and texts is None and not isinstance(inputs, (str, os.PathLike, list, tuple, set)):
             inputs, texts = None, inputs
-        settings = TrainSettings(
-            vocab_size=vocab_size,
-            kind=kind,
-            pattern=pattern,
-            special_tokens=tuple(special_tokens),
-            tie_break=tie_break,
-            min_frequency=min_frequency,
-            max_token_bytes=max_token_bytes,
-            documents=documents,
-            doc_separator=doc_separator,
-            text_field=text_field,
-            format=format,
-            on_error=on_error,
-            unknown=unknown,
-        )
-        corpus = Corpus(settings, inputs=inputs, texts=texts)
+        check_names(settings, [*declared(TrainSettings), *(cls.train.__kwdefaults__ or ())])
+        chosen = TrainSettings(**settings)
+        corpus = Corpus(chosen, inputs=inputs, texts=texts)
         with TemporaryDirectory(prefix="ramlet-") as folder, Meter(Budget.parse(memory)) as meter:
             model, statistics = learn(
-                corpus, settings, meter=meter, work_dir=Path(work_dir or folder), threads=threads, progress=progress
+                corpus, chosen, meter=meter, work_dir=Path(work_dir or folder), threads=threads, progress=progress
             )
         tokenizer = cls(model)
         tokenizer.statistics = statistics

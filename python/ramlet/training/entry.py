@@ -15,8 +15,8 @@ from ramlet.errors import SettingsError, option
 from ramlet.inputs.sources import check_path
 from ramlet.runtime.budget import Budget, Meter
 from ramlet.runtime.threads import check_threads
+from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
-from ramlet.settings.values import count
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Data", "train"]
 
 Data = str | os.PathLike[str] | Sequence[tuple[str | os.PathLike[str], float]]
-_AMOUNTS = ("params", "tokens", "tokens_per_step", "batch_size", "max_steps", "seq_len", "max_examples", "eval_tokens")
 
 
 def train(
@@ -58,13 +57,7 @@ def train(
     anew, True also goes on with another end or learning rate. `listener` is told of steps, evaluations and samples.
     The settings are the options of `ramlet train`, with underscores.
     """
-    check_names(settings, [*vars(RunSettings()), *(train.__kwdefaults__ or ())])
-    for name in _AMOUNTS:
-        if isinstance(settings.get(name), str):
-            try:
-                settings[name] = count(settings[name])
-            except ValueError as error:
-                raise SettingsError(f"{name} {error}") from None
+    check_names(settings, [*declared(RunSettings), *(train.__kwdefaults__ or ())])
     chosen = RunSettings(**settings)
     check_threads(threads)
     check_path(out)

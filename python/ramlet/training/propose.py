@@ -18,13 +18,13 @@ from typing import Any
 from ramlet.engines.torch.probe import allowance
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.shape import Shape
-from ramlet.model.sizing import parse_count, shape_for
+from ramlet.model.sizing import shape_for
 from ramlet.runtime.budget import Budget
-from ramlet.settings.values import count
+from ramlet.settings.declared import argv, differing
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import Plan, make_plan
-from ramlet.training.settings import default_seq_len
+from ramlet.training.settings import RunSettings, default_seq_len
 
 __all__ = ["Proposal", "Row", "plan", "propose"]
 
@@ -34,7 +34,6 @@ PATIENCE = 3600.0
 SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000, 760_000_000)
 ALL_SIZES = (*SIZES, 1_300_000_000, 3_000_000_000, 7_000_000_000)
 """With those that only a GPU trains."""
-BATCH_SIZE = 32
 VOCABULARY = 8192
 """Where no dataset says."""
 TOKENIZER_BYTES = 400
@@ -94,19 +93,21 @@ def plan(
     `num_sequences` only says how much it would be to hold all data at once, which nothing here does. BudgetError where
     it does not fit. Loads torch, for a plan starts from what is resident then.
     """
-    if params is not None and config is not None:
-        raise SettingsError("params and config each say how large the model is: give one of them")
-    site = _Site(memory, device, precision, threads)
+    given: dict[str, Any] = {"params": params, "config": config, "seq_len": seq_len, "micro_batch": micro_batch}
+    given |= {"recompute": recompute, "document_mask": document_mask, "optimizer": optimizer, "weights": weights}
+    given |= {"precision": precision, "device": device or "auto"}
+    given |= {} if batch_size is None else {"batch_size": batch_size}
+    chosen = RunSettings(**given)
+    site = _Site(memory, chosen.device, precision, threads)
     found = _dataset(data)
     vocab_size = vocab_size or (found.vocab_size if found else VOCABULARY)
     forced = {
         "optimizer": None if optimizer == "auto" else optimizer,
         "weights": None if weights == "auto" else weights,
-        "micro_batch": micro_batch,
+        "micro_batch": chosen.micro_batch,
         "recompute": recompute,
     }
-    length = count(seq_len) if seq_len is not None else None
-    batch = count(batch_size) if batch_size is not None else BATCH_SIZE
+    length, batch = chosen.seq_len, chosen.batch_size
     if params is None and config is None:
         machine = look(site.device, torch=site.torch)
         sizes = [size for size in ALL_SIZES if size <= _largest(found)]
@@ -115,18 +116,18 @@ def plan(
         if best is None or best.plan is None:
             assert rows[0].refusal is not None  # or there would be a plan
             raise rows[0].refusal
-        chosen = best.plan
-    elif config is not None:
+        made = best.plan
+    elif chosen.config is not None:
         from ramlet.training.job import read_model_config
 
         given = {name: value for name, value in (("vocab_size", vocab_size), ("context", length)) if value}
-        shape = Shape.from_config(read_model_config(os.fspath(config)), **given)
-        chosen = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
+        shape = Shape.from_config(read_model_config(chosen.config), **given)
+        made = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
     else:
-        assert params is not None
-        chosen = site.plan(parse_count(params), length, batch, vocab_size, forced, document_mask)
-    sequences = num_sequences or (found.tokens // chosen.seq_len if found else 0)
-    return replace(chosen, whole_data=sequences * chosen.seq_len * 16)
+        assert chosen.params is not None
+        made = site.plan(chosen.params, length, batch, vocab_size, forced, document_mask)
+    sequences = num_sequences or (found.tokens // made.seq_len if found else 0)
+    return replace(made, whole_data=sequences * made.seq_len * 16)
 
 
 def propose(
@@ -165,15 +166,12 @@ def _command(best: Row | None, dataset: Found | None, memory: Any, device: str |
     if best is None:
         return ""
     path = dataset.path if dataset else "DATASET"
-    words = ["ramlet", "train", "--data", path, "--out", "RUN", "--params", _short(best.params)]
+    words = ["ramlet", "train", "--data", path, "--out", "RUN"]
     if isinstance(memory, str) and memory != "auto":
         words += ["--memory", memory]
-    if device is not None:
-        words += ["--device", device]
-    if best.course.sequences != BATCH_SIZE:
-        words += ["--batch-size", str(best.course.sequences)]
-    words += ["--max-steps", str(best.course.steps)]
-    return shlex.join(words)
+    size, steps = best.course.sequences, best.course.steps
+    given = {"params": _short(best.params), "device": device, "batch_size": size, "max_steps": steps}
+    return shlex.join([*words, *argv(RunSettings, differing(RunSettings, given))])
 
 
 def _short(number: int) -> str:
