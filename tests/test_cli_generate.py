@@ -21,10 +21,10 @@ import transformers
 
 from conftest import RunRamlet
 from oracles_model import GROUPED, byte_tokenizer, model_of
+from ramlet.engines.torch.model_files import save_model, tensors_by_name
 from ramlet.errors import ModelError, SettingsError
 from ramlet.generation import generate
 from ramlet.model.export import export_model
-from ramlet.model.files import save_model, tensors_by_name
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 torch.set_num_threads(1)

@@ -19,12 +19,12 @@ from ramlet.engines.torch.cache import KeyValues
 from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.continuing import Continuation
 from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.model_files import save_model
 from ramlet.errors import BudgetError, ModelError, SettingsError
 from ramlet.generation import Sampler, SampleSettings, continuing, generate, stream
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.text import TextPieces
 from ramlet.generation.writer import Writing, known_ids
-from ramlet.model.files import save_model
 from ramlet.model.shape import Shape
 from ramlet.tokenizer.tokenizer import Tokenizer
 

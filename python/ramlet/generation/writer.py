@@ -21,11 +21,12 @@ from ramlet.engines.torch.base_memory import settled_memory
 from ramlet.engines.torch.continuing import Continuation
 from ramlet.engines.torch.device import Device, choose_device
 from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.model_files import load_model
 from ramlet.generation.need import memory_parts
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
 from ramlet.generation.text import TextPieces
-from ramlet.model.files import ModelFolder, load_model
+from ramlet.model.folder import ModelFolder
 from ramlet.runtime.budget import Budget
 from ramlet.tokenizer.tokenizer import Tokenizer
 

@@ -118,12 +118,9 @@ def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
     inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
     if as_torch:
-        import torch
+        from ramlet.engines.torch.batches import tensors
 
-        # The same memory, as a tensor.
-        inputs, targets, positions, numbers = (
-            None if array is None else torch.from_numpy(array) for array in (inputs, targets, positions, numbers)
-        )
+        inputs, targets, positions, numbers = tensors(inputs, targets, positions, numbers)
     return Batch(
         input_ids=inputs,
         targets=targets,

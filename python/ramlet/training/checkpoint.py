@@ -23,9 +23,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ramlet.engines.torch.model_files import tensors_by_name
 from ramlet.engines.torch.step import Trainee
+from ramlet.engines.torch.stored import stored
 from ramlet.errors import ModelError
-from ramlet.model.files import tensors_by_name
 from ramlet.model.tensor_file import read_header, read_tensors_into, write_tensors
 from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.checksum import file_checksum
@@ -85,8 +86,8 @@ def save(run: Path, snapshot: Snapshot) -> Path:
     hidden.mkdir()
     try:
         sums = {
-            "model.safetensors": write_tensors(hidden / _FILES[0], snapshot.model, {"format": "pt"}),
-            "optimizer.safetensors": write_tensors(hidden / _FILES[1], snapshot.optimizer),
+            "model.safetensors": write_tensors(hidden / _FILES[0], stored(snapshot.model), {"format": "pt"}),
+            "optimizer.safetensors": write_tensors(hidden / _FILES[1], stored(snapshot.optimizer)),
         }
         _write_state(hidden, snapshot, sums)
         shutil.rmtree(final, ignore_errors=True)
@@ -166,9 +167,9 @@ def load(path: Path, trainee: Trainee) -> dict[str, Any]:
             raise ModelError(f"{file} is damaged, its tensors are not as they were written: {_way_out(path)}") from None
         if file_checksum(file) != state["xxh64"].get(name):
             raise ModelError(f"{file} is damaged, its checksum is not the one written down: {_way_out(path)}")
-    read_tensors_into(path / _FILES[0], tensors_by_name(trainee.model.weights))
+    read_tensors_into(path / _FILES[0], stored(tensors_by_name(trainee.model.weights)))
     trainee.prepare_states()
-    read_tensors_into(path / _FILES[1], trainee.optimizer_tensors())
+    read_tensors_into(path / _FILES[1], stored(trainee.optimizer_tensors()))
     trainee.model.weights.refresh()
     trainee.restore_scale(state["loss_scale"])
     return state

@@ -106,8 +106,8 @@ def evaluate(
     # A heap has gaps, up to 90 MB of them here; an evaluation is too short for the time that it saves.
     keep_large_blocks(False)
     from ramlet.engines.torch.device import choose_device
+    from ramlet.engines.torch.model_files import load_model
     from ramlet.engines.torch.weights import DTYPES
-    from ramlet.model.files import load_model
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
 
     place = choose_device(device)

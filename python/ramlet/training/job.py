@@ -168,7 +168,7 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
 
 
 def _start_shape(name: str, feed: Feed) -> Shape:
-    from ramlet.model.files import find_model
+    from ramlet.model.folder import find_model
     from ramlet.tokenizer.tokenizer import Tokenizer
 
     found = find_model(name)

@@ -19,13 +19,14 @@ import torch
 from ramlet import __version__
 from ramlet.engines.torch.base_memory import settled_memory
 from ramlet.engines.torch.device import Device, choose_device
+from ramlet.engines.torch.model_files import load_weights
 from ramlet.engines.torch.probe import ResidentGauge, allowance, probe
 from ramlet.engines.torch.ranks import Ranks, joined
 from ramlet.engines.torch.step import Trainee
 from ramlet.engines.torch.trial import tried
-from ramlet.engines.torch.weights import DTYPES
 from ramlet.errors import BudgetError, RamletError, SettingsError, option
-from ramlet.model.files import load_weights, save_description
+from ramlet.model.dtypes import PRECISIONS
+from ramlet.model.files import save_description
 from ramlet.runtime.budget import Budget, Meter
 from ramlet.training import checkpoint
 from ramlet.training.eval_sets import Named, named_sets
@@ -173,7 +174,7 @@ def _train(
         made_by = {"ramlet": __version__, "torch": str(torch.__version__)}
         noted_now = {"job": job.described(), "plan": plan.to_dict(), "all_settings": asdict(settings)}
         folder.note({**described, **noted_now, "evals": evals, **made_by})
-        stored = DTYPES[plan.choice.weights]
+        stored = PRECISIONS[plan.choice.weights]
         save_description(job.shape, folder.place, tokenizer_file=feed.tokenizer_file, end_id=feed.end_id, dtype=stored)
     trainee.capture(
         plan.part_sizes(ranks.rank),
