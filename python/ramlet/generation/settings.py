@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from ramlet.engines import LARGEST_SEED
 from ramlet.errors import SettingsError
 
 __all__ = ["SampleSettings"]
-
-LARGEST_SEED = (1 << 63) - 1
 
 
 def _option(default: Any, text: str) -> Any:
