@@ -31,7 +31,7 @@ from ramlet.inputs.shelf import key_of
 from ramlet.inputs.staging import Input, needs_staging
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import place_of
-from ramlet.tokenizer.model import digest
+from ramlet.runtime.digest import digest
 from ramlet.training.mix import parse_data
 
 __all__ = ["NAMES", "Stage", "fetched", "fetched_to", "names_of", "refuse_early", "stages"]
