@@ -10,7 +10,7 @@ a budget too small is refused, naming the parts, before a weight is read.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -113,7 +113,7 @@ class Writing:
         end_ids: frozenset[int],
         known: bytearray | None,
     ) -> None:
-        self.seed = secrets.randbelow(1 << 32) if settings.seed is None else settings.seed
+        self.seed = int.from_bytes(os.urandom(4), "little") if settings.seed is None else settings.seed
         """Of the first sample; known, so that any can be written again."""
         self.tokens = [0] * settings.num_samples
         """Written so far, of each sample."""
