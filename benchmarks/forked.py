@@ -214,7 +214,7 @@ def _check(words: list[str]) -> int:
 
             Tokenizer.load(path).encode("some text")
         else:
-            from ramlet.model.files import load_model
+            from ramlet.engines.torch.model_files import load_model
 
             load_model(path)
     return 0

@@ -157,7 +157,7 @@ def _load_all(torch: bool) -> None:
 
         load_torch(1)
         from ramlet.generation import entry  # noqa: F401
-        from ramlet.training import evaluate_run, start  # noqa: F401
+        from ramlet.training import evaluate_run, trainer  # noqa: F401
 
 
 def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:

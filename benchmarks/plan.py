@@ -91,8 +91,9 @@ CUDA_GRID: list[tuple[Any, ...]] = [
 
 def measured(row: tuple[Any, ...], device: str, steps: int, threads: int) -> dict[str, Any]:
     """Trains in this process and says what was predicted and what was held."""
+    from ramlet.engines.plan import Choice
     from ramlet.engines.torch.base_memory import load_torch, settled_memory
-    from ramlet.engines.torch.predict import Choice, predict
+    from ramlet.engines.torch.predict import predict
     from ramlet.model.sizing import shape_for
     from ramlet.settings.kinds import Count
 

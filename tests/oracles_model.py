@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from ramlet.engines.torch.gpt import GPT
-from ramlet.model.files import tensors_by_name
+from ramlet.engines.torch.model_files import tensors_by_name
 from ramlet.model.hf_config import hf_config
 from ramlet.model.shape import Shape
 from ramlet.tokenizer.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from oracles_model import llama_of, model_of
 from oracles_training import make_data, sentences
-from ramlet.engines.torch.step import document_mask
+from ramlet.engines.torch.gpt import document_mask
 from ramlet.errors import SettingsError
 from ramlet.loading.batch import IGNORED, Batch
 from ramlet.loading.loader import Loader

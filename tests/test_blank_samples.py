@@ -11,8 +11,8 @@ import transformers
 
 from oracles_model import GROUPED, byte_tokenizer, model_of
 from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.model_files import load_model, save_model
 from ramlet.generation import Sampler, generate, stream
-from ramlet.model.files import load_model, save_model
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 END = 256

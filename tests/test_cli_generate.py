@@ -21,10 +21,10 @@ import transformers
 
 from conftest import RunRamlet
 from oracles_model import GROUPED, byte_tokenizer, model_of
+from ramlet.engines.torch.model_files import save_model, tensors_by_name
 from ramlet.errors import ModelError, SettingsError
 from ramlet.generation import generate
 from ramlet.model.export import export_model
-from ramlet.model.files import save_model, tensors_by_name
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
@@ -301,7 +301,7 @@ class TestExport:
     def test_the_command(self, ramlet: RunRamlet, run: Path, tmp_path: Path) -> None:
         done = ramlet("export", str(run), "--to", "hf", "model", "--dtype", "bf16")
         assert "in model, for hf: config.json, " in done.stdout
-        assert re.search(r"^peak \d+ MB of ", done.stdout, re.MULTILINE)
+        assert re.search(r"^peak [\d.]+ MB of ", done.stdout, re.MULTILINE)
         told = json.loads(ramlet("export", str(run), "--to", "gguf-ready", "--out", "other", "--json").stdout)
         assert told["notes"] == ["next: python other/to_gguf.py path/to/llama.cpp --outfile model.gguf"]
         refused = ramlet("export", str(run), "third", "--memory", "30MB")

@@ -19,11 +19,11 @@ from oracles_training import make_data, metrics, sentences, slow_loss, steps_kep
 from ramlet.cli import main
 from ramlet.cli import train as command
 from ramlet.cli.progress import Progress
+from ramlet.engines.torch import base_memory
+from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import BudgetError
-from ramlet.model.files import load_model
 from ramlet.runtime.budget import Meter
 from ramlet.tokenizer.tokenizer import Tokenizer
-from ramlet.training import base_memory
 from ramlet.training.evaluate_run import evaluate
 from ramlet.training.settings import RunSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from ramlet.dataset.merge import merge
 from ramlet.dataset.unchanged import identity
 from ramlet.dataset.verify import verify
 from ramlet.errors import DatasetError
-from ramlet.preparing import settings as prepare_settings
 from ramlet.preparing.settings import PrepareSettings
+from ramlet.settings.declared import declared
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/preparing-data.md"
 NEWER = Rule("emoji", "document", "max_emoji", "too many emoji")
@@ -138,7 +138,8 @@ def test_a_later_setting_counts_only_where_it_is_not_at_its_default(monkeypatch:
     always, other = PrepareSettings(), PrepareSettings(max_symbols=0.3)
     known = (always.parts(), always.cleaning_parts())
     assert b"max_symbols" in known[0]
-    monkeypatch.setattr(prepare_settings, "LATER", prepare_settings.LATER | {"max_symbols"})
+    settings = declared(PrepareSettings)
+    monkeypatch.setitem(settings, "max_symbols", replace(settings["max_symbols"], later=True))
     for parts, mine, theirs in zip(
         known, (always.parts(), always.cleaning_parts()), (other.parts(), other.cleaning_parts())
     ):

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 
 from oracles_generation import slow_continuation
 from oracles_model import GROUPED, SHAPES, SMALL, UNTIED, byte_tokenizer, model_of, some_ids
+from ramlet.engines.torch import continuing
 from ramlet.engines.torch.cache import KeyValues
 from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.continuing import Continuation
 from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.model_files import save_model
 from ramlet.errors import BudgetError, ModelError, SettingsError
-from ramlet.generation import Sampler, SampleSettings, continuing, generate, stream
+from ramlet.generation import Sampler, SampleSettings, generate, stream
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.text import TextPieces
 from ramlet.generation.writer import Writing, known_ids
-from ramlet.model.files import save_model
 from ramlet.model.shape import Shape
 from ramlet.tokenizer.tokenizer import Tokenizer
 
@@ -140,7 +141,7 @@ class TestSamples:
         hot = SampleSettings(max_tokens=200, temperature=5.0, seed=1)
         assert max(written(model, prompt, hot)[0]) >= 257
         for settings in (hot, replace(hot, temperature=0.0), replace(hot, top_k=3), replace(hot, top_p=0.5)):
-            assert max(written(model, prompt, settings, allowed=known_ids(tokenizer, 300))[0]) < 257
+            assert max(written(model, prompt, settings, known=known_ids(tokenizer, 300))[0]) < 257
 
     def test_a_gap_among_the_tokens(self) -> None:
         gappy = Tokenizer.from_merges({byte: bytes([byte]) for byte in range(256) if byte != 65}, [])
@@ -301,7 +302,7 @@ class TestText:
         ids = list(b"Hello")
         slow = [slow_continuation(model, ids, settings, sample) for sample in range(3)]
         wanted = [next(at for at, token in enumerate(text, 1) if token in set(b"etaoinshrdlu")) for text in slow]
-        writing = Writing(model, tokenizer, ids, settings, end_ids=frozenset(), allowed=None)
+        writing = Writing(model, tokenizer, ids, settings, end_ids=frozenset(), known=None)
         texts = ["", "", ""]
         for sample, piece in writing:
             texts[sample] += piece

@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 from oracles_model import GROUPED, SHAPES, SMALL, llama_of, model_of, some_ids
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.layers import Turn
+from ramlet.engines.torch.model_files import tensors_by_name
 from ramlet.engines.torch.weights import ALIGNMENT, layout
-from ramlet.model.files import tensors_by_name
 from ramlet.model.shape import Shape
 
 torch.set_num_threads(1)

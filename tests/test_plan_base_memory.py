@@ -66,7 +66,7 @@ def test_neither_an_optimizer_nor_a_step_loads_the_compiler() -> None:
         "torch = load_torch(1)\n"
         "from ramlet.training.settings import RunSettings\n"
         "from ramlet.engines.torch.step import Trainee\n"
-        "from ramlet.engines.torch.predict import Choice\n"
+        "from ramlet.engines.plan import Choice\n"
         "from ramlet.model.shape import Shape\n"
         "for optimizer in ('adamw', 'adamw8bit'):\n"
         "    choice = Choice(2, 16, True, optimizer, 'fp32', 'bf16')\n"
@@ -103,7 +103,7 @@ def test_our_adamw_is_torchs_to_the_bit() -> None:
 def test_a_missing_torch_is_said_with_the_way_out(tmp_path: Path) -> None:
     told = run(
         "import importlib.util\n"
-        "from ramlet.training import base_memory\n"
+        "from ramlet.engines.torch import base_memory\n"
         "base_memory.find_spec = lambda name: None\n"
         "try:\n"
         "    base_memory.load_torch()\n"
@@ -134,7 +134,7 @@ def test_large_blocks_are_kept_or_given_back(keep: bool) -> None:
 
 def test_torch_takes_no_more_threads_than_a_container_grants() -> None:
     told = run(
-        "from ramlet.training import base_memory\n"
+        "from ramlet.engines.torch import base_memory\n"
         "base_memory.available_threads = lambda: 1\n"
         "granted = base_memory.load_torch().get_num_threads()\n"
         "told = {'granted': granted, 'asked': base_memory.load_torch(2).get_num_threads()}"

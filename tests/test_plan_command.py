@@ -13,11 +13,11 @@ import pytest
 from conftest import RunRamlet
 from oracles_dataset import write_dataset
 from ramlet.cli.plan import duration_words
+from ramlet.engines.plan import Plan
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.training import propose as proposing
 from ramlet.training.course import course_for
 from ramlet.training.machine import Found, find_datasets, look
-from ramlet.training.plan import Plan
 from ramlet.training.propose import Row, plan
 
 

@@ -26,8 +26,8 @@ from oracles_training import (
     steps_kept,
     stored_ids,
 )
+from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import Interrupted, SettingsError
-from ramlet.model.files import load_model
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training import loop
 from ramlet.training.evaluate import Score

@@ -17,13 +17,14 @@ import ramlet
 from oracles_model import SMALL as SHAPE
 from oracles_model import model_of, some_ids
 from oracles_training import make_data, slow_loss, stored_ids
-from ramlet.engines.torch.step import Trainee, document_mask
+from ramlet.engines.plan import Choice
+from ramlet.engines.torch.gpt import document_mask
+from ramlet.engines.torch.step import Trainee
 from ramlet.errors import SettingsError
 from ramlet.loading.loader import Loader
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.evaluate import EVAL_SEED, EvalSet, byte_lengths, evaluate_model
 from ramlet.training.journal import Journal
-from ramlet.training.plan import Choice
 from ramlet.training.schedule import Schedule, default_rate
 from ramlet.training.settings import RunSettings
 

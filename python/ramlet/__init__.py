@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
     from ramlet.training.propose import plan
-    from ramlet.training.start import TrainResult
+    from ramlet.training.trainer import TrainResult
 
 __version__ = "0.1.0"
 
@@ -95,7 +95,7 @@ _HOME = {
     "run_pipeline": "ramlet.pipeline.run",
     "StreamLoader": "ramlet.loading.stream_loader",
     "Tokenizer": "ramlet.tokenizer.tokenizer",
-    "TrainResult": "ramlet.training.start",
+    "TrainResult": "ramlet.training.trainer",
     "evaluate": "ramlet.training.evaluate_run",
     "generate": "ramlet.generation.entry",
     "plan": "ramlet.training.propose",

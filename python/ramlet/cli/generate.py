@@ -108,7 +108,7 @@ def generate(
             memory=budget or memory,
             threads=threads,
         )
-        if writer.place.kind == "cpu":
+        if writer.engine.kind == "cpu":
             meter.budget = writer.budget
         meter.stage("writing")
         if talk:
@@ -156,7 +156,7 @@ def _once(
                         for sample, (text, tokens) in enumerate(zip(texts, writing.tokens))
                     ],
                     "seconds": round(time.monotonic() - began, 3),
-                    "device": writer.place.name,
+                    "device": writer.engine.name,
                     "precision": writer.precision,
                     "memory": meter.summary(),
                 }
@@ -213,9 +213,9 @@ def _speed(writing: Writing, seed: int | None, seconds: float) -> str:
 
 
 def _closing_line(writer: Writer, meter: Meter) -> str:
-    if writer.place.kind == "cpu":
+    if writer.engine.kind == "cpu":
         return meter.closing_line()
-    peak = format_bytes(writer.place.peak(meter))
+    peak = format_bytes(writer.engine.peak(meter))
     return f"peak {peak} of {writer.budget} on the device, {format_bytes(meter.peak)} of the process"
 
 

@@ -75,11 +75,10 @@ def plan(
     from ramlet.training.propose import plan as make
 
     made = make(data=data, memory=memory, num_sequences=num_sequences, vocab_size=vocab_size, threads=threads, **given)
-    import torch  # loaded by now, with the threads that a run would have
-
+    from ramlet.engines import open_engine
     from ramlet.training.machine import look
 
-    machine = look(made.device, torch=torch)
+    machine = look(open_engine(made.device, threads))
     seconds = machine.seconds(made.shape.step_flops(10**6, made.seq_len))
     told = {**made.to_dict(), "tokens_per_second": 1e6 / seconds if seconds else None}
     if json:
@@ -90,7 +89,7 @@ def plan(
 
 def show_plan(told: Mapping[str, Any], file: TextIO | None = None, *, quiet: bool = False) -> None:
     """The plan, as `--json` tells it, for people."""
-    from ramlet.training.plan import Plan
+    from ramlet.engines.plan import Plan
 
     made = Plan.from_dict(told)
     shape = made.shape

@@ -66,7 +66,7 @@ def judge(
 def _save_untrained(run: Path, folder: Path, seed: int) -> None:
     import yaml
 
-    from ramlet.model.files import load_model, save_model
+    from ramlet.engines.torch.model_files import load_model, save_model
 
     model = load_model(run, device="cpu")
     noted = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))

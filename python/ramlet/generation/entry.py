@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ramlet.engines import open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
+from ramlet.generation.writer import Writer, open_writer
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
 from ramlet.tokenizer.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from ramlet.generation.writer import Writer
 
 __all__ = ["generate", "load", "stream"]
 
@@ -101,17 +100,12 @@ def load(
     if prompt is not None:
         # What is wrong with it is told before torch is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
-    from ramlet.engines.torch.base_memory import load_torch
-
-    load_torch(threads)
-    from ramlet.generation.writer import open_writer
-
     return open_writer(
+        open_engine(device or "auto", threads),
         found,
         tokenizer,
         settings,
         prompt=length,
-        device=device or "auto",
         precision=precision or "auto",
         memory=memory,
     )

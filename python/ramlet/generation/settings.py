@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ramlet.engines import LARGEST_SEED
 from ramlet.errors import SettingsError
 from ramlet.settings.declared import Declared, declared, setting
 from ramlet.settings.kinds import Count, Number, Switch, Words
@@ -16,8 +17,6 @@ from ramlet.settings.kinds import Count, Number, Switch, Words
 __all__ = ["SAMPLING", "TEXT", "SampleSettings"]
 
 TEXT, SAMPLING = "Text", "Sampling"
-
-LARGEST_SEED = (1 << 63) - 1
 
 
 @dataclass(frozen=True)

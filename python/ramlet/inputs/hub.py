@@ -15,7 +15,7 @@ from ramlet.inputs.named import HubName
 from ramlet.inputs.saved import no_column, refuse_other_format, text_of
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.shelf import Row, Shelf, first_line, key_of
-from ramlet.tokenizer.files.hub import unreachable
+from ramlet.runtime.reachable import unreachable
 
 __all__ = ["HubDataset"]
 

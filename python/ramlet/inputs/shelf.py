@@ -22,9 +22,9 @@ from typing import IO, Any, Protocol
 
 from ramlet.errors import SettingsError, SourceError
 from ramlet.runtime.atomic_files import remove, replacing
+from ramlet.runtime.digest import digest
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.runtime.small_files import read_json_object
-from ramlet.tokenizer.model import digest
 
 __all__ = ["PART_BYTES", "Progress", "Row", "Shelf", "Staged", "first_line", "key_of"]
 

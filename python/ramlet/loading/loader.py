@@ -33,8 +33,8 @@ from ramlet.loading.batch import Batch, batches_memory, make_batch
 from ramlet.loading.division import Division, Piece, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.tokens import Tokens, open_tokens
+from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural
-from ramlet.tokenizer.model import digest
 
 __all__ = ["Examples", "Loader"]
 

@@ -63,7 +63,7 @@ class NpyFile:
 
 def sampled_digest(npy: NpyFile) -> str:
     """A hash of the type, the length, and 64 short stretches spread over the file: it is the same for a copy."""
-    from ramlet.tokenizer.model import digest
+    from ramlet.runtime.digest import digest
 
     size = npy.length * npy.id_bytes
     try:

@@ -25,8 +25,8 @@ from ramlet.errors import SourceError
 from ramlet.inputs import sources
 from ramlet.inputs.apart import stage_apart
 from ramlet.inputs.settings import ReadSettings
+from ramlet.runtime.digest import digest
 from ramlet.tokenizer.engines import NativeEngine
-from ramlet.tokenizer.model import digest
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["BLOCK_BYTES", "Chunk", "TextFiles", "token_chunks"]

@@ -32,8 +32,8 @@ from ramlet.inputs.staging import Input, needs_staging
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import place_of
 from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.digest import digest
 from ramlet.settings.declared import argv
-from ramlet.tokenizer.model import digest
 from ramlet.tokenizer.settings import TrainSettings
 from ramlet.training.mix import parse_data
 from ramlet.training.settings import RunSettings

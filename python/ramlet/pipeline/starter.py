@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+from ramlet.engines import Engine, open_engine
 from ramlet.errors import BudgetError, DiskFull, SettingsError, option
 from ramlet.inputs.staging import Input, needs_staging
 from ramlet.model.shape import Shape
@@ -195,10 +195,10 @@ def propose_pipeline(
         raise SettingsError(f"there is no folder {folder}: make it, or give another {option('out')}")
     text = look_at_text(_closely(inputs, out))
     refuse_existing(out, force=force)
-    torch = _torch(threads)
-    machine = look(torch=torch)
+    engine = _engine(threads)
+    machine = look(engine)
     allowed = memory or int(min(free_memory(), machine.memory) / 2)
-    chosen = _Choice(text, machine).chosen(seconds, allowed, params, fits=torch is not None)
+    chosen = _Choice(text, machine).chosen(seconds, allowed, params, fits=engine is not None)
     course, a_step = chosen.course, chosen.a_step
     steps = int(float(f"{max(LEAST_STEPS, min(course.steps, int(seconds / a_step))):.1e}"))
     cut = None
@@ -275,12 +275,8 @@ def _closely(inputs: Sequence[str], out: str) -> list[str]:
     return found
 
 
-def _torch(threads: int | None) -> Any:
-    if find_spec("torch") is None:
-        return None
-    from ramlet.engines.torch.base_memory import load_torch
-
-    return load_torch(threads)
+def _engine(threads: int | None) -> Engine | None:
+    return None if find_spec("torch") is None else open_engine(threads=threads)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ramlet.inputs import sources
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.tokenizer import end_id
-from ramlet.tokenizer.model import digest
+from ramlet.runtime.digest import digest
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Planned", "make_plan"]

@@ -233,7 +233,7 @@ def _native() -> str | None:
 def _ask_torch(budget: int) -> Report:
     if find_spec("torch") is None:
         return {"installed": False}
-    command = [sys.executable, "-m", "ramlet.engines.torch.self_check", str(budget)]
+    command = [sys.executable, "-m", "ramlet.training.self_check", str(budget)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_SECONDS)
         if done.returncode == 0:

@@ -27,6 +27,7 @@ from operator import eq
 from typing import Any, overload
 
 from ramlet.errors import TokenizerError
+from ramlet.runtime.digest import digest
 from ramlet.tokenizer.byte_alphabet import BYTES_IN_ORDER, unspell
 
 __all__ = [
@@ -41,7 +42,6 @@ __all__ = [
     "bytes_in_order",
     "canonical_merges",
     "check_names",
-    "digest",
 ]
 
 PATTERNS = ("gpt2", "cl100k", "o200k", "llama3", "qwen2")
@@ -181,19 +181,6 @@ class TokenizerModel:
         for mark, named in (("special", self.specials), ("added", self.added)):
             for name, number in sorted(named.items(), key=lambda item: item[1]):
                 yield f"{mark} {number}:{name}".encode()
-
-
-def digest(parts: Iterator[bytes]) -> str:
-    """A hash of the parts, each told apart from the next."""
-    # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own BLAKE2 is there without it.
-    try:
-        from _blake2 import blake2b
-    except ImportError:
-        from hashlib import blake2b
-    hashed = blake2b(digest_size=16)
-    for part in parts:
-        hashed.update(b"%d:" % len(part) + part)
-    return hashed.hexdigest()
 
 
 def byte_model() -> TokenizerModel:

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from ramlet.errors import SettingsError, TokenizerError
 from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.digest import digest
 from ramlet.runtime.threads import available_threads, check_threads
 from ramlet.tokenizer.engines import Engine, HfEngine, NativeEngine, Stream
-from ramlet.tokenizer.model import TokenizerModel, check_names, digest
+from ramlet.tokenizer.model import TokenizerModel, check_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -24,6 +24,7 @@ from ramlet import __version__, _native
 from ramlet.errors import BrokenInput, SettingsError, SourceError, TokenizerError, option
 from ramlet.inputs import sources
 from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.digest import digest
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.tokenizer.model import (
     CHARACTER_BYTES,
@@ -32,7 +33,6 @@ from ramlet.tokenizer.model import (
     TokenizerModel,
     byte_model,
     check_names,
-    digest,
 )
 from ramlet.tokenizer.settings import TrainSettings
 

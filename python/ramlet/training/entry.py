@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramlet.engines import open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.sources import check_path
 from ramlet.runtime.budget import Budget, Meter
@@ -23,7 +24,7 @@ from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from ramlet.training.feed import Feed
-    from ramlet.training.start import TrainResult
+    from ramlet.training.trainer import TrainResult
 
 __all__ = ["Data", "train"]
 
@@ -63,20 +64,19 @@ def train(
     check_path(out)
     if (data is None) == (stream is None):
         raise SettingsError("name what to train on: a dataset, or a stream of text, and not both")
-    from ramlet.engines.torch.base_memory import load_torch
-
     budget = Budget.parse(memory if chosen.device == "cpu" else host_memory or memory)
     with nullcontext(meter) if meter is not None else Meter(budget) as watching:
         # Before torch, which takes seconds to load: what is wrong with the data is told at once.
         feed = _feed(data, stream, tokenizer, chosen, Path(out), reading or {})
         watching.stage("loading torch")
-        load_torch(threads)
-        from ramlet.training.start import train_run
+        engine = open_engine(chosen.device, threads)
+        from ramlet.training.trainer import train_run
 
         return train_run(
             chosen,
             feed,
             out,
+            engine=engine,
             evals={name: os.fspath(path) for name, path in (evals or {}).items()},
             memory=memory,
             meter=watching,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramlet.engines.torch.ranks import Ranks
+from ramlet.engines import Ranks
 from ramlet.errors import DatasetError, SettingsError, SourceError, option
 from ramlet.inputs.staging import needs_staging
 from ramlet.loading.loader import Loader
@@ -87,7 +87,6 @@ class DataFeed:
             rank=ranks.rank,
             world=ranks.world,
             micro_batch=micro_batch,
-            as_torch=True,
             document_mask=settings.document_mask,
             val_fraction=settings.val_fraction,
         )
@@ -171,7 +170,6 @@ class StreamFeed:
             rank=ranks.rank,
             world=ranks.world,
             micro_batch=micro_batch,
-            as_torch=True,
             document_mask=settings.document_mask,
             work_dir=work,
             **self._reading,

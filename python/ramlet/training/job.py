@@ -1,6 +1,6 @@
 """What a run is, once every setting that was left open is decided.
 
-job = resolve(settings, feed, device)
+job = resolve(settings, feed, engine)
 job.shape, job.seq_len, job.sequences, job.steps, job.schedule, job.precision
 """
 
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ramlet.engines.torch.device import Device
+from ramlet.engines import Engine
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
@@ -63,7 +63,7 @@ class Job:
         }
 
 
-def resolve(settings: RunSettings, feed: Feed, device: Device, *, evals: int = 0) -> Job:
+def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0) -> Job:
     """Decides what the settings leave open, and refuses what does not fit together.
 
     `evals` is how many sets there are to evaluate on, besides the data's own.
@@ -104,7 +104,7 @@ def resolve(settings: RunSettings, feed: Feed, device: Device, *, evals: int = 0
         seq_len=seq_len,
         sequences=sequences,
         steps=steps,
-        precision=device.precision(settings.precision),
+        precision=engine.precision(settings.precision),
         schedule=Schedule(
             peak=peak,
             floor=peak / 10 if settings.min_lr is None else settings.min_lr,
@@ -167,7 +167,7 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
 
 
 def _start_shape(name: str, feed: Feed) -> Shape:
-    from ramlet.model.files import find_model
+    from ramlet.model.folder import find_model
     from ramlet.tokenizer.tokenizer import Tokenizer
 
     found = find_model(name)

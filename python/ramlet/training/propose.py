@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ramlet.engines.torch.probe import allowance
+from ramlet.engines import open_engine
+from ramlet.engines.plan import Plan, Task
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
@@ -23,7 +24,6 @@ from ramlet.runtime.budget import Budget
 from ramlet.settings.declared import argv, differing
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
-from ramlet.training.plan import Plan, make_plan
 from ramlet.training.settings import RunSettings, default_seq_len
 
 __all__ = ["Proposal", "Row", "plan", "propose"]
@@ -109,7 +109,7 @@ def plan(
     }
     length, batch = chosen.seq_len, chosen.batch_size
     if params is None and config is None:
-        machine = look(site.device, torch=site.torch)
+        machine = look(site.engine)
         sizes = [size for size in ALL_SIZES if size <= _largest(found)]
         rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
         best = _best(rows, found)
@@ -142,10 +142,10 @@ def propose(
     found = (_known(data),) if data is not None else tuple(find_datasets(folder))
     dataset = found[0] if found else None
     site = _Site(memory, device, "auto", threads)
-    machine = look(site.device, torch=site.torch)
+    machine = look(site.engine)
     site.compute = machine.compute
     vocab_size = dataset.vocab_size if dataset else VOCABULARY
-    rows = site.rows(ALL_SIZES if site.device == "cuda" else SIZES, dataset, machine, vocab_size)
+    rows = site.rows(ALL_SIZES if site.engine.kind == "cuda" else SIZES, dataset, machine, vocab_size)
     best = _best(rows, dataset)
     return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
 
@@ -203,18 +203,13 @@ class _Site:
     def __init__(
         self, memory: Budget | str | int | None, device: str | None, precision: str, threads: int | None
     ) -> None:
-        from ramlet.engines.torch.base_memory import load_torch, settled_memory
-
-        self.torch = load_torch(threads)
+        self.engine = open_engine(device or "auto", threads)
         # What a run has loaded when it plans.
-        from ramlet.engines.torch.device import choose_device
-        from ramlet.training import start  # noqa: F401
+        from ramlet.training import trainer  # noqa: F401
 
-        chosen = choose_device(device or "auto")
-        self.device = chosen.kind
-        self.budget = chosen.budget(memory)
-        self.compute = chosen.precision(precision)
-        self._base = settled_memory() if self.device == "cpu" else 0
+        self.budget = self.engine.budget(memory)
+        self.compute = self.engine.precision(precision)
+        self._base = self.engine.resident()
 
     def plan(
         self, params: int, seq_len: int | None, batch: int, vocab: int, forced: dict[str, Any], document_mask: bool
@@ -224,20 +219,18 @@ class _Site:
         return self.plan_shape(shape, length, batch, forced, document_mask)
 
     def plan_shape(self, shape: Shape, seq_len: int, batch: int, forced: dict[str, Any], document_mask: bool) -> Plan:
-        return make_plan(
-            shape,
-            seq_len=seq_len,
-            batch_size=batch,
-            budget=self.budget,
-            device=self.device,
-            compute=self.compute,
-            forced=forced,
-            base=self._base and self._base + TOKENIZER_BYTES * shape.vocab_size,
-            loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
-            document_mask=document_mask,
-            threads=self.torch.get_num_threads(),
-            # As a run begins with it: what is planned here must not be refused there.
-            correction=allowance(self.budget) if self.device == "cpu" else None,
+        return self.engine.sketch(
+            Task(
+                shape,
+                seq_len,
+                batch,
+                self.budget,
+                self.compute,
+                document_mask,
+                forced,
+                resident=self._base and self._base + TOKENIZER_BYTES * shape.vocab_size,
+                loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
+            )
         )
 
     def rows(

@@ -12,19 +12,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ramlet.engines import LARGEST_SEED, Sampling
 from ramlet.errors import ModelError, option
-from ramlet.generation.settings import LARGEST_SEED, SampleSettings
 
 __all__ = ["Chooser"]
 
 
 class Chooser:
     def __init__(
-        self, settings: SampleSettings, vocab_size: int, prompt: Sequence[int], allowed: Tensor | None = None
+        self, settings: Sampling, vocab_size: int, prompt: Sequence[int], known: bytearray | None = None
     ) -> None:
-        """`settings` with a seed; `allowed` (vocabulary,) is False for ids that no token has."""
+        """`settings` with a seed; `known` is 0 for ids that no token has."""
         self._settings = settings
-        self._refused = None if allowed is None or bool(allowed.all()) else ~allowed
+        allowed = torch.frombuffer(known, dtype=torch.bool) if known and not all(known) else None
+        self._refused = None if allowed is None else ~allowed
         seed = settings.seed or 0
         self._generators = [
             torch.Generator().manual_seed((seed + number) & LARGEST_SEED) for number in range(settings.num_samples)

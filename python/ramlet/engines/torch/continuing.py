@@ -19,11 +19,11 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ramlet.engines import Sampling
 from ramlet.engines.torch.cache import KeyValues
 from ramlet.engines.torch.choosing import Chooser
+from ramlet.engines.torch.forward_memory import READING_PIECE
 from ramlet.engines.torch.gpt import GPT
-from ramlet.generation.need import READING_PIECE
-from ramlet.generation.settings import SampleSettings
 
 __all__ = ["Continuation"]
 
@@ -33,10 +33,10 @@ class Continuation:
         self,
         model: GPT,
         prompt: Sequence[int],
-        settings: SampleSettings,
+        settings: Sampling,
         *,
         end_ids: Collection[int] = (),
-        allowed: Tensor | None = None,
+        known: bytearray | None = None,
     ) -> None:
         """`prompt` has at least one id and at most as many as the context; see `Chooser` for the rest."""
         shape = model.shape
@@ -48,7 +48,7 @@ class Continuation:
         self._ended = [False] * settings.num_samples
         # What is read again when the context is full.
         self._kept = [deque(prompt, maxlen=max(1, shape.context // 2)) for _ in range(settings.num_samples)]
-        self._choose = Chooser(settings, shape.vocab_size, prompt, allowed)
+        self._choose = Chooser(settings, shape.vocab_size, prompt, known)
         self._cache = KeyValues(
             shape,
             rows=settings.num_samples,

@@ -12,13 +12,16 @@ on: with a vocabulary of 50,000 the three full logit tensors would be more than 
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from ramlet.engines import Sampling, training_names
+from ramlet.engines.torch.forward_memory import EVALUATED_AT_ONCE
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.layers import (
     LAYER_WEIGHTS,
@@ -36,10 +39,10 @@ from ramlet.engines.torch.order import even_parts, unit_rows
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
-__all__ = ["GPT", "Cache"]
+if TYPE_CHECKING:
+    from ramlet.engines.torch.continuing import Continuation
 
-EVALUATED_AT_ONCE = 512
-"""Tokens whose logits exist at once while evaluating: few, for on a GPU they come on top of what training keeps."""
+__all__ = ["GPT", "Cache", "document_mask"]
 
 
 class Cache(Protocol):
@@ -206,3 +209,33 @@ class GPT:
                 made = torch.mm(hidden[some], self.head.t())
                 parts.append(self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, 0.0))
             return torch.cat(parts)
+
+    def token_losses(self, batch: Mapping[str, Any]) -> list[list[float]]:
+        """Each token's loss, by sequence."""
+        placed = {
+            name: torch.as_tensor(batch[name]).to(self.device) for name in training_names("document_ids" in batch)
+        }
+        losses = self.losses(
+            placed["input_ids"],
+            placed["targets"],
+            positions=placed.get("position_ids"),
+            mask=document_mask(placed.get("document_ids")),
+        )
+        rows: list[list[float]] = losses.view(placed["targets"].shape).tolist()
+        return rows
+
+    def continuation(
+        self, prompt: Sequence[int], settings: Sampling, *, end_ids: Collection[int], known: bytearray | None = None
+    ) -> Continuation:
+        """Ids that go on from the prompt."""
+        from ramlet.engines.torch.continuing import Continuation
+
+        return Continuation(self, prompt, settings, end_ids=end_ids, known=known)
+
+
+def document_mask(document_ids: Tensor | None) -> Tensor | None:
+    """(batch, 1, tokens, tokens), True where a token may look: back, and within its own document."""
+    if document_ids is None:
+        return None
+    same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
+    return same.tril_()

@@ -13,17 +13,14 @@ scratch of libraries and the rounding of allocators, is measured and stands at t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from ramlet.errors import SettingsError
+from ramlet.engines.plan import Choice, Correction
 from ramlet.model.shape import Shape
 
-__all__ = ["PARTS", "Choice", "Correction", "Prediction", "predict", "state_bytes", "work_bytes"]
+__all__ = ["Prediction", "predict", "state_bytes", "work_bytes"]
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-OPTIMIZERS = ("adamw", "adamw8bit")
-PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 
 ALIGNMENT = 256
 """Elements at whose multiples a matrix begins in the flat weights; as in model/weights.py, which loads torch."""
@@ -42,46 +39,6 @@ THREAD_SCRATCH = {"cpu": 4_000_000, "cuda": 0}
 GAPS, GAPS_FROM = 0.45, 40_000_000
 DEVICE_GAPS = 0.01
 """Between the blocks of a step: measured on an H200 with 26 models of 1M to 1.3B parameters (benchmarks/plan.py)."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the planner decides. The effective batch is not among it: it never changes."""
-
-    micro_batch: int
-    """Sequences that go through the model at once."""
-    chunk: int
-    """Tokens whose logits exist at once."""
-    recompute: bool = False
-    """Keep only each layer's input and make the rest again on the way back."""
-    optimizer: str = "adamw"
-    weights: str = "fp32"
-    """The type that weights and their gradients are kept in."""
-    compute: str = "fp32"
-    """The type that products are made in."""
-    reuse: bool = True
-    """On a CPU, freed tensors stay with the allocator for the next ones: a tenth faster, with gaps between them."""
-    held: int = 0
-    """Tokens whose embedding gradients are added together, where micro-batches are smaller (model/order.py)."""
-
-    def __post_init__(self) -> None:
-        for name, known in (("optimizer", OPTIMIZERS), ("weights", ("fp32", "bf16")), ("compute", tuple(BYTES))):
-            if getattr(self, name) not in known:
-                raise SettingsError(f"{name} {getattr(self, name)!r} is unknown: choose {', '.join(known)}")
-        for name in ("micro_batch", "chunk"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-
-    def with_(self, **changes: Any) -> Choice:
-        return replace(self, **changes)
-
-
-@dataclass(frozen=True)
-class Correction:
-    """What measuring taught: the work of a step times `factor`, and `extra` bytes whatever its size."""
-
-    factor: float = 1.0
-    extra: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.base_memory import release_heap
-from ramlet.engines.torch.predict import Choice, Correction
+from ramlet.engines.torch.predict import work_bytes
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, Meter, format_bytes
 from ramlet.runtime.memory import resident_memory
-from ramlet.training.plan import Plan
 
-__all__ = ["Gauge", "ResidentGauge", "allowance", "probe"]
+__all__ = ["Gauge", "ResidentGauge", "allowance", "expected", "probe", "work"]
 
 SLACK = 64
 """This part of a budget stays free of what was measured: a run of hours meets more than a probe of a second."""
@@ -110,7 +110,7 @@ def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, repla
         del trainee
         gauge.settle()
         most = max(most, peak)
-        needed = plan.expected(plan.choice.micro_batch, correction) + _margin(plan.budget)
+        needed = expected(plan, plan.choice.micro_batch, correction) + _margin(plan.budget)
         if needed <= plan.budget:
             return _corrected(plan, correction, peak, most)
         # By a step at least: neighbouring plans differ by less than what measuring scatters by.
@@ -148,7 +148,7 @@ def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, in
     trainee.update(0.0, 1.0)
     trainee.learn(batch, SCALE)  # now beside the optimizer's states, which the step has made
     first = highest = gauge.peak()
-    correction = Correction(extra=first - plan.expected(1, Correction()))
+    correction = Correction(extra=first - expected(plan, 1, Correction()))
     doubt = UNSEEN
     while (rows := _next_size(plan, correction, doubt)) is not None:
         batch = _batch(plan, rows)
@@ -158,8 +158,8 @@ def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, in
         peak = gauge.peak()
         highest = max(highest, peak)
         # Two sizes, two unknowns. Both peaks hold the same optimizer states, weights and libraries.
-        factor = max(0.0, (peak - first) / (plan.work(rows) - plan.work(1)))
-        correction = Correction(factor, peak - plan.expected(rows, Correction(factor)))
+        factor = max(0.0, (peak - first) / (work(plan, rows) - work(plan, 1)))
+        correction = Correction(factor, peak - expected(plan, rows, Correction(factor)))
         if rows == planned:
             break
         correction = Correction(max(1.0, factor), correction.extra)
@@ -167,11 +167,23 @@ def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, in
     return correction, highest
 
 
+def expected(plan: Plan, rows: int, correction: Correction, doubt: float = 1.0) -> int:
+    """The peak with micro-batches of so many rows, corrected otherwise than the plan's parts are."""
+    known = plan.parts["activations"] + plan.parts["logits"] + plan.correction.extra
+    return plan.peak - known + correction.extra + int(work(plan, rows) * correction.factor * doubt)
+
+
+def work(plan: Plan, rows: int) -> int:
+    """What a micro-batch of so many rows takes, as predicted without a correction."""
+    choice = plan.choice.with_(micro_batch=rows)
+    return work_bytes(plan.shape, choice, seq_len=plan.seq_len, device=plan.device, document_mask=plan.document_mask)
+
+
 def _next_size(plan: Plan, correction: Correction, doubt: float) -> int | None:
     """The planned micro-batch where it is safe, else 2, once; None where neither is."""
     planned = plan.choice.micro_batch
     for rows in (planned, 2) if doubt == UNSEEN else (planned,):
-        if 1 < rows <= planned and plan.expected(rows, correction, doubt) <= plan.budget:
+        if 1 < rows <= planned and expected(plan, rows, correction, doubt) <= plan.budget:
             return rows
     return None
 
@@ -193,6 +205,6 @@ def _corrected(plan: Plan, correction: Correction, peak: int, most: int) -> Plan
 
     `most` is the highest of all probes: one of a plan that was given up is part of the run's peak too.
     """
-    expected = max(max(plan.expected(plan.choice.micro_batch, correction), peak) + UNMET, most)
-    parts = {**plan.parts, "overhead": plan.parts["overhead"] + expected - plan.peak}
+    highest = max(max(expected(plan, plan.choice.micro_batch, correction), peak) + UNMET, most)
+    parts = {**plan.parts, "overhead": plan.parts["overhead"] + highest - plan.peak}
     return replace(plan, parts=parts, measured=peak)

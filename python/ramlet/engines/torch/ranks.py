@@ -12,28 +12,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
+from torch import Tensor
+
+from ramlet.engines import Ranks
 from ramlet.errors import SettingsError
 
-__all__ = ["Ranks", "joined"]
+__all__ = ["TorchRanks", "joined"]
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """Which of how many processes this is."""
-
-    rank: int = 0
-    world: int = 1
-    local: int = 0
-    """Its number on this machine."""
-
-    @property
-    def first(self) -> bool:
-        """The one that writes."""
-        return self.rank == 0
-
-    def sum(self, *tensors: Any) -> None:
+class TorchRanks(Ranks):
+    def sum(self, *tensors: Tensor) -> None:
         """In place, over all ranks."""
         if self.world > 1:
             import torch.distributed
@@ -62,10 +52,10 @@ class Ranks:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Ranks]:
+def joined(device: str) -> Iterator[TorchRanks]:
     """The ranks that torchrun's variables tell of, or the one process that there is."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Ranks()
+        yield TorchRanks()
         return
     import torch.distributed
 
@@ -76,6 +66,6 @@ def joined(device: str) -> Iterator[Ranks]:
         torch.cuda.set_device(local)
     torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
-        yield Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size(), local)
+        yield TorchRanks(torch.distributed.get_rank(), torch.distributed.get_world_size(), local)
     finally:
         torch.distributed.destroy_process_group()

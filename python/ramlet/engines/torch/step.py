@@ -3,7 +3,7 @@
     trainee = Trainee(shape, choice, settings, device="cpu")
     for batch in micro_batches:
         loss += trainee.learn(batch, scale=1 / tokens)
-    length = trainee.update(rate=1e-3, clip=1.0)
+    grad_norm = trainee.update(rate=1e-3, clip=1.0)
 
 fp16 has too small a range for gradients: there they are made `loss_scale` times as large and made small again inside
 the step; a step with a gradient that is no number is left out and halves it, 2,000 good ones double it.
@@ -18,16 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ramlet.engines import Hyperparameters, Pending, training_names
+from ramlet.engines.plan import Choice, Plan
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.captured import CapturedStep, warm_up
-from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.gpt import GPT, document_mask
+from ramlet.engines.torch.model_files import load_weights, tensors_by_name
 from ramlet.engines.torch.optim.adamw import AdamW
-from ramlet.engines.torch.ranks import Ranks
+from ramlet.engines.torch.ranks import TorchRanks
+from ramlet.engines.torch.stored import stored
 from ramlet.engines.torch.weights import DTYPES
-from ramlet.loading.batch import training_names
+from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
-from ramlet.training.plan import Choice
-from ramlet.training.settings import RunSettings
+from ramlet.model.tensor_file import Stored
 
 __all__ = ["Trainee"]
 
@@ -39,9 +42,9 @@ class Trainee:
     """What is trained: weights, gradients, optimizer states."""
 
     def __init__(
-        self, shape: Shape, choice: Choice, settings: RunSettings, *, device: str, ranks: Ranks | None = None
+        self, shape: Shape, choice: Choice, settings: Hyperparameters, *, device: str, ranks: TorchRanks | None = None
     ) -> None:
-        self.ranks = ranks or Ranks()
+        self.ranks = ranks or TorchRanks()
         keep_large_blocks(choice.reuse)
         self.model = GPT(
             shape,
@@ -59,12 +62,12 @@ class Trainee:
         self._captured: dict[int, CapturedStep] = {}
         self._good_steps = 0
 
-    def learn(self, batch: Mapping[str, Tensor], scale: float) -> Tensor:
+    def learn(self, batch: Mapping[str, Any], scale: float) -> Tensor:
         """The batch's summed loss; `scale` times its gradient is added to the gradients."""
         if not len(batch["targets"]):  # a step smaller than the number of ranks
             return torch.zeros((), device=self.model.device, dtype=torch.float64)
         names = training_names("document_ids" in batch)
-        placed = {name: batch[name].to(self.model.device, non_blocking=True) for name in names}
+        placed = {name: torch.as_tensor(batch[name]).to(self.model.device, non_blocking=True) for name in names}
         captured = self._captured.get(len(placed["input_ids"]))
         if captured is not None and captured.fits(placed, scale):
             return captured.replay(placed)
@@ -78,6 +81,10 @@ class Trainee:
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
         )
+
+    def prepare(self, plan: Plan, rank: int) -> None:
+        scale = 1.0 / (plan.batch_size * plan.seq_len)
+        self.capture(plan.part_sizes(rank), plan.seq_len, scale, document_mask=plan.document_mask)
 
     def capture(self, sizes: Iterable[int], seq_len: int, scale: float, *, document_mask: bool) -> None:
         """On a GPU: from here on batches of these sizes are learned from by replaying. Clears the gradients."""
@@ -96,11 +103,19 @@ class Trainee:
             self._captured[len(blank["targets"])] = CapturedStep(self._learn, blank, scale, beside=first)
         self.model.weights.clear_gradients()
 
+    def over_ranks(self, loss: Pending, tokens: int) -> tuple[Pending, int]:
+        if self.ranks.world == 1:
+            return loss, tokens
+        total = torch.as_tensor(loss, device=self.model.device, dtype=torch.float64)
+        counted = torch.tensor(float(tokens), device=self.model.device)
+        self.ranks.sum(total, counted)
+        return total, int(counted.item())
+
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Tensor:
-        """One step of the optimizer; returns how long the gradient was. Gradients are zero afterwards.
+        """One step of the optimizer; returns the gradient norm. Gradients are zero afterwards.
 
         `correction` is by how much the gradients are to be multiplied before all else: labels that were left out
-        make a step smaller than was assumed while it was learned from. On a CPU, and in fp16, a length that is no
+        make a step smaller than was assumed while it was learned from. On a CPU, and in fp16, a norm that is no
         number leaves the weights as they are; on a GPU the caller looks at it a step later, so that the device
         never waits.
         """
@@ -110,21 +125,22 @@ class Trainee:
         self.ranks.sum(*grads)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        lengths = [self.model.kernels.length(grad) for grad in grads]
-        length: Tensor = torch.linalg.vector_norm(torch.stack(lengths)) * (correction / self.loss_scale)
-        factor = correction / self.loss_scale * (_shortening(length, clip) if clip else torch.ones_like(length))
+        norms = [self.model.kernels.grad_norm(grad) for grad in grads]
+        grad_norm: Tensor = torch.linalg.vector_norm(torch.stack(norms)) * (correction / self.loss_scale)
+        clipping = (clip / (grad_norm + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(grad_norm)
+        factor = correction / self.loss_scale * clipping
         if self.model.device.type == "cuda" and not self._scaled:
             for grad in grads:
                 grad.mul_(factor)
             self.optimizer.step()
         else:
-            good = math.isfinite(float(length))
+            good = math.isfinite(float(grad_norm))
             if good:
                 self._step_by(grads, float(factor))
             self._rescale(good)
         weights.refresh()
         weights.clear_gradients()
-        return length
+        return grad_norm
 
     def _step_by(self, grads: list[Tensor], factor: float) -> None:
         if isinstance(self.optimizer, torch.optim.AdamW):
@@ -152,8 +168,22 @@ class Trainee:
     def scale_state(self) -> dict[str, Any]:
         return {"loss_scale": self.loss_scale, "good_steps": self._good_steps}
 
-    def restore_scale(self, state: Mapping[str, Any]) -> None:
-        self.loss_scale, self._good_steps = float(state["loss_scale"]), int(state["good_steps"])
+    def restored(self, scale_state: Mapping[str, Any]) -> None:
+        """All tensors have been read into."""
+        self.model.weights.refresh()
+        self.loss_scale, self._good_steps = float(scale_state["loss_scale"]), int(scale_state["good_steps"])
+
+    def weights(self) -> dict[str, Stored]:
+        """By transformers' names, the tensors themselves."""
+        return stored(tensors_by_name(self.model.weights))
+
+    def states(self) -> dict[str, Stored]:
+        """Those of the optimizer."""
+        return stored(self.optimizer_tensors())
+
+    def take_weights(self, found: ModelFolder) -> None:
+        """Those of a folder."""
+        load_weights(self.model, found)
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """Its states by name, the tensors themselves: to be written down, or read into."""
@@ -185,11 +215,7 @@ class Trainee:
         self.model.weights.initialise(seed)
 
 
-def _shortening(length: Tensor, clip: float) -> Tensor:
-    return (clip / (length + 1e-6)).clamp(max=1.0)
-
-
-def _optimizer(model: GPT, choice: Choice, settings: RunSettings) -> torch.optim.Optimizer:
+def _optimizer(model: GPT, choice: Choice, settings: Hyperparameters) -> torch.optim.Optimizer:
     matrices, gains = model.weights.flat
     groups = [
         {"params": [matrices], "weight_decay": settings.weight_decay},
@@ -201,11 +227,3 @@ def _optimizer(model: GPT, choice: Choice, settings: RunSettings) -> torch.optim
     from ramlet.engines.torch.optim import AdamW8bit
 
     return AdamW8bit(groups, lr=0.0, betas=betas, eps=settings.eps, seed=settings.seed)
-
-
-def document_mask(document_ids: Tensor | None) -> Tensor | None:
-    """(batch, 1, tokens, tokens), True where a token may look: back, and within its own document."""
-    if document_ids is None:
-        return None
-    same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
-    return same.tril_()

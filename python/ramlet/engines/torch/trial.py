@@ -13,13 +13,12 @@ from dataclasses import replace
 
 import torch
 
+from ramlet.engines import training_names
+from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.device import Device
-from ramlet.engines.torch.predict import Choice, Correction
 from ramlet.engines.torch.step import Trainee
 from ramlet.errors import BudgetError, option
-from ramlet.loading.batch import training_names
 from ramlet.runtime.budget import Budget
-from ramlet.training.plan import Plan
 
 __all__ = ["tried"]
 

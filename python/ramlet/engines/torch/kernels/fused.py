@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ramlet.engines.torch.kernels.plain import IGNORE
-from ramlet.engines.torch.kernels.plain import length as length  # nothing to gain
+from ramlet.engines.torch.kernels.plain import grad_norm as grad_norm  # nothing to gain
 
 # Four for each multiprocessor of an H100 or H200, and the same on every device so that sums come out the same.
 GAIN_PROGRAMS = 528

@@ -183,9 +183,9 @@ def add_(grad: Tensor, part: Tensor) -> None:
     )
 
 
-def length(grad: Tensor) -> Tensor:
+def grad_norm(grad: Tensor) -> Tensor:
     """The root of the sum of the squares, fp32."""
     if not _ours(grad):
-        return plain.length(grad)
+        return plain.grad_norm(grad)
     total = _native.kernel_squares(grad.dtype is torch.bfloat16, grad.data_ptr(), grad.numel(), torch.get_num_threads())
     return torch.tensor(math.sqrt(total))

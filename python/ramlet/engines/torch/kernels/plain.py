@@ -94,7 +94,7 @@ def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
             grad.add_(slope.t() @ part)
 
 
-def length(grad: Tensor) -> Tensor:
+def grad_norm(grad: Tensor) -> Tensor:
     """The root of the sum of the squares, fp32."""
     if grad.dtype == torch.float32:
         return torch.linalg.vector_norm(grad)  # type: ignore[no-any-return]
