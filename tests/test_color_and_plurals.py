@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ramlet
+from conftest import AMPLE
 from ramlet import cli
 from ramlet.cli import progress
 from ramlet.cli.color import bold, colored, marked
@@ -37,7 +38,7 @@ def test_counts() -> None:
 
 def test_one_layer(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--params", "300k", "--vocab-size", "4000", "--batch-size", "1", "--seq-len", "64", "--device", "cpu"]
-    assert cli.main(["plan", *sizes, "--memory", "4GB"]) == 0
+    assert cli.main(["plan", *sizes, "--memory", AMPLE]) == 0
     said = capsys.readouterr().out
     assert "1 layer, width 64" in said
     assert "a step of 1 sequence of 64 tokens" in said
@@ -52,7 +53,7 @@ def test_one_file(tmp_path: Path) -> None:
 
 def test_one_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text")
-    ramlet.prepare(tmp_path / "a.txt", tmp_path / "d", tokenizer="byte", memory="2GB", threads=1)
+    ramlet.prepare(tmp_path / "a.txt", tmp_path / "d", tokenizer="byte", memory=AMPLE, threads=1)
     with pytest.raises(IndexError, match="has 1 document in train"):
         ramlet.Dataset(tmp_path / "d").document("train", 7)
 
@@ -102,7 +103,7 @@ def test_headings_of_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_json_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     (tmp_path / "a.txt").write_text("some text")
-    words = ["prepare", str(tmp_path / "a.txt"), "-o", str(tmp_path / "d"), "-T", "byte", "--memory", "2GB", "--json"]
+    words = ["prepare", str(tmp_path / "a.txt"), "-o", str(tmp_path / "d"), "-T", "byte", "--memory", AMPLE, "--json"]
     assert cli.main(words) == 0
     assert "\x1b" not in capsys.readouterr().out
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ramlet
+from conftest import AMPLE
 from ramlet.cli import main
 from ramlet.dataset.merge import merge
 from ramlet.dataset.verify import verify
@@ -25,7 +26,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def run(text: Path, out: Path, **given: Any) -> ramlet.Prepared:
-    settings = {"tokenizer": "byte", "documents": "line", "memory": "2GB", "threads": 1, **given}
+    settings = {"tokenizer": "byte", "documents": "line", "memory": AMPLE, "threads": 1, **given}
     return ramlet.prepare(text, out, **settings)
 
 
@@ -94,12 +95,12 @@ def test_nothing_new_to_append(tmp_path: Path, text: Path, capsys: pytest.Captur
     run(text, tmp_path / "out", dedup_cache=cache)
     before = files(tmp_path)
     made = ramlet.prepare(
-        text, tmp_path / "out", append=True, documents="line", dedup_cache=cache, memory="2GB", threads=1
+        text, tmp_path / "out", append=True, documents="line", dedup_cache=cache, memory=AMPLE, threads=1
     )
     assert made.nothing_new.startswith("every document was dropped: 20 as duplicate")
     assert not made.already_done
     assert made.statistics["ledger"]["documents"]["read"] == 20
-    command = ["prepare", str(text), "-o", str(tmp_path / "out"), "--append", "--docs", "line", "--memory", "2GB"]
+    command = ["prepare", str(text), "-o", str(tmp_path / "out"), "--append", "--docs", "line", "--memory", AMPLE]
     assert main([*command, "--dedup-cache", cache]) == 0
     assert "nothing new for" in (said := capsys.readouterr().out)
     assert "which stays as it was: every document was dropped: 20 as duplicate" in said
@@ -109,7 +110,7 @@ def test_nothing_new_to_append(tmp_path: Path, text: Path, capsys: pytest.Captur
 
 
 def test_flag_and_key(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["--docs", "line", "--min-chars", "1000", "--tokenizer", "byte", "--memory", "2GB", "-q"]
+    common = ["--docs", "line", "--min-chars", "1000", "--tokenizer", "byte", "--memory", AMPLE, "-q"]
     assert main(["prepare", str(text), "-o", str(tmp_path / "a"), *common]) == 1
     assert "20 as too_short" in capsys.readouterr().err
     assert main(["prepare", str(text), "-o", str(tmp_path / "a"), *common, "--allow-empty"]) == 0
@@ -118,7 +119,7 @@ def test_flag_and_key(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[
     assert "validation" not in said.err
     config = tmp_path / "config.yaml"
     config.write_text(f"inputs: {text}\nout: {tmp_path / 'b'}\ndocs: line\nmin_chars: 1000\nallow_empty: true\n")
-    assert main(["prepare", str(config), "--tokenizer", "byte", "--memory", "2GB", "-q"]) == 0
+    assert main(["prepare", str(config), "--tokenizer", "byte", "--memory", AMPLE, "-q"]) == 0
 
 
 def test_what_is_made_of_nothing(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +130,7 @@ def test_what_is_made_of_nothing(tmp_path: Path, text: Path, capsys: pytest.Capt
     run(text, tmp_path / "c")
     assert merge([tmp_path / "a", tmp_path / "c"], tmp_path / "merged").manifest.ledger["documents"]["kept"] == 20
     (tmp_path / "empty.txt").write_text("")
-    encode = ["tokenizer", "encode", str(tmp_path / "empty.txt"), "--tokenizer", "byte", "--memory", "2GB"]
+    encode = ["tokenizer", "encode", str(tmp_path / "empty.txt"), "--tokenizer", "byte", "--memory", AMPLE]
     assert main([*encode, "--out", str(tmp_path / "ids.bin")]) == 1
     assert "there is no text to encode" in capsys.readouterr().err
     assert not (tmp_path / "ids.bin").exists()
@@ -137,5 +138,5 @@ def test_what_is_made_of_nothing(tmp_path: Path, text: Path, capsys: pytest.Capt
 
 def test_training_always_gets_something(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("a single document\n")
-    made = ramlet.prepare(tmp_path / "one.txt", tmp_path / "out", tokenizer="byte", val_fraction=0.99999, memory="2GB")
+    made = ramlet.prepare(tmp_path / "one.txt", tmp_path / "out", tokenizer="byte", val_fraction=0.99999, memory=AMPLE)
     assert made.manifest["splits"]["train"]["documents"] == 1
