@@ -36,6 +36,7 @@ class ReadSettings(Declared):
         "text",
         Text(what="the name of a field", metavar="NAME"),
         "Field of JSON lines and Parquet rows that holds the text.",
+        keys=("text_column",),
         panel=READING,
     )
     format: str | None = setting(

@@ -120,10 +120,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "training": (*(key for key, of in _RUN.items() if of.setting.panel != MODEL), "eval", "host_memory"),
 }
 """The settings that each has."""
-_COLUMN = "text_column"
 TOP = (
     *("memory", "threads", "work", "text", "tokenizer", "data", "model", "training", "report"),
-    *(*keys(ReadSettings), _COLUMN),
+    *keys(ReadSettings),
     *("inputs", "datasets", "preprocess", "train", "vocab_size", "hub_tokenizer_id", "output_dir"),
     *(*krill.DATA, *krill.TRAINING, *krill.NOTED),
 )
@@ -162,8 +161,8 @@ class _Reader(NodeReader):
             getattr(self, f"_{section}")(value)
         elif key in _TEXT:
             self._take_text("text", key, node, value)
-        elif key in self.reading.keys or key == _COLUMN:
-            self.reading.take(key, node, value, "text_field" if key == _COLUMN else key)
+        elif key in self.reading.keys:
+            self.reading.take(key, node, value)
         elif key == "vocab_size":
             self._taken_for(key, "tokenizer: vocab_size")
             self.learning.take(key, node, value)
@@ -303,13 +302,9 @@ class _Reader(NodeReader):
             self.once("work", key, node)
             self.own["work"] = self.converted(key, value, word)
             self._taken_for(key, "work")
-        elif key == "optimizer":
-            said = self.converted(key, value, word)
-            self.running.put(key, key, node, krill.optimizer(said))
-            if said == "muon":
-                self.notes.append("optimizer muon is not here: AdamW is taken")
-            elif krill.optimizer(said) != said:
-                raise self.fault(value, f"optimizer is one of auto, adamw, adamw8bit, not {said!r}")
+        elif key == "optimizer" and self.plain(value) == "muon":
+            self.running.put(key, key, node, "auto")
+            self.notes.append("optimizer muon is not here: AdamW is taken")
         elif key == "model_config_name":
             params = self.converted(key, value, krill.parameters)
             self.running.put("params", key, node, params)
