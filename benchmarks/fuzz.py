@@ -145,7 +145,7 @@ def _load_all(torch: bool) -> None:
 
     import ramlet.cli
 
-    for name in ("cli", "dataset", "formats", "loading", "pipeline", "reporting", "staging"):
+    for name in ("cli", "dataset", "inputs", "loading", "pipeline", "preparing", "reporting", "tokenizer"):
         package = importlib.import_module(f"ramlet.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"ramlet.{name}."):
             importlib.import_module(module.name)

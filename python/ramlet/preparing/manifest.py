@@ -57,7 +57,7 @@ def why_empty(ledger: Ledger, settings: PrepareSettings) -> str:
         lost = [f"{read[key]:,} {words}" for key, words in _UNREADABLE.items() if read[key]]
         return "no document was read" + (f" ({', '.join(lost)})" if lost else "")
     cache = settings.cache_folder
-    known = "" if cache is None else f"; {option('dedup_cache', cache)} knows those of earlier runs"
+    known = "" if cache is None else f"; the dedup cache {cache} knows those of earlier runs"
     reasons = [
         f"{count:,} {words}as {rule.name} ({rule.meaning}{known if rule.setting == 'dedup' else ''})"
         for unit, words in (("document", ""), ("line", "lines "))
