@@ -4,7 +4,7 @@ A layer keeps, for each token, in the type that products are made in: what came 
 (3 x width), the attention's result (width), the middle (width), gate and up (2 x feed-forward). Norms and the gated
 product are made again on the way back, which costs a pass over memory and saves a third of what plain autograd keeps.
 Gradients of weights are added where they belong at once (`Weight.grad`), so no second copy of one ever exists.
-`unit` is how many tokens a gradient is summed over before that; 0: all (model/order.py).
+`unit` is how many tokens a gradient is summed over before that; 0: all (order.py).
 """
 
 from __future__ import annotations

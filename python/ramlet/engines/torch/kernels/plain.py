@@ -2,7 +2,7 @@
 
 All take contiguous 2-D activations (tokens, features) in fp32, bf16 or fp16, reckon in fp32 and round once. What
 ends in `_` works in place on its first argument. Where gradients are summed over tokens, `unit` says how many are
-summed before the sum is added; 0 is all at once (model/order.py).
+summed before the sum is added; 0 is all at once (order.py).
 """
 
 from __future__ import annotations
