@@ -144,7 +144,7 @@ def test_a_model_learns_as_long_as_the_text_is_good_for(
 
 
 def test_a_machine_without_torch_is_looked_at_without_measuring() -> None:
-    machine = look("cpu")
+    machine = look()
     assert machine.memory > 0
     assert machine.threads >= 1
     assert machine.seconds(1e12) is None

@@ -2,8 +2,7 @@
 
 entry.py       generate, stream: what users call
 sampler.py     samples of a model in training
-writer.py      a loaded model that writes, within a budget; need.py what it takes
-continuing.py  ids after ids, with a cache.py of fixed size; choosing.py the next of them
+writer.py      a loaded model that writes, within a budget; an engine says which ids come next
 prompt.py      text -> the first ids; text.py ids -> text as it can be shown
 """
 

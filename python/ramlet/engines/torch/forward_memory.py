@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ramlet.engines import Division, Sampling
+from ramlet.engines.torch.blocks import evaluated_token, written_token
 from ramlet.engines.torch.order import unit_rows
-from ramlet.engines.torch.predict import BYTES
+from ramlet.engines.torch.sizes import BYTES
 from ramlet.model.shape import Shape
 
 __all__ = ["EVALUATED_AT_ONCE", "READING_PIECE", "evaluation_ways", "writing_parts"]
@@ -40,9 +41,7 @@ def evaluation_ways(
     chunk = min(EVALUATED_AT_ONCE, micro_batch * seq_len)
     while True:
         tokens = micro_batch * seq_len
-        # The widest moment of a layer: the stream and its norm; queries, keys and values, turned and not; or gate, up
-        # and their product. All in fp32 while they are reckoned.
-        layer = tokens * (4 * shape.width + max(2 * shape.qkv_width + 2 * shape.width, 4 * shape.feed_forward)) * 4
+        layer = tokens * evaluated_token(shape) * 4  # in fp32 while it is reckoned
         mask = tokens * seq_len * (1 + item * shape.heads * 2) if document_mask else 0
         yield (
             Division(micro_batch, chunk),
@@ -70,9 +69,8 @@ def writing_parts(shape: Shape, *, precision: str, prompt: int, settings: Sampli
     rows = settings.num_samples
     capacity = min(shape.context, prompt + settings.max_tokens)
     cache = 2 * shape.layers * rows * shape.kv_heads * shape.head_width * capacity * item
-    # The widest moment of a layer: its input, normed; gate and up and their product, in fp32 while they are reckoned.
     tokens = max(rows, min(READING_PIECE, rows * capacity))
-    layer = tokens * (4 * shape.width + 2 * shape.qkv_width + 6 * shape.feed_forward) * 4
+    layer = tokens * written_token(shape) * 4
     attention = tokens * shape.heads * capacity * 4 * 3
     logits = rows * shape.padded_vocab * (item + 4) + rows * shape.vocab_size * 48
     # For products of 16 bits a CPU's library may first put the matrix into another order, as a copy.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramlet.engines.torch.sizes import ALIGNMENT
 from ramlet.model.shape import Shape
 
 __all__ = ["DTYPES", "Weight", "Weights", "layout"]
@@ -26,7 +27,6 @@ __all__ = ["DTYPES", "Weight", "Weights", "layout"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The types of weights and products by the names that settings have."""
 
-ALIGNMENT = 256
 INITIAL_DEVIATION = 0.02
 
 

@@ -26,21 +26,14 @@ from typing import Any, overload
 import torch
 
 from ramlet.engines.torch.optim import native, tiled
-from ramlet.engines.torch.optim.factors import BLOCK, Factors, rounding_key
+from ramlet.engines.torch.optim.factors import Factors, rounding_key
 from ramlet.engines.torch.optim.state import Moments, new_state
+from ramlet.engines.torch.sizes import SMALLEST_QUANTIZED
 from ramlet.errors import SettingsError
 
-__all__ = ["AdamW8bit", "state_bytes"]
-
-SMALLEST = 4096
-"""Parameters of fewer elements keep their moments in 32 bits: there is little to save, and norms are delicate."""
+__all__ = ["AdamW8bit"]
 
 Step = Callable[[torch.Tensor, torch.Tensor, Moments, Factors, int, int], None]
-
-
-def state_bytes(elements: int) -> int:
-    """What the moments of a parameter take."""
-    return elements * 8 if elements < SMALLEST else 2 * (elements + 4 * -(-elements // BLOCK))
 
 
 class AdamW8bit(torch.optim.Optimizer):
@@ -108,7 +101,7 @@ class AdamW8bit(torch.optim.Optimizer):
             raise SettingsError("AdamW8bit has no step for sparse gradients: make the embedding with sparse=False")
         state = self.state[parameter]
         if not state:
-            state.update(new_state(parameter, SMALLEST))
+            state.update(new_state(parameter, SMALLEST_QUANTIZED))
         state["step"] += 1
         step = int(state["step"])
         factors = Factors.of(
@@ -120,7 +113,7 @@ class AdamW8bit(torch.optim.Optimizer):
             grad_scale=grad_scale,
         )
         key = rounding_key(self._seed, number, step)
-        if parameter.numel() < SMALLEST:
+        if parameter.numel() < SMALLEST_QUANTIZED:
             _step_small(parameter, gradient, state, factors, key)
             return
         run = _step_for(parameter.device.type)
@@ -141,7 +134,7 @@ class AdamW8bit(torch.optim.Optimizer):
 def _fitting(state: dict[str, Any], parameter: torch.Tensor, number: int) -> dict[str, torch.Tensor]:
     """The state on the parameter's device, if it is one that the parameter can have."""
     with torch.device("meta"):
-        wanted = new_state(torch.empty(parameter.shape), SMALLEST)
+        wanted = new_state(torch.empty(parameter.shape), SMALLEST_QUANTIZED)
     fits = state.keys() == wanted.keys() and all(
         isinstance(state[name], torch.Tensor) and (state[name].shape, state[name].dtype) == (like.shape, like.dtype)
         for name, like in wanted.items()

@@ -15,10 +15,9 @@ import math
 import struct
 from dataclasses import dataclass
 
-__all__ = ["BLOCK", "Factors", "rounding_key"]
+from ramlet.engines.torch.sizes import BLOCK
 
-BLOCK = 256
-"""Elements that share a scale, as in the native core."""
+__all__ = ["BLOCK", "Factors", "rounding_key"]
 
 
 @dataclass(frozen=True)
