@@ -30,9 +30,9 @@ import torch
 from adamw8bit_loss import final_losses
 from bpe_train import check, print_checks
 from measure import machine, markdown_table, median
-from ramlet.optim import AdamW8bit, native, tiled
-from ramlet.optim.factors import Factors, rounding_key
-from ramlet.optim.state import Moments, new_state
+from ramlet.engines.torch.optim import AdamW8bit, native, tiled
+from ramlet.engines.torch.optim.factors import Factors, rounding_key
+from ramlet.engines.torch.optim.state import Moments, new_state
 
 HERE = Path(__file__).resolve().parent
 SIZES = {"cpu": 10_000_000, "cuda": 124_000_000}
@@ -95,7 +95,7 @@ def held_bytes(shapes: list[tuple[int, ...]], device: str) -> float:
 def engine_of(device: str) -> Any:
     if device == "cpu":
         return native
-    from ramlet.optim import triton_kernel
+    from ramlet.engines.torch.optim import triton_kernel
 
     return triton_kernel
 

@@ -1,4 +1,4 @@
-"""What 8 bits do to AdamW's updates, by the map and by what is stored: the choice behind ramlet.optim.
+"""What 8 bits do to AdamW's updates, by the map and by what is stored: the choice behind ramlet.engines.torch.optim.
 
     python benchmarks/adamw8bit_maps.py
 

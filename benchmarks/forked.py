@@ -135,12 +135,12 @@ def _serve() -> None:
     import numpy  # noqa: F401
 
     import ramlet.cli
-    from ramlet.prepare_dataset import prepare_to
+    from ramlet.preparing.run import prepare_to
 
     # So small that these inputs are several: what is killed in one must not do the others again.
     prepare_to.__kwdefaults__["task_bytes"] = TASK_BYTES
     if "torch" in sys.argv:
-        from ramlet.training.base_memory import load_torch
+        from ramlet.engines.torch.base_memory import load_torch
 
         load_torch(1)
         import ramlet.training.entry
@@ -214,7 +214,7 @@ def _check(words: list[str]) -> int:
 
             Tokenizer.load(path).encode("some text")
         else:
-            from ramlet.model.files import load_model
+            from ramlet.engines.torch.model_files import load_model
 
             load_model(path)
     return 0

@@ -145,7 +145,7 @@ def _load_all(torch: bool) -> None:
 
     import ramlet.cli
 
-    for name in ("cli", "dataset", "formats", "loading", "pipeline", "reporting", "staging"):
+    for name in ("cli", "dataset", "inputs", "loading", "pipeline", "preparing", "reporting", "tokenizer"):
         package = importlib.import_module(f"ramlet.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"ramlet.{name}."):
             importlib.import_module(module.name)
@@ -153,11 +153,11 @@ def _load_all(torch: bool) -> None:
         if not module.ispkg and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     if torch:
-        from ramlet.training.base_memory import load_torch
+        from ramlet.engines.torch.base_memory import load_torch
 
         load_torch(1)
         from ramlet.generation import entry  # noqa: F401
-        from ramlet.training import evaluate_run, start  # noqa: F401
+        from ramlet.training import evaluate_run, trainer  # noqa: F401
 
 
 def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:

@@ -164,9 +164,9 @@ def make_world(folder: Path, torch: bool) -> None:
     import numpy as np
 
     import ramlet
-    from ramlet.formats import tiktoken, vocab_merges
-    from ramlet.train_folder import train_to_folder
-    from ramlet.train_settings import TrainSettings
+    from ramlet.tokenizer.files import tiktoken, vocab_merges
+    from ramlet.tokenizer.folder import train_to_folder
+    from ramlet.tokenizer.settings import TrainSettings
 
     folder.mkdir(parents=True)
     os.chdir(folder)
@@ -238,8 +238,8 @@ def _inputs(folder: Path, text: str, rows: str, lines: list[str]) -> None:
 def _unfinished(settings: dict[str, Any]) -> None:
     """What a run of `prepare` leaves that was stopped between its stages."""
     import ramlet
-    from ramlet.prepare_dataset import prepare_to
-    from ramlet.prepare_settings import PrepareSettings
+    from ramlet.preparing.run import prepare_to
+    from ramlet.preparing.settings import PrepareSettings
 
     class Stopping(ramlet.Meter):
         def stage(self, name: str) -> None:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as torch_own
 from torch import Tensor
 
-from ramlet.model.kernels import native, plain
+from ramlet.engines.torch.kernels import native, plain
 
 TOKENS, WIDTH, HIDDEN, HEADS, VOCAB, CONTEXT = 4096, 768, 2048, 12, 32768, 512
 LOGIT_ROWS = 512

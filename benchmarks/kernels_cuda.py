@@ -29,7 +29,7 @@ from triton.testing import do_bench
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 from measure import markdown_table
-from ramlet.model.kernels import fused, kernels_for, plain
+from ramlet.engines.torch.kernels import fused, kernels_for, plain
 
 TOKENS, WIDTH, FORWARD, COLUMNS, VOCAB = 16_384, 768, 2048, 50_304, 50_257
 HEADS, HALF, CONTEXT, EPS, SCALE = 12, 32, 1024, 1e-5, 1.0

@@ -91,16 +91,18 @@ CUDA_GRID: list[tuple[Any, ...]] = [
 
 def measured(row: tuple[Any, ...], device: str, steps: int, threads: int) -> dict[str, Any]:
     """Trains in this process and says what was predicted and what was held."""
-    from ramlet.model.sizing import parse_count, shape_for
-    from ramlet.training.base_memory import load_torch, settled_memory
-    from ramlet.training.predict import Choice, predict
+    from ramlet.engines.plan import Choice
+    from ramlet.engines.torch.base_memory import load_torch, settled_memory
+    from ramlet.engines.torch.predict import predict
+    from ramlet.model.sizing import shape_for
+    from ramlet.settings.kinds import Count
 
     size, vocab, seq_len, rows, chunk, recompute, optimizer, weights, compute, reuse, mask = row
     torch = load_torch(threads)
+    from ramlet.engines.torch.step import Trainee
     from ramlet.training.settings import RunSettings
-    from ramlet.training.step import Trainee
 
-    shape = shape_for(parse_count(size), vocab_size=vocab, context=seq_len)
+    shape = shape_for(Count().read(size), vocab_size=vocab, context=seq_len)
     choice = Choice(rows, chunk, recompute, optimizer, weights, compute, reuse)
     base = settled_memory() if device == "cpu" else 0
     prediction = predict(shape, choice, seq_len=seq_len, device=device, base=base, document_mask=mask, threads=threads)

@@ -67,9 +67,9 @@ CASES: dict[str, dict[str, Any]] = {
 CHILD = """
 import json, sys
 from pathlib import Path
-from ramlet.budget import Budget, Meter
-from ramlet.prepare_dataset import prepare_to
-from ramlet.prepare_settings import PrepareSettings
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.preparing.run import prepare_to
+from ramlet.preparing.settings import PrepareSettings
 case = json.loads(sys.argv[1])
 settings = PrepareSettings(**case["settings"])
 print("started", flush=True)

@@ -33,6 +33,16 @@ pub enum Error {
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// A setting in a sentence, marked for `ramlet.errors.option` to spell: a flag, a key of a file or an argument.
+pub fn option(name: &str) -> String {
+    format!("\u{2}{name}\u{3}")
+}
+
+/// The same, with a value to give it.
+pub fn option_to(name: &str, value: &str) -> String {
+    format!("\u{2}{name}\u{1f}{value}\u{3}")
+}
+
 impl Error {
     pub fn io(path: &Path, source: io::Error) -> Error {
         Error::Io { path: path.to_owned(), source }
@@ -61,17 +71,18 @@ impl fmt::Display for Error {
             ),
             Error::Broken { path, line, what } => write!(
                 f,
-                "{} {what}: repair it, or pass --on-error skip to go on without it",
-                Place(path, *line)
+                "{} {what}: repair it, or pass {} to go on without it",
+                Place(path, *line),
+                option_to("on_error", "skip")
             ),
             Error::MissingField { path, line, field, found } => {
                 write!(f, "{} has no field {field:?}", Place(path, *line))?;
                 if !found.is_empty() {
                     write!(f, " (it has {})", found.join(", "))?;
                 }
-                f.write_str(": name the one that holds the text with --text-field")?;
+                write!(f, ": name the one that holds the text with {}", option("text_field"))?;
                 if line.is_some() {
-                    f.write_str(", or pass --on-error skip")?;
+                    write!(f, ", or pass {}", option_to("on_error", "skip"))?;
                 }
                 Ok(())
             }
@@ -82,9 +93,10 @@ impl fmt::Display for Error {
             ),
             Error::Window { path, have } => write!(
                 f,
-                "{} was packed with a window larger than the {} set aside for unpacking: raise --memory, or pack it anew with a smaller window",
+                "{} was packed with a window larger than the {} set aside for unpacking: raise {}, or pack it anew with a smaller window",
                 Place(path, None),
-                Bytes(*have)
+                Bytes(*have),
+                option("memory")
             ),
             Error::DiskFull { path, source } => write!(
                 f,
@@ -135,8 +147,10 @@ impl fmt::Display for Reason<'_> {
         let text = self.0.to_string();
         match self.0.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => {
-                return f.write_str(
-                    "too many files are open at once: raise the limit (ulimit -n), or give fewer --threads",
+                return write!(
+                    f,
+                    "too many files are open at once: raise the limit (ulimit -n), or give fewer {}",
+                    option("threads")
                 );
             }
             Some(libc::EFBIG) => {
@@ -177,7 +191,7 @@ mod tests {
         };
         assert_eq!(
             broken.to_string(),
-            "a.jsonl:17 is not valid JSON (column 4): repair it, or pass --on-error skip to go on without it"
+            "a.jsonl:17 is not valid JSON (column 4): repair it, or pass \u{2}on_error\u{1f}skip\u{3} to go on without it"
         );
         let missing =
             Error::MissingField { path: "-".into(), line: Some(2), field: "text".into(), found: vec![] };

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ramlet import budget
-from ramlet.memory import free_memory
+from ramlet.runtime import budget
+from ramlet.runtime.memory import free_memory
 
 # Before torch is loaded, here and in the processes that tests start: threads that wait for work would otherwise spin,
 # and two test processes on two cores would take the processor from each other.

@@ -15,18 +15,20 @@ blank a share above `max_repeated` in lines equal to an earlier one, if there ar
 U+FFFD above `max_invalid`.
 
 A symbol is neither L, M, N nor White_Space. A share is above its limit if `count > limit * total`. Without `filter`
-there are no rules but "empty", without `normalise` the text stays as it is.
+there are no rules but "empty", without `normalize` the text stays as it is.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 from ramlet import _native
-from ramlet.clean import CleanSettings
+from ramlet.preparing.settings import PrepareSettings
 
 BLANKS = "\t" + "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Zs")
 WHITE_SPACE = BLANKS + "\n\x0b\x0c\r\x85\u2028\u2029"
@@ -78,7 +80,7 @@ def arrange(text: str) -> str:
     return re.sub("\n{4,}", "\n\n\n", text.lstrip("\n")).rstrip(WHITE_SPACE)
 
 
-def line_rule(line: str, settings: CleanSettings) -> str | None:
+def line_rule(line: str, settings: PrepareSettings) -> str | None:
     if is_blank(line):
         return None
     if len(line) < settings.min_line_chars:
@@ -88,7 +90,7 @@ def line_rule(line: str, settings: CleanSettings) -> str | None:
     return "line_symbols" if is_above(settings.max_line_symbols, line, is_symbol) else None
 
 
-def drop_lines(text: str, settings: CleanSettings) -> tuple[str, dict[str, tuple[int, int]]]:
+def drop_lines(text: str, settings: PrepareSettings) -> tuple[str, dict[str, tuple[int, int]]]:
     kept = []
     dropped: dict[str, tuple[int, int]] = {}
     for line in re.findall("[^\n]*\n|[^\n]+", text):
@@ -99,10 +101,10 @@ def drop_lines(text: str, settings: CleanSettings) -> tuple[str, dict[str, tuple
             lines, size = dropped.get(rule, (0, 0))
             dropped[rule] = lines + 1, size + len(line.encode())
     left = "".join(kept)
-    return arrange(left) if dropped and settings.normalise else left, dropped
+    return arrange(left) if dropped and settings.normalize else left, dropped
 
 
-def document_rule(text: str, settings: CleanSettings) -> str | None:
+def document_rule(text: str, settings: PrepareSettings) -> str | None:
     if is_blank(text):
         return "empty"
     if not settings.filter:
@@ -120,12 +122,26 @@ def document_rule(text: str, settings: CleanSettings) -> str | None:
     return "bad_encoding" if is_above(settings.max_invalid, text, "\ufffd".__eq__) else None
 
 
-def clean(text: str, settings: CleanSettings) -> tuple[str | None, str | None, dict[str, tuple[int, int]]]:
-    """The text or None, the rule that drops it or None, and (lines, bytes) of each line rule that took any."""
-    if settings.normalise:
+class Cleaned(NamedTuple):
+    """What became of a document."""
+
+    text: str | None
+    rule: str | None
+    lines: dict[str, tuple[int, int]]
+    """How many lines, and how many bytes with their line ends, each line rule took; only those that took any."""
+
+
+def native(text: str, settings: PrepareSettings | None = None) -> Cleaned:
+    """As the native core cleans it."""
+    kept, rule, lines = _native.clean_text(text, json.dumps((settings or PrepareSettings()).cleaning()))
+    return Cleaned(kept, rule, {name: (count, size) for name, count, size in lines})
+
+
+def clean(text: str, settings: PrepareSettings) -> Cleaned:
+    if settings.normalize:
         text = normalise(text, settings.collapse_blanks)
     dropped: dict[str, tuple[int, int]] = {}
     if settings.filter:
         text, dropped = drop_lines(text, settings)
     rule = document_rule(text, settings)
-    return None if rule else text, rule, dropped
+    return Cleaned(None if rule else text, rule, dropped)

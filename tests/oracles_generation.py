@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from ramlet.engines.torch.gpt import GPT
 from ramlet.generation.settings import SampleSettings
-from ramlet.model.gpt import GPT
 
 
 def slow_continuation(

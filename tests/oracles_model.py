@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import transformers
 
-from ramlet.model.files import tensors_by_name
-from ramlet.model.gpt import GPT
+from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.model_files import tensors_by_name
 from ramlet.model.hf_config import hf_config
 from ramlet.model.shape import Shape
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 SMALL = Shape(vocab_size=131, context=48, layers=2, width=32, heads=4, feed_forward=80)
 GROUPED = Shape(vocab_size=131, context=48, layers=3, width=48, heads=6, kv_heads=2, feed_forward=96, rope_base=500.0)

@@ -14,11 +14,11 @@ import numpy as np
 import xxhash
 
 import oracles_clean
-from ramlet.clean import DOCUMENT_RULES, LINE_RULES, CleanSettings
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.tokenizer import Tokenizer
+from ramlet.dataset.ledger import RULES
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.tokenizer.tokenizer import Tokenizer
 
-RULES = (*DOCUMENT_RULES, "duplicate", "too_few_tokens", "too_many_tokens")
+DOCUMENT_RULES, LINE_RULES = (tuple(rule.name for rule in RULES if rule.unit == unit) for unit in ("document", "line"))
 SPLITS = ("train", "val")
 
 
@@ -41,8 +41,8 @@ class Expected:
     read: int = 0
     cut: int = 0
     kept: int = 0
-    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RULES, 0))
-    lines_dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*LINE_RULES, "duplicate_line"), 0))
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DOCUMENT_RULES, 0))
+    lines_dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LINE_RULES, 0))
     bytes_read: int = 0
     bytes_kept: int = 0
     characters: int = 0
@@ -113,7 +113,6 @@ def prepare_slowly(
 ) -> Expected:
     """The whole way. `limit`: bytes beyond which a document is cut. `moves`: a dataset gets a validation document."""
     made = Expected()
-    cleaning = CleanSettings(**settings.cleaning())
     seen: set[str] = set()
     hashes: dict[str, list[int]] = {"train": [], "val": []}
     for whole in documents:
@@ -121,7 +120,7 @@ def prepare_slowly(
         for at, part in enumerate(cut(whole, limit)):
             made.cut += at > 0
             made.bytes_read += len(part.encode())
-            text, rule, lines = oracles_clean.clean(part, cleaning)
+            text, rule, lines = oracles_clean.clean(part, settings)
             for name, (count, _) in lines.items():
                 made.lines_dropped[name] += count
             if rule is not None or text is None:
@@ -249,7 +248,7 @@ def check_ledger(ledger: dict[str, Any], expected: Expected | None = None) -> No
     assert documents["read"] + documents["cut"] == documents["kept"] + sum(documents["dropped"].values())
     accounted = sum(amounts["dropped"].values()) + sum(amounts["lines_dropped"].values()) + amounts["normalised"]
     assert amounts["read"] == amounts["kept"] + accounted
-    assert set(documents["dropped"]) == set(amounts["dropped"]) == set(RULES)
+    assert set(documents["dropped"]) == set(amounts["dropped"]) == set(DOCUMENT_RULES)
     if expected is not None:
         assert documents == {
             "read": expected.read,

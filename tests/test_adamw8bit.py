@@ -19,10 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles_optim as oracle
+from ramlet.engines.torch.optim import AdamW8bit, native, tiled
+from ramlet.engines.torch.optim.factors import Factors, rounding_key
+from ramlet.engines.torch.optim.state import Moments, new_state
+from ramlet.engines.torch.sizes import adamw8bit_bytes
 from ramlet.errors import SettingsError
-from ramlet.optim import AdamW8bit, native, state_bytes, tiled
-from ramlet.optim.factors import Factors, rounding_key
-from ramlet.optim.state import Moments, new_state
 
 NAMES = ["exp_avg_codes", "exp_avg_scales", "exp_avg_root_codes", "exp_avg_root_scales"]
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.uint8: torch.uint8, torch.int64: torch.int64}
@@ -159,9 +160,10 @@ def test_torchs_own_root_moves_a_code_by_one_at_most() -> None:
 TRITON = """
 import math, torch
 from dataclasses import astuple
-from ramlet.optim import native, triton_kernel
-from ramlet.optim.factors import Factors, rounding_key
-from ramlet.optim.state import Moments, new_state
+from ramlet.engines.torch.optim import native, triton_kernel
+from ramlet.engines.torch.optim.factors import Factors, rounding_key
+from ramlet.engines.torch.optim.state import Moments, new_state
+from ramlet.engines.torch.sizes import adamw8bit_bytes
 
 torch.set_num_threads(1)
 draw = torch.Generator().manual_seed(0)
@@ -268,7 +270,7 @@ def test_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert (weights == before).sum() <= (0 if dtype == torch.float32 else 0.02 * weights.numel())
     assert weights.isfinite().all()
     held = sum(t.numel() * t.element_size() for name, t in optimizer.state[weights].items() if name != "step")
-    assert held == state_bytes(weights.numel())
+    assert held == adamw8bit_bytes(weights.numel())
     if weights.numel() >= 4096:
         assert held <= 2.1 * weights.numel()
         assert [optimizer.state[weights][name].dtype for name in NAMES] == [torch.uint8, torch.float32] * 2

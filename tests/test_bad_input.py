@@ -283,7 +283,7 @@ def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, line: str, reas
     path = write(tmp_path / "lines.jsonl", good * before + line + "\n" + good * 4)
     with pytest.raises(BrokenInput, match=f"lines.jsonl:{before + 1} .*{reason}") as raised:
         native_train(files=[jsonl(path)], threads=2, memory=least_memory(2, 256))
-    assert "--on-error skip" in str(raised.value)
+    assert 'on_error="skip"' in str(raised.value)
     trained = native_train(files=[jsonl(path)], threads=2, memory=least_memory(2, 256), read=SKIP)
     assert trained["read"]["documents"] == before + 4
     assert trained["pieces"] == 2 * (before + 4)

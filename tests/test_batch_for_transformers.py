@@ -15,13 +15,13 @@ from torch.nn.functional import cross_entropy
 
 from oracles_model import llama_of, model_of
 from oracles_training import make_data, sentences
+from ramlet.engines.torch.gpt import document_mask
 from ramlet.errors import SettingsError
 from ramlet.loading.batch import IGNORED, Batch
 from ramlet.loading.loader import Loader
 from ramlet.loading.stream_loader import StreamLoader
 from ramlet.model.shape import Shape
-from ramlet.tokenizer import Tokenizer
-from ramlet.training.step import document_mask
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 SHAPE = Shape(vocab_size=257, context=32, layers=2, width=32, heads=4, feed_forward=80)
 GIVEN: dict[str, Any] = {"seq_len": 32, "batch_size": 5, "seed": 3}

@@ -10,10 +10,10 @@ import torch
 import transformers
 
 from oracles_model import GROUPED, byte_tokenizer, model_of
+from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.model_files import load_model, save_model
 from ramlet.generation import Sampler, generate, stream
-from ramlet.model.files import load_model, save_model
-from ramlet.model.gpt import GPT
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 END = 256
 

@@ -13,10 +13,10 @@ import pytest
 import ramlet
 from ramlet import _native
 from ramlet.errors import BudgetError, DatasetError, InternalError, ModelError, RamletError, SettingsError
+from ramlet.inputs.sources import expand
 from ramlet.model.hf_config import hf_config, shape_from_hf
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.sources import expand
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

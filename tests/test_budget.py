@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import alone
-from ramlet import budget as budget_module
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.errors import BudgetError
+from ramlet.runtime import budget as budget_module
+from ramlet.runtime.budget import Budget, Meter, format_bytes
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -46,9 +46,7 @@ def test_parse(text: str, total: int) -> None:
     assert Budget.parse(text).total == total
 
 
-@pytest.mark.parametrize(
-    "text", ["", "lots", "2XB", "GB", "-2GB", "2,5GB", "1e9", "2GB extra", "0x10MB", "1..5GB", "½GB"]
-)
+@pytest.mark.parametrize("text", ["", "lots", "2XB", "GB", "-2GB", "2,5GB", "2GB extra", "0x10MB", "1..5GB", "½GB"])
 def test_unreadable_is_one_sentence_with_the_way_out(text: str) -> None:
     with pytest.raises(BudgetError) as caught:
         Budget.parse(text)
@@ -210,7 +208,7 @@ def test_meter_catches_a_spike_between_two_samples() -> None:
     script = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from ramlet.budget import Meter
+from ramlet.runtime.budget import Meter
 with Meter(interval=3600) as meter:
     base = meter.sample()
     meter.stage("spike")
@@ -244,7 +242,7 @@ block = bytearray(200_000_000)
 block[::4096] = b"x" * len(block[::4096])
 if os.fork() == 0:
     os.execv(sys.executable, [sys.executable, "-c",
-        "from ramlet.budget import Meter\\nwith Meter() as meter: x = bytearray(3_000_000)\\nprint(meter.peak)"])
+        "from ramlet import Meter\\nwith Meter() as meter: x = bytearray(3_000_000)\\nprint(meter.peak)"])
 os.wait()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

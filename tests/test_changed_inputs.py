@@ -12,9 +12,9 @@ import pytest
 
 from oracles import native_train, text_file
 from ramlet import Loader, Tokenizer, _native
-from ramlet.encode_files import encode_files
 from ramlet.errors import DatasetError, SourceChanged
-from ramlet.read_settings import ReadSettings
+from ramlet.inputs.settings import ReadSettings
+from ramlet.tokenizer.encode import encode_files
 
 LINE = "some words of a line that is read\n"
 

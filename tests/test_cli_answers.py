@@ -11,7 +11,7 @@ import pytest
 from oracles_training import make_data, run, sentences
 from ramlet.cli import main
 from ramlet.errors import SettingsError
-from ramlet.setting_names import check_names, nearest
+from ramlet.settings.names import check_names, nearest
 
 
 @pytest.fixture(scope="module")

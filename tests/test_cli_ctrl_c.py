@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from oracles_training import make_data, run
-from ramlet import cli, doctor
+from ramlet import cli
 from ramlet.cli import generate
 from ramlet.cli.progress import Progress
+from ramlet.reporting import doctor
 
 GO_ON = "interrupted; run the same command to go on\n"
 

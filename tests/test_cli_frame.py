@@ -18,9 +18,9 @@ import pytest
 import ramlet as package
 from conftest import RunRamlet
 from ramlet import cli
-from ramlet.budget import Budget, Meter
 from ramlet.cli import progress as progress_module
 from ramlet.cli.progress import Progress
+from ramlet.runtime.budget import Budget, Meter
 
 TOY = r'''
 """A command that does what it is told, to try the frame with."""

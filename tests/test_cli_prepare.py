@@ -167,7 +167,7 @@ def test_standard_input(ramlet: RunRamlet, corpus: Path) -> None:
         (["in.txt", "--out", "out", "--no-such"], 2, "no option --no-such: "),
         (["missing.txt", "--out", "out"], 1, "no such file or folder: missing.txt"),
         (["in.txt", "--out", "out", "--memory", "2 bananas"], 1, "cannot read '2 bananas'"),
-        (["in.txt", "--out", "out", "--no-dedup", "--dedup", "line"], 1, "say the opposite"),
+        (["in.txt", "--out", "out", "--no-dedup", "--dedup", "line"], 1, "say different things"),
         (["in.txt", "--out", "out", "--val-fraction", "1"], 1, "from 0 to below 1"),
         (["in.txt", "--out", "out", "--pack", "1"], 1, "pack is a whole number of at least 2"),
         (["in.txt", "--out", "x.npy", "--format", "npy", "--pack", "8"], 1, "neither --append nor --pack"),

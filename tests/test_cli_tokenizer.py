@@ -133,14 +133,14 @@ class TestTrain:
         ("words", "code", "sentence"),
         [
             (["-v", "255"], 1, "no room for the 256 bytes and 0 special tokens: give at least 256"),
-            (["-v", "many"], 1, "cannot read 'many' as a number of tokens"),
+            (["-v", "many"], 1, "--vocab-size is a number like 2048, 32k or 10M, not 'many'"),
             (["-v", "300", "-s", "A"], 1, "is how tokenizer.json spells the ordinary token b'A'"),
             (["-v", "32k", "-m", "20MB", "-t", "2"], 1, "needs at least "),
             (["-v", "300", "-m", "lots"], 1, "cannot read 'lots' as memory"),
-            (["-v", "300", "--docs", "page"], 1, "documents is file or line, not 'page'"),
+            (["-v", "300", "--docs", "page"], 1, "--docs is one of file, line, not 'page'"),
             ([], 1, "say how many tokens to learn"),
             (["-v", "300", "-t", "0"], 2, "0 is not in the range"),
-            (["-v", "300", "--format", "csv"], 1, "no format 'csv'"),
+            (["-v", "300", "--format", "csv"], 1, "--format is one of text, jsonl, parquet, not 'csv'"),
         ],
     )
     def test_one_sentence_for_what_is_wrong(

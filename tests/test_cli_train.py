@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from oracles_training import make_data, metrics, sentences, slow_loss, steps_kept, stored_ids
-from ramlet.budget import Meter
 from ramlet.cli import main
 from ramlet.cli import train as command
 from ramlet.cli.progress import Progress
+from ramlet.engines.torch import base_memory
+from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import BudgetError
-from ramlet.model.files import load_model
-from ramlet.tokenizer import Tokenizer
-from ramlet.training import base_memory
+from ramlet.runtime.budget import Meter
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.evaluate_run import evaluate
 from ramlet.training.settings import RunSettings
 
@@ -164,8 +164,8 @@ def test_amounts_and_names(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--params", "1M"], "name what to train on with one of --data, --input and --stream"),
         (["--data", "d", "--input", "f.txt"], "name what to train on with one of --data, --input and --stream"),
         (["--data", "d", "--max-steps", "many"], "--max-steps is a number like 2048, 32k or 10M"),
-        (["--data", "d", "--max-steps", "0"], "max_steps is at least 1, not 0"),
-        (["--data", "d", "--max-steps", "5", "--epochs", "1"], "max_steps and epochs each say when to stop"),
+        (["--data", "d", "--max-steps", "0"], "--max-steps is a whole number of at least 1, not 0"),
+        (["--data", "d", "--max-steps", "5", "--epochs", "1"], "--max-steps and --epochs each say when to stop"),
         (["--data", "d", "--use-8bit-optimizer", "--optimizer", "adamw"], "say different things: leave one out"),
         (["--data", "d", "--eval", "=x"], "give each set a name of its own"),
         (["--data", "d", "--eval", "a=x", "--eval", "a=y"], "give each set a name of its own"),

@@ -11,11 +11,12 @@ import pytest
 
 import ramlet
 from conftest import AMPLE
-from ramlet import cli, plurals
+from ramlet import cli
 from ramlet.cli import progress
 from ramlet.cli.color import bold, colored, marked
 from ramlet.cli.tokenizer.options import note
 from ramlet.loading.stream_loader import StreamLoader
+from ramlet.runtime import plurals
 
 
 class Terminal(io.StringIO):

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from ramlet import config_values
-from ramlet.config_file import Config, load
 from ramlet.errors import SettingsError
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.staging import Input
+from ramlet.inputs.staging import Input
+from ramlet.preparing.config_file import Config, load
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime import amounts
+from ramlet.settings import declared, kinds
 
 
 @pytest.fixture
@@ -158,8 +159,8 @@ FAULTS = [
     ("inputs: a\ndatasets: [{path: b}]\n", 2, "'datasets' and 'inputs' mean the same"),
     ("normalize: 3\n", 1, "normalize is true or false, not 3"),
     ("no_filter: maybe\n", 1, "no_filter is true or false, not 'maybe'"),
-    ("dedup: no\n", 1, "dedup is a string, not False: put it in quotes if it is meant so"),
-    ("dedup: both\n", 1, "dedup is doc or line or none, not 'both'"),
+    ("dedup: no\n", 1, "dedup is one of doc, line, none, not False: put it in quotes if it is meant so"),
+    ("dedup: both\n", 1, "dedup is one of doc, line, none, not 'both'"),
     ("dedup: null\n", 1, "dedup has no value: give one or leave the key out"),
     ("val_fraction: 1.5\n", 1, "val_fraction is a share from 0 to below 1, not 1.5"),
     ("val_fraction: some\n", 1, "val_fraction is a number like 0.1, not 'some'"),
@@ -168,7 +169,7 @@ FAULTS = [
     ("threads: 0\n", 1, "threads is a whole number of at least 1, not 0"),
     ("append: 1\n", 1, "append is true or false, not 1"),
     ("inputs: []\n", 1, "inputs is empty"),
-    ("inputs: [a, 3]\n", 1, "inputs is a list of files, folders, globs or addresses, and 3 is none"),
+    ("inputs: [a, 3]\n", 1, "inputs is a string, not 3: put it in quotes if it is meant so"),
     ("out: 2024\n", 1, "out is a string, not 2024"),
     ("out:\n", 1, "out has no value: give one or leave the key out"),
     ("out: ''\n", 1, "out is empty: give a value or leave the key out"),
@@ -176,7 +177,7 @@ FAULTS = [
     ("datasets:\n- path:\n", 2, "path has no value"),
     ("preprocess_chunk_size: many\n", 1, "preprocess_chunk_size is a number"),
     ("preprocess_memory_efficient: 1\n", 1, "preprocess_memory_efficient is true or false"),
-    ("preprocess_save_shard_size: 0\n", 1, "preprocess_save_shard_size is a size of at least 1 byte"),
+    ("preprocess_save_shard_size: 0\n", 1, "preprocess_save_shard_size is a whole number of at least 1"),
     ("datasets: []\n", 1, "datasets is empty"),
     ("datasets:\n- split: train\n", 2, "a dataset without a path"),
     ("datasets:\n- path: a\n  spilt: x\n", 3, "no key 'spilt': did you mean 'split'?"),
@@ -229,9 +230,10 @@ def test_aliases_cannot_make_a_message_long(read: Any) -> None:
 
 
 def test_yaml_is_loaded_only_with_a_config() -> None:
-    code = "import sys, ramlet.config_file; sys.exit('yaml' in sys.modules)"
+    code = "import sys, ramlet.preparing.config_file; sys.exit('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_examples() -> None:
-    assert doctest.testmod(config_values).failed == 0
+    for module in (amounts, declared, kinds):
+        assert doctest.testmod(module).failed == 0

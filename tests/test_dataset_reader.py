@@ -202,7 +202,7 @@ class TestManifest:
 class TestLedger:
     def test_an_empty_one_adds_up(self) -> None:
         assert ledger_module.problems(ledger_module.empty()) == []
-        assert ledger_module.missing(ledger_module.empty()) == ""
+        assert ledger_module.read(ledger_module.empty(), ValueError) == ledger_module.empty()
 
     def test_what_does_not(self) -> None:
         wrong = ledger_module.empty()
@@ -214,9 +214,12 @@ class TestLedger:
         ]
 
     def test_what_is_no_ledger(self) -> None:
-        wrong = ledger_module.empty()
+        wrong: Any = ledger_module.empty()
         wrong["characters"] = "many"
-        assert ledger_module.missing(wrong) == "characters"
-        del wrong["lines"]["dropped"]["line_symbols"]
-        assert ledger_module.missing(wrong) == "lines.dropped.line_symbols"
-        assert ledger_module.missing([]) == "documents"
+        with pytest.raises(ValueError, match="'characters', 'a count"):
+            ledger_module.read(wrong, ValueError)
+        del wrong["lines"]["dropped"]
+        with pytest.raises(ValueError, match=r"'lines\.dropped', 'a count, or the counts that belong there"):
+            ledger_module.read(wrong, ValueError)
+        with pytest.raises(ValueError, match="''"):
+            ledger_module.read([], ValueError)

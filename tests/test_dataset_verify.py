@@ -160,7 +160,8 @@ class TestVerify:
         (path / "train/notes.txt").write_text("")
         (path / "val/.shard_00001.bin.ramlet-tmp").write_text("")
         report = verify(path)
-        assert report.problems == ["train/shard_00009.bin: the manifest does not have it; --adopt takes it in"]
+        assert report.problems == ["train/shard_00009.bin: the manifest does not have it"]
+        assert report.adoptable == ["train/shard_00009.bin"]
         assert report.notes == [
             "train/notes.txt: no file of the dataset",
             "val/.shard_00001.bin.ramlet-tmp: left by a write that was killed",

@@ -15,6 +15,7 @@ import pytest
 import ramlet
 from documented import ROOT, blocks, commands, make_checkout, run_all
 from ramlet.cli import main
+from ramlet.cli.wording import as_flag
 
 DOCS = ROOT / "docs"
 COMMANDS = (
@@ -114,6 +115,7 @@ def test_troubleshooting_quotes_what_is_said() -> None:
     sources = [*(ROOT / "python").rglob("*.py"), *(ROOT / "rust").rglob("*.rs")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     code = re.sub(r'"\s*\n\s*f?"', "", code).replace('\\"', '"')  # strings that go over several lines
+    code = re.sub(r"\{option\('(\w+)'(?:, '?([\w.]+)'?)?\)\}", lambda found: as_flag(found[1], found[2]), code)
     text = (DOCS / "troubleshooting.md").read_text()
     for phrase in (
         "give more, or take a smaller model, a shorter --seq-len",
@@ -122,7 +124,7 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "layers made again on the way back",
         "so the run was stopped; ",
         "there is no checkpoint before it: run it again with a lower --lr",
-        "go on from it with a lower --lr (ramlet train --init-from)",
+        "go on from it with --init-from and a lower --lr",
         ": free some and run the same again",
         ": choose another --out, or give the same",
         "or --resume to go on with it",

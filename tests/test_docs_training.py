@@ -15,8 +15,9 @@ import pytest
 
 from documented import ROOT, blocks, commands, make_checkout, run_all
 from ramlet.cli import main
+from ramlet.settings.declared import declared
 from ramlet.training.run_files import METRICS as JOURNAL
-from ramlet.training.settings import EVALUATIONS, RunSettings, help_text
+from ramlet.training.settings import EVALUATIONS, RunSettings
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRAINING = ROOT / "docs" / "training.md"
@@ -76,7 +77,7 @@ def test_how_often_a_run_is_evaluated() -> None:
     """The pages and the help say what is done; the sample outputs are of runs that did it."""
     for page in (TRAINING, ROOT / "docs" / "troubleshooting.md"):
         assert f"{EVALUATIONS} times in a run" in page.read_text()
-    assert f"{EVALUATIONS} over the run" in help_text("eval_every")
+    assert f"{EVALUATIONS} over the run" in declared(RunSettings)["eval_every"].shown
     for page, steps in ((TRAINING, 300), (ADAPTING, 80)):
         told = [int(step) for block in blocks(page) for step in re.findall(r"^step (\d+): val:", block, re.MULTILINE)]
         assert told

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from conftest import RunRamlet
-from ramlet import doctor
 from ramlet.errors import SettingsError
-from ramlet.memory import cgroup_limit, total_memory
-from ramlet.threads import available_threads, cpu_quota
+from ramlet.reporting import doctor
+from ramlet.runtime.memory import cgroup_limit, total_memory
+from ramlet.runtime.threads import available_threads, cpu_quota
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -246,7 +246,8 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 @linux
 def test_it_does_not_load_torch_itself() -> None:
     script = (
-        "import sys, ramlet.doctor as d; d.PROBE_BYTES = 1 << 20; d._ask_torch = lambda _: {'installed': False}; "
+        "import sys, ramlet.reporting.doctor as d; d.PROBE_BYTES = 1 << 20; "
+        "d._ask_torch = lambda _: {'installed': False}; "
         "from ramlet.cli import main; main(['doctor', '--json']); "
         "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )

@@ -16,14 +16,14 @@ import pytest
 
 from oracles_dataset import write_dataset
 from ramlet import Tokenizer, folder_lock
-from ramlet.atomic_files import is_temporary, remove_leftovers, replacing
 from ramlet.dataset.adopt import adopt
 from ramlet.dataset.export import export
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.merge import merge
 from ramlet.errors import DatasetError, RamletError, SettingsError
-from ramlet.folder_lock import hold, writer_of
 from ramlet.reporting.entry import report
+from ramlet.runtime.atomic_files import is_temporary, remove_leftovers, replacing
+from ramlet.runtime.folder_lock import hold, writer_of
 
 REFUSED = (
     r"^{} is being written by another ramlet \(prepare, pid {}, since \d\d:\d\d\): wait for it, or choose another "
@@ -44,7 +44,7 @@ class TestHolding:
             Path("out").touch()
         before = os.listdir()
         with hold("out", "prepare"):
-            with pytest.raises(SettingsError, match=refused("out") + "--out$"):
+            with pytest.raises(SettingsError, match=refused("out") + "out$"):
                 hold("out", "train")
             assert writer_of("out") == f"prepare, pid {os.getpid()}, {_since('out')}"
         assert os.listdir() == before
@@ -69,7 +69,7 @@ class TestHolding:
         assert os.listdir(tmp_path / "a" / "b") == ["out"]
 
     def test_a_killed_holder_holds_no_one_up(self, tmp_path: Path) -> None:
-        code = "import os, signal, sys; from ramlet.folder_lock import hold; hold(sys.argv[1], 'train')"
+        code = "import os, signal, sys; from ramlet.runtime.folder_lock import hold; hold(sys.argv[1], 'train')"
         killed = f"{code}; os.kill(os.getpid(), signal.SIGKILL)"
         subprocess.run([sys.executable, "-c", killed, str(tmp_path / "out")])
         assert os.listdir(tmp_path) == [".out.ramlet-lock"]
@@ -113,7 +113,7 @@ class TestHolding:
             with pytest.raises(SettingsError, match="being written"):
                 hold(tmp_path / "out", "train")
         assert os.listdir(tmp_path / "out") == []
-        with pytest.raises(SettingsError, match=r"^cannot write into .*new: Permission denied; choose another --out$"):
+        with pytest.raises(SettingsError, match=r"^cannot write into .*new: Permission denied; choose another out$"):
             hold(tmp_path / "new", "prepare")
 
     def test_a_file_system_without_locks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,18 +15,19 @@ from hypothesis import strategies as st
 
 from oracles_generation import slow_continuation
 from oracles_model import GROUPED, SHAPES, SMALL, UNTIED, byte_tokenizer, model_of, some_ids
+from ramlet.engines.torch import continuing
+from ramlet.engines.torch.cache import KeyValues
+from ramlet.engines.torch.choosing import Chooser
+from ramlet.engines.torch.continuing import Continuation
+from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.model_files import save_model
 from ramlet.errors import BudgetError, ModelError, SettingsError
-from ramlet.generation import Sampler, SampleSettings, continuing, generate, stream
-from ramlet.generation.cache import KeyValues
-from ramlet.generation.choosing import Chooser
-from ramlet.generation.continuing import Continuation
+from ramlet.generation import Sampler, SampleSettings, generate, stream
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.text import TextPieces
 from ramlet.generation.writer import Writing, known_ids
-from ramlet.model.files import save_model
-from ramlet.model.gpt import GPT
 from ramlet.model.shape import Shape
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
 BYTES = replace(GROUPED, vocab_size=257)
@@ -140,7 +141,7 @@ class TestSamples:
         hot = SampleSettings(max_tokens=200, temperature=5.0, seed=1)
         assert max(written(model, prompt, hot)[0]) >= 257
         for settings in (hot, replace(hot, temperature=0.0), replace(hot, top_k=3), replace(hot, top_p=0.5)):
-            assert max(written(model, prompt, settings, allowed=known_ids(tokenizer, 300))[0]) < 257
+            assert max(written(model, prompt, settings, known=known_ids(tokenizer, 300))[0]) < 257
 
     def test_a_gap_among_the_tokens(self) -> None:
         gappy = Tokenizer.from_merges({byte: bytes([byte]) for byte in range(256) if byte != 65}, [])
@@ -301,7 +302,7 @@ class TestText:
         ids = list(b"Hello")
         slow = [slow_continuation(model, ids, settings, sample) for sample in range(3)]
         wanted = [next(at for at, token in enumerate(text, 1) if token in set(b"etaoinshrdlu")) for text in slow]
-        writing = Writing(model, tokenizer, ids, settings, end_ids=frozenset(), allowed=None)
+        writing = Writing(model, tokenizer, ids, settings, end_ids=frozenset(), known=None)
         texts = ["", "", ""]
         for sample, piece in writing:
             texts[sample] += piece
@@ -362,17 +363,17 @@ class TestModels:
         [
             ({"device": "tpu"}, "there is no device tpu: it is auto, cpu or cuda"),
             ({"precision": "int4"}, "there is no precision int4: it is one of auto, fp32"),
-            ({"max_tokens": 0}, "max_tokens 0 cannot be: give a whole number from 1 on"),
-            ({"num_samples": True}, "num_samples True cannot be"),
-            ({"top_k": 0}, "top_k 0 cannot be"),
-            ({"top_p": 0.0}, "top_p 0.0 cannot be: give more than 0 and at most 1"),
-            ({"top_p": 1.5}, "top_p 1.5 cannot be"),
-            ({"temperature": -1}, "temperature -1 cannot be: give 0 or more"),
-            ({"temperature": float("nan")}, "temperature nan cannot be"),
-            ({"repetition_penalty": 0}, "repetition_penalty 0 cannot be"),
-            ({"seed": -1}, "seed -1 cannot be"),
-            ({"seed": 1 << 63}, "seed 9223372036854775808 cannot be"),
-            ({"stop": ["a", ""]}, "stop  cannot be: give some text"),
+            ({"max_tokens": 0}, "max_tokens is a whole number of at least 1, not 0"),
+            ({"num_samples": True}, "num_samples is a whole number of at least 1, not True"),
+            ({"top_k": 0}, "top_k is a whole number of at least 1, not 0"),
+            ({"top_p": 0.0}, "top_p is a number above 0 and at most 1, not 0"),
+            ({"top_p": 1.5}, "top_p is a number above 0 and at most 1, not 1.5"),
+            ({"temperature": -1}, "temperature is a number of at least 0, not -1"),
+            ({"temperature": float("nan")}, "temperature is a number of at least 0, not nan"),
+            ({"repetition_penalty": 0}, "repetition_penalty is a number above 0, not 0"),
+            ({"seed": -1}, "seed is a whole number from 0 to 9,223,372,036,854,775,807, not -1"),
+            ({"seed": 1 << 63}, "seed is a whole number from 0 to .*, not 9223372036854775808"),
+            ({"stop": ["a", ""]}, "stop is some text, not ''"),
         ],
     )
     def test_settings_that_make_no_sense(self, run: Path, options: dict[str, Any], how: str) -> None:
@@ -394,10 +395,10 @@ class TestSettingsAsTyped:
         ("name", "text", "how"),
         [
             ("temprature", "1", "there is no setting temprature: there are max_tokens, temperature"),
-            ("temperature", "hot", "temperature hot cannot be: give 0 or more"),
-            ("max_tokens", "2.5", "max_tokens 2.5 cannot be"),
-            ("max_tokens", "none", "max_tokens none cannot be"),
-            ("truncate", "maybe", "truncate maybe cannot be: give on or off"),
+            ("temperature", "hot", "temperature is a number like 0.1, not 'hot'"),
+            ("max_tokens", "2.5", "max_tokens is a number like 2048, 32k or 10M, not '2.5'"),
+            ("max_tokens", "none", "max_tokens is a number like 2048, 32k or 10M, not 'none'"),
+            ("truncate", "maybe", "truncate is true or false, not 'maybe'"),
         ],
     )
     def test_refused(self, name: str, text: str, how: str) -> None:

@@ -17,7 +17,7 @@ import ramlet
 from oracles_training import make_data, run, sentences
 from ramlet.dataset.export import export
 from ramlet.dataset.nanogpt_meta import needs_meta
-from ramlet.formats.gpt2 import FINGERPRINT
+from ramlet.tokenizer.files.gpt2 import FINGERPRINT
 
 ROOT = Path(__file__).parent.parent
 

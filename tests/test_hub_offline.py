@@ -14,9 +14,10 @@ import pytest
 
 import ramlet
 from ramlet.errors import SourceError, TokenizerError
-from ramlet.formats import gpt2, hub
-from ramlet.staging import hub as staging_hub
-from ramlet.tokenizer import Tokenizer
+from ramlet.inputs import hub as staging_hub
+from ramlet.runtime import reachable
+from ramlet.tokenizer.files import gpt2
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -83,7 +84,7 @@ def test_nothing_listens(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_answer(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "PATIENCE", 0.2)
+    monkeypatch.setattr(reachable, "PATIENCE", 0.2)
     with silent() as port:
         hub_at(monkeypatch, port)
         with pytest.raises(TokenizerError, match=r"some/model from the hub \(no (answer|connection)"):
@@ -93,7 +94,7 @@ def test_no_answer(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_told_to_stay_offline(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(hub, "_asked", lambda address: pytest.fail("the network was asked"))
+    monkeypatch.setattr(reachable, "_asked", lambda address: pytest.fail("the network was asked"))
     with pytest.raises(TokenizerError, match="HF_HUB_OFFLINE is set, and it is not in the cache"):
         Tokenizer.load("some/model")
     assert asked == [True]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ramlet import _native
-from ramlet.model.kernels import native, plain
+from ramlet.engines.torch.kernels import native, plain
 
 IMPLEMENTATIONS = [native]
 DTYPES = [torch.float32, torch.bfloat16]

@@ -21,7 +21,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.model.kernels import kernels_for, plain
+from ramlet.engines.torch.kernels import kernels_for, plain
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -73,7 +73,7 @@ if not INTERPRETED:
 
     def test_the_kernels_are_the_same_functions() -> None:
         names = {name for name in vars(plain) if callable(getattr(plain, name)) and name[0].islower()}
-        fused = importlib.import_module("ramlet.model.kernels.fused")
+        fused = importlib.import_module("ramlet.engines.torch.kernels.fused")
         assert names
         assert all(callable(getattr(fused, name)) for name in names)
 
@@ -92,7 +92,7 @@ else:
 
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)
-            yield importlib.import_module("ramlet.model.kernels.fused")
+            yield importlib.import_module("ramlet.engines.torch.kernels.fused")
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @FEW

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ramlet import _native
-from ramlet.budget import Budget
+from ramlet.engines.torch import base_memory, probe
+from ramlet.engines.torch.ladder import make_plan
 from ramlet.model.shape import Shape
-from ramlet.training import base_memory, probe
-from ramlet.training.plan import make_plan
+from ramlet.runtime.budget import Budget
 
 LARGE = 2 << 20
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ramlet.budget import Budget, with_reserve
 from ramlet.errors import BudgetError
+from ramlet.runtime.budget import Budget, with_reserve
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from limits import STEPS, Limits
@@ -55,19 +55,19 @@ class TestWhatIsNamed:
     @pytest.mark.parametrize("resident", [21_900_000, 22_099_999, 300_000_000, 5_000_000_000])
     @pytest.mark.parametrize("need", [0, 7_000_000, 90_000_000, 4_000_000_000])
     def test_is_accepted_by_the_next_run(self, monkeypatch: pytest.MonkeyPatch, resident: int, need: int) -> None:
-        monkeypatch.setattr("ramlet.budget.resident_memory", lambda: resident)
+        monkeypatch.setattr("ramlet.runtime.budget.resident_memory", lambda: resident)
         with pytest.raises(BudgetError) as refused:
             Budget(2_000_000).grant({"work": need})
         named = re.match(r"needs at least (\d+MB): ", str(refused.value))
         assert named is not None
         for more in (0, 1_500_000, resident // 40):
-            monkeypatch.setattr("ramlet.budget.resident_memory", lambda now=resident + more: now)
+            monkeypatch.setattr("ramlet.runtime.budget.resident_memory", lambda now=resident + more: now)
             assert Budget.parse(named[1]).grant({"work": need}) >= need
 
     def test_is_the_same_for_runs_that_differ_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         said = set()
         for resident in range(22_050_000, 22_950_000, 50_000):
-            monkeypatch.setattr("ramlet.budget.resident_memory", lambda now=resident: now)
+            monkeypatch.setattr("ramlet.runtime.budget.resident_memory", lambda now=resident: now)
             with pytest.raises(BudgetError) as refused:
                 Budget(2_000_000).grant({"work": 10_000_000})
             said.add(str(refused.value).split(":")[0])
@@ -75,7 +75,7 @@ class TestWhatIsNamed:
 
     def test_is_not_less_than_what_was_held_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A file that is parsed takes more than what is made of it."""
-        monkeypatch.setattr("ramlet.budget.resident_memory", lambda: 30_000_000)
+        monkeypatch.setattr("ramlet.runtime.budget.resident_memory", lambda: 30_000_000)
         with pytest.raises(BudgetError, match=r"^needs at least 93MB: 93\.0 MB for it, while it was loaded"):
             Budget(80_000_000).grant({"work": 10_000_000}, "it", peak=90_000_000)
 
@@ -83,7 +83,7 @@ class TestWhatIsNamed:
         "sizes", [(22_149_999, 6_930_001, 40_000), (1, 1, 1), (333_333_333, 333_333_333, 1_234_567)]
     )
     def test_adds_up(self, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> None:
-        monkeypatch.setattr("ramlet.budget.resident_memory", lambda: 22_149_999)
+        monkeypatch.setattr("ramlet.runtime.budget.resident_memory", lambda: 22_149_999)
         with pytest.raises(BudgetError) as refused:
             Budget(2_000_000).grant({f"part {n}": size for n, size in enumerate(sizes)})
         whole = re.match(r"needs at least (\d+)MB", str(refused.value))

@@ -249,7 +249,7 @@ class TestDocumentMask:
 
     def test_it_needs_an_end_id(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", documents(1, 9), end=False)
-        with pytest.raises(DatasetError, match=r"has no end id .* prepare it with an --end-token, or train without"):
+        with pytest.raises(DatasetError, match=r"has no end id .* prepare it with an end_token, or train without"):
             Loader(path, seq_len=8, document_mask=True)
 
 

@@ -66,7 +66,7 @@ class TestPacked:
     def test_it_has_its_own_length(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", documents(4, 40), pack=32)
         assert Loader(path, seq_len=32).seq_len == 32
-        with pytest.raises(SettingsError, match=r"packed in sequences of 32, not 64: choose --seq-len 32, or prepare"):
+        with pytest.raises(SettingsError, match=r"packed in sequences of 32, not 64: choose seq_len=32, or prepare"):
             Loader(path, seq_len=64)
         with pytest.raises(SettingsError, match="leave stride out"):
             Loader(path, stride=3)
@@ -116,7 +116,7 @@ class TestArrays:
     def test_one_that_prepare_made_and_the_text_beside_it(self, tmp_path: Path) -> None:
         text = "The quick brown fox. " * 50
         (tmp_path / "a.txt").write_text(text)
-        with pytest.raises(DatasetError, match=r"a\.txt --format npy`"):
+        with pytest.raises(DatasetError, match='prepare it with output_format="npy"'):
             Loader(tmp_path / "a.txt")
         ramlet.prepare(tmp_path / "a.txt", tmp_path / "a.npy", tokenizer="char", output_format="npy")
         ids = np.load(tmp_path / "a.npy").tolist()
@@ -171,7 +171,7 @@ class TestArrays:
         note = tmp_path / "a.npy.json"
         for content in ("{", "[]", '{"format": "ramlet dataset", "vocab_size": "x"}'):
             note.write_text(content)
-            with pytest.raises(DatasetError, match=r"a\.npy\.json is damaged: prepare .* anew, or remove it"):
+            with pytest.raises(DatasetError, match=r"a\.npy\.json .*; prepare .* anew, or remove it"):
                 Loader(tmp_path / "a.npy")
         note.write_text('{"format": "of someone else"}')
         assert Loader(tmp_path / "a.npy", seq_len=4).vocab_size == 1
@@ -238,7 +238,7 @@ class TestDamage:
 
     def test_nothing_in_a_split(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", documents(1, 60))
-        with pytest.raises(DatasetError, match="holds nothing in val: prepare it anew with a larger --val-fraction"):
+        with pytest.raises(DatasetError, match="holds nothing in val: prepare it anew with a larger val_fraction"):
             Loader(path, split="val")
 
     def test_folders_that_are_no_dataset(self, tmp_path: Path) -> None:

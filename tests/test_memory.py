@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from conftest import alone
-from ramlet import memory
-from ramlet.memory import free_memory, resident_memory
+from ramlet.runtime import memory
+from ramlet.runtime.memory import free_memory, resident_memory
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

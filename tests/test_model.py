@@ -7,11 +7,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from oracles_model import GROUPED, SHAPES, SMALL, llama_of, model_of, some_ids
-from ramlet.model.files import tensors_by_name
-from ramlet.model.gpt import GPT
-from ramlet.model.layers import Turn
+from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.layers import Turn
+from ramlet.engines.torch.model_files import tensors_by_name
+from ramlet.engines.torch.weights import ALIGNMENT, layout
 from ramlet.model.shape import Shape
-from ramlet.model.weights import ALIGNMENT, layout
 
 torch.set_num_threads(1)
 

@@ -14,11 +14,12 @@ import torch
 import transformers
 
 from oracles_model import GROUPED, SHAPES, SMALL, UNTIED, byte_tokenizer, model_of, some_ids
+from ramlet.engines.torch.model_files import load_model, save_model, tensors_by_name
 from ramlet.errors import ModelError
-from ramlet.model import files
-from ramlet.model.files import find_model, load_model, read_shape, save_model, tensors_by_name
+from ramlet.model.files import save_tokenizer
+from ramlet.model.folder import ModelFolder, find_model
 from ramlet.model.shape import Shape
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
 
@@ -145,7 +146,7 @@ class TestWeOpenTheirs:
 
     def test_what_is_not_said_is_as_transformers_has_it(self, saved: Path) -> None:
         change_config(saved, tie_word_embeddings="gone", rms_norm_eps="gone", rope_theta="gone", rope_parameters="gone")
-        assert read_shape(saved) == replace(SMALL, tied=False, norm_eps=1e-6, rope_base=10_000.0)
+        assert find_model(saved).shape() == replace(SMALL, tied=False, norm_eps=1e-6, rope_base=10_000.0)
         theirs = transformers.AutoConfig.from_pretrained(saved)
         assert (theirs.tie_word_embeddings, theirs.rms_norm_eps) == (False, 1e-6)
 
@@ -180,7 +181,7 @@ class TestRoundTrip:
         vocab = {byte: bytes([byte]) for byte in range(256)}
         names = [f"<|{'x' * 100}{number}|>" for number in range(500)] + ["<|endoftext|>"]
         Tokenizer.from_merges(vocab, [], names).save(tmp_path / "tokenizer.json")
-        files.save_tokenizer(tmp_path, tmp_path / "tokenizer.json", end_id=756, context=9)
+        save_tokenizer(tmp_path, tmp_path / "tokenizer.json", end_id=756, context=9)
         assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
 
 
@@ -189,9 +190,9 @@ class TestFinding:
         step = saved / "checkpoints" / "step_000500"
         step.mkdir(parents=True)
         shutil.copy(saved / "model.safetensors", step)
-        assert find_model(step) == files.ModelFolder(step, saved)
-        assert find_model(saved) == files.ModelFolder(saved, saved)
-        assert find_model(saved / "model.safetensors") == files.ModelFolder(saved, saved)
+        assert find_model(step) == ModelFolder(step, saved)
+        assert find_model(saved) == ModelFolder(saved, saved)
+        assert find_model(saved / "model.safetensors") == ModelFolder(saved, saved)
 
     def test_a_run_without_a_final_model(self, saved: Path) -> None:
         for name in ("step_999999", "step_1000000", "step_1000001", "step_later"):
@@ -199,7 +200,7 @@ class TestFinding:
             if name != "step_1000001":
                 shutil.copy(saved / "model.safetensors", saved / "checkpoints" / name)
         (saved / "model.safetensors").unlink()
-        assert find_model(saved) == files.ModelFolder(saved / "checkpoints" / "step_1000000", saved)
+        assert find_model(saved) == ModelFolder(saved / "checkpoints" / "step_1000000", saved)
 
     def test_a_relative_checkpoint(self, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         step = saved / "checkpoints" / "step_1"
@@ -270,7 +271,7 @@ class TestRefused:
         for text in ("", "[]", "{", "[" * 100_000, "\xff"):
             (saved / "config.json").write_text(text, encoding="latin-1")
             with pytest.raises(ModelError, match=r"config.json is damaged"):
-                read_shape(saved)
+                find_model(saved).shape()
 
     @pytest.mark.parametrize(
         ("name", "tensor", "how"),

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ramlet.pipeline.advice import advice
 
 import ramlet as package
 from conftest import AMPLE
 from oracles_training import metrics, sentences
-from ramlet.budget import Budget
 from ramlet.cli import main
 from ramlet.errors import Interrupted, PipelineError, SettingsError
 from ramlet.pipeline import run as spine
 from ramlet.pipeline import stages
-from ramlet.pipeline.advice import advice
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.run import run_pipeline
+from ramlet.runtime.budget import Budget
 
 FILE: dict[str, Any] = {
     "memory": "1GB",
@@ -220,7 +220,7 @@ def test_force_and_only(made: tuple[Path, Any]) -> None:
         due(path, only="trainin")
     with pytest.raises(SettingsError, match=r"asks for no text: its stages are tokenizer, data, training"):
         due(path, force=["text"])
-    with pytest.raises(SettingsError, match=r"--only data leaves out training, which --force asks for"):
+    with pytest.raises(SettingsError, match='only="data" leaves out training, which force asks for'):
         due(path, only="data", force="training")
     write(folder, tokenizer__vocab_size=290)
     assert due(path, only="tokenizer") == ["tokenizer"]

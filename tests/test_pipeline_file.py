@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from ramlet import cli
 from ramlet.errors import RamletError, SettingsError
+from ramlet.inputs.staging import Input
 from ramlet.pipeline import file, krill, places, stages, starter
 from ramlet.pipeline.file import Pipeline, Section, load
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.staging import Input
-from ramlet.train_settings import TrainSettings
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.settings.declared import argv, declared
+from ramlet.settings.kinds import Switch
+from ramlet.tokenizer.settings import TrainSettings
 from ramlet.training.settings import RunSettings
 
 EXAMPLE = """\
@@ -136,26 +138,19 @@ def test_every_option_of_a_command_is_a_key(path: tuple[str, ...], sections: lis
 
 
 @pytest.mark.parametrize(
-    ("settings", "flags", "path"),
-    [
-        (TrainSettings(vocab_size=300), stages._FLAGS, ("tokenizer", "train")),
-        (PrepareSettings(), stages._DATA_FLAGS, ("prepare",)),
-        (RunSettings(), {}, ("train",)),
-    ],
+    ("settings", "path"),
+    [(TrainSettings, ("tokenizer", "train")), (PrepareSettings, ("prepare",)), (RunSettings, ("train",))],
 )
-def test_every_setting_is_a_flag_of_its_command(settings: Any, flags: dict[str, str], path: tuple[str, ...]) -> None:
+def test_every_setting_is_a_flag_of_its_command(settings: Any, path: tuple[str, ...]) -> None:
     known = options_of(*path)
-    for each in fields(settings):
-        if each.name == "output_format":
-            continue
-        value = getattr(settings, each.name)
-        for said in [True, False] if isinstance(value, bool) or each.name == "recompute" else ["x"]:
-            for word in stages._options({each.name: said}, flags):
+    for name, each in declared(settings).items():
+        for said in [True, False] if isinstance(each.kind, Switch) else ["x"]:
+            for word in argv(settings, {name: said}):
                 assert word == "x" or word.lstrip("-").replace("-", "_") in known, word
 
 
 def test_values_that_look_like_flags() -> None:
-    assert stages._options({"sample_prompt": "--x", "lr": 0.001, "tied": False, "wandb": False}, {}) == [
+    assert argv(RunSettings, {"sample_prompt": "--x", "lr": 0.001, "tied": False, "wandb": False}) == [
         *("--sample-prompt=--x", "--lr", "0.001", "--untied")
     ]
 
@@ -189,7 +184,7 @@ def test_values_that_look_like_flags() -> None:
         ("text: a\ntokenizer: {}\n", "line 2: say how many tokens to learn"),
         ("text: a\ntokenizer: [gpt2]\n", "line 2: tokenizer is a list or a single value"),
         ("text: a\ntokenizer: {special_tokens: 5}\n", "line 2: special_tokens is a string, not 5"),
-        ("text: a\ndata: {dedup: maybe}\n", "line 2: dedup is doc or line or none, not 'maybe'"),
+        ("text: a\ndata: {dedup: maybe}\n", "line 2: dedup is one of doc, line, none, not 'maybe'"),
         ("text: a\ndata:\n  min_chars: 9\n  max_chars: 3\n", "line 3: min_chars is 9 and max_chars 3"),
         ("text: a\ndata: {format: npy}\n", "line 2: a pipeline keeps its dataset in shards"),
         ("data: there\n", "line 1: a dataset that is there, and nothing to make of it"),

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.budget import Budget
+from ramlet.engines.plan import Correction, Plan
+from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.order import GROUP_TOKENS
+from ramlet.engines.torch.predict import predict
+from ramlet.engines.torch.probe import expected
 from ramlet.errors import BudgetError, SettingsError
-from ramlet.model.order import GROUP_TOKENS
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.training.plan import Plan, make_plan
-from ramlet.training.predict import Correction, predict
+from ramlet.runtime.budget import Budget
 
 TEN_MILLION = shape_for(10_000_000, vocab_size=8192, context=256)
 BASE = 310_000_000
@@ -157,7 +159,7 @@ def test_the_smallest_budget_bears_a_base_that_is_a_little_larger() -> None:
 def test_an_error_names_the_parts_and_the_way_out() -> None:
     with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for overhead, .* for optimizer.* smaller model"):
         planned("100MB")
-    with pytest.raises(BudgetError, match="or --optimizer adamw8bit"):
+    with pytest.raises(BudgetError, match='or optimizer="adamw8bit"'):
         planned("100MB", forced={"optimizer": "adamw"})
 
 
@@ -166,7 +168,7 @@ def test_what_was_learned_goes_into_the_plan() -> None:
     after = planned("800MB", correction=Correction(factor=2.0, extra=100_000_000))
     assert after.choice.micro_batch < before.choice.micro_batch
     assert after.peak <= 800_000_000
-    assert after.expected(after.choice.micro_batch, after.correction) == pytest.approx(after.peak, abs=2)
+    assert expected(after, after.choice.micro_batch, after.correction) == pytest.approx(after.peak, abs=2)
 
 
 def test_the_loader_is_counted_by_its_micro_batch() -> None:

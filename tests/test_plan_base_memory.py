@@ -33,9 +33,9 @@ def run(program: str, **environment: str) -> dict:
 
 @LINUX
 def test_torch_is_loaded_with_less_than_by_importing_it() -> None:
-    plain = run("import torch, ramlet.memory\ntold = {'resident': ramlet.memory.resident_memory()}")
+    plain = run("import torch, ramlet.runtime.memory\ntold = {'resident': ramlet.runtime.memory.resident_memory()}")
     door = run(
-        "from ramlet.training.base_memory import load_torch, settled_memory\n"
+        "from ramlet.engines.torch.base_memory import load_torch, settled_memory\n"
         "torch = load_torch(1)\n"
         "assert torch.get_num_threads() == 1 and not torch.cuda.is_initialized()\n"
         "told = {'resident': settled_memory()}\n"
@@ -49,7 +49,7 @@ def test_torch_is_loaded_with_less_than_by_importing_it() -> None:
 @LINUX
 def test_nothing_is_lost_when_pages_are_given_back() -> None:
     told = run(
-        "from ramlet.training.base_memory import load_torch, release_library_pages\n"
+        "from ramlet.engines.torch.base_memory import load_torch, release_library_pages\n"
         "torch = load_torch(1)\n"
         "x = torch.arange(10_000.0).reshape(100, 100)\n"
         "before = (x @ x).sum().item()\n"
@@ -62,11 +62,11 @@ def test_nothing_is_lost_when_pages_are_given_back() -> None:
 
 def test_neither_an_optimizer_nor_a_step_loads_the_compiler() -> None:
     told = run(
-        "from ramlet.training.base_memory import load_torch\n"
+        "from ramlet.engines.torch.base_memory import load_torch\n"
         "torch = load_torch(1)\n"
         "from ramlet.training.settings import RunSettings\n"
-        "from ramlet.training.step import Trainee\n"
-        "from ramlet.training.predict import Choice\n"
+        "from ramlet.engines.torch.step import Trainee\n"
+        "from ramlet.engines.plan import Choice\n"
         "from ramlet.model.shape import Shape\n"
         "for optimizer in ('adamw', 'adamw8bit'):\n"
         "    choice = Choice(2, 16, True, optimizer, 'fp32', 'bf16')\n"
@@ -84,7 +84,7 @@ def test_neither_an_optimizer_nor_a_step_loads_the_compiler() -> None:
 def test_our_adamw_is_torchs_to_the_bit() -> None:
     import torch
 
-    from ramlet.optim.adamw import AdamW
+    from ramlet.engines.torch.optim.adamw import AdamW
 
     torch.manual_seed(0)
     start, steps = torch.randn(1000), [torch.randn(1000) for _ in range(5)]
@@ -103,7 +103,7 @@ def test_our_adamw_is_torchs_to_the_bit() -> None:
 def test_a_missing_torch_is_said_with_the_way_out(tmp_path: Path) -> None:
     told = run(
         "import importlib.util\n"
-        "from ramlet.training import base_memory\n"
+        "from ramlet.engines.torch import base_memory\n"
         "base_memory.find_spec = lambda name: None\n"
         "try:\n"
         "    base_memory.load_torch()\n"
@@ -118,8 +118,8 @@ def test_a_missing_torch_is_said_with_the_way_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [True, False])
 def test_large_blocks_are_kept_or_given_back(keep: bool) -> None:
     told = run(
-        "from ramlet.training.base_memory import load_torch, keep_large_blocks\n"
-        "from ramlet.memory import resident_memory\n"
+        "from ramlet.engines.torch.base_memory import load_torch, keep_large_blocks\n"
+        "from ramlet.runtime.memory import resident_memory\n"
         "torch = load_torch(1)\n"
         f"keep_large_blocks({keep})\n"
         "before = resident_memory()\n"
@@ -134,7 +134,7 @@ def test_large_blocks_are_kept_or_given_back(keep: bool) -> None:
 
 def test_torch_takes_no_more_threads_than_a_container_grants() -> None:
     told = run(
-        "from ramlet.training import base_memory\n"
+        "from ramlet.engines.torch import base_memory\n"
         "base_memory.available_threads = lambda: 1\n"
         "granted = base_memory.load_torch().get_num_threads()\n"
         "told = {'granted': granted, 'asked': base_memory.load_torch(2).get_num_threads()}"

@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from conftest import RunRamlet
+from oracles_dataset import write_dataset
 from ramlet.cli.plan import duration_words
+from ramlet.engines.plan import Plan
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.training import propose as proposing
 from ramlet.training.course import course_for
 from ramlet.training.machine import Found, find_datasets, look
-from ramlet.training.plan import Plan
 from ramlet.training.propose import Row, plan
 
 
@@ -87,16 +88,12 @@ def test_a_config_says_the_shape(tmp_path: Path) -> None:
 
 
 def test_datasets_are_found_two_folders_deep(tmp_path: Path) -> None:
-    def write(path: str, tokens: object) -> None:
-        (tmp_path / path).mkdir(parents=True)
-        manifest = {"vocab_size": 10, "splits": {"train": {"tokens": tokens}}}
-        (tmp_path / path / "dataset_metadata.json").write_text(json.dumps(manifest))
-
-    write("small", 5)
-    write("deep/large", 50)
-    write("much/too/deep", 500)
-    write("broken", "many")
-    assert find_datasets(tmp_path) == [Found("deep/large", 50, 10), Found("small", 5, 10)]
+    write_dataset(tmp_path / "small", [[1] * 4])
+    write_dataset(tmp_path / "deep/large", [[1] * 49])
+    write_dataset(tmp_path / "much/too/deep", [[1] * 99])
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/dataset_metadata.json").write_text("{}")
+    assert find_datasets(tmp_path) == [Found("deep/large", 50, 257), Found("small", 5, 257)]
 
 
 def rows(*found: tuple[int, bool, float | None]) -> list[Row]:
@@ -147,7 +144,7 @@ def test_a_model_learns_as_long_as_the_text_is_good_for(
 
 
 def test_a_machine_without_torch_is_looked_at_without_measuring() -> None:
-    machine = look("cpu")
+    machine = look()
     assert machine.memory > 0
     assert machine.threads >= 1
     assert machine.seconds(1e12) is None

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.budget import Budget
+from ramlet.engines.plan import Choice, Plan
+from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.probe import UNMET, probe, work
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
-from ramlet.training.plan import Plan, make_plan
-from ramlet.training.predict import Choice
-from ramlet.training.probe import UNMET, probe
+from ramlet.runtime.budget import Budget
 
 SHAPE = Shape(4096, 128, 4, 128, 4)
 MB = 1_000_000
@@ -53,8 +53,8 @@ class MadeUp:
                 rows = len(batch["input_ids"])
                 assert batch["input_ids"].shape == batch["targets"].shape == (rows, machine.plan.seq_len)
                 machine.sizes.append(rows)
-                fixed = made.peak - made.work(choice.micro_batch)
-                machine.take(fixed + machine.extra + int(made.work(rows) * machine.factor))
+                fixed = made.peak - work(made, choice.micro_batch)
+                machine.take(fixed + machine.extra + int(work(made, rows) * machine.factor))
 
             def update(self, rate: float, clip: float) -> None:
                 assert rate == 0.0
@@ -154,7 +154,7 @@ def test_no_probe_breaks_the_budget_and_no_plan_after_it(budget: int, factor: fl
         return
     machine = MadeUp(plan, factor, extra)
     # A machine on which even the smallest is too much breaks it by being asked; that is what the reserve is for.
-    smallest = plan.peak - plan.work(plan.choice.micro_batch) + extra + int(plan.work(1) * factor)
+    smallest = plan.peak - work(plan, plan.choice.micro_batch) + extra + int(work(plan, 1) * factor)
     try:
         probed = probe(plan, machine.build, gauge=machine, replan=replan)
     except BudgetError:
@@ -163,22 +163,22 @@ def test_no_probe_breaks_the_budget_and_no_plan_after_it(budget: int, factor: fl
     assert machine.alive == 0
     assert machine.highest <= max(budget * MB, smallest)
     bare = make_plan_of(probed, probed.choice)
-    work = bare.work(probed.choice.micro_batch)
-    assert bare.peak - work + extra + int(work * factor) <= probed.peak + 1000  # of rounding
+    taken = work(bare, probed.choice.micro_batch)
+    assert bare.peak - taken + extra + int(taken * factor) <= probed.peak + 1000  # of rounding
     assert probed.peak <= budget * MB
 
 
 REAL = """
 import json, sys
 from functools import partial
-from ramlet.budget import Budget, Meter
+from ramlet.runtime.budget import Budget, Meter
 from ramlet.model.shape import Shape
-from ramlet.training.base_memory import load_torch, settled_memory
-from ramlet.training.plan import make_plan
-from ramlet.training.probe import ResidentGauge, probe
+from ramlet.engines.torch.base_memory import load_torch, settled_memory
+from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.probe import ResidentGauge, probe
 torch = load_torch(1)
 from ramlet.training.settings import RunSettings
-from ramlet.training.step import Trainee
+from ramlet.engines.torch.step import Trainee
 shape = Shape(4096, 128, 4, 256, 4)
 budget = Budget(int(sys.argv[1]))
 with Meter(budget) as meter:
@@ -212,8 +212,8 @@ def test_a_real_model_is_measured() -> None:
 def test_the_gauge_sees_what_was_there_for_a_moment() -> None:
     """In a process of its own: the kernel's mark of this one may be higher already."""
     script = """
-from ramlet.budget import Meter
-from ramlet.training.probe import ResidentGauge
+from ramlet.runtime.budget import Meter
+from ramlet.engines.torch.probe import ResidentGauge
 
 MB = 10**6
 with Meter() as meter:

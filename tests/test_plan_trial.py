@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from ramlet.budget import Budget
+from ramlet.engines.plan import Choice, Plan
+from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.trial import tried
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
-from ramlet.training.plan import Plan, make_plan
-from ramlet.training.predict import Choice
-from ramlet.training.trial import tried
+from ramlet.runtime.budget import Budget
 
 SHAPE = Shape(4096, 128, 4, 128, 4)
 MB = 1_000_000

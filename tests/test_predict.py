@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles_training_memory import highest, lean_kernels
+from ramlet.engines.plan import PARTS, Choice, Correction
+from ramlet.engines.torch import gpt
+from ramlet.engines.torch.kernels import kernels_for
+from ramlet.engines.torch.optim import AdamW8bit
+from ramlet.engines.torch.optim.adamw import AdamW
+from ramlet.engines.torch.predict import predict, state_bytes, work_bytes
+from ramlet.engines.torch.weights import Weights
 from ramlet.errors import SettingsError
-from ramlet.model import gpt
-from ramlet.model.kernels import kernels_for
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.model.weights import Weights
-from ramlet.optim import AdamW8bit
-from ramlet.optim.adamw import AdamW
-from ramlet.training.predict import PARTS, Choice, Correction, predict, state_bytes, work_bytes
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SHAPES = {
@@ -165,7 +166,7 @@ def test_a_choice_that_is_none_is_refused(wrong: dict) -> None:
 
 def test_predicting_needs_no_torch() -> None:
     program = (
-        "import sys; from ramlet.training.plan import make_plan; from ramlet.training import machine; "
+        "import sys; from ramlet.engines.torch.ladder import make_plan; from ramlet.training import machine; "
         "sys.exit('torch' in sys.modules)"
     )
     folder = Path(__file__).parent.parent / "python"

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 import oracles_prepare as oracle
 from conftest import AMPLE
 from ramlet.dataset.verify import verify
-from ramlet.prepare_dataset import Prepared, prepare
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.tokenizer import Tokenizer
+from ramlet.preparing.run import Prepared, prepare
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 TEXT = "The first line of it.\n\nA second, with\tblanks  and “quotes”.\nÄ third: 漢字 😀 e\u0301\n"
 

@@ -20,9 +20,9 @@ from test_prepare_same_bytes import files
 CHILD = """
 import json, sys, threading, os, signal
 from pathlib import Path
-from ramlet.budget import Budget, Meter
-from ramlet.prepare_dataset import prepare_to
-from ramlet.prepare_settings import PrepareSettings
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.preparing.run import prepare_to
+from ramlet.preparing.settings import PrepareSettings
 task = json.loads(sys.argv[1])
 class Interrupting(Meter):
     def stage(self, name):

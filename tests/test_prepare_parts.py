@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ramlet import Budget, Meter
-from ramlet.prepare_dataset import prepare_to, run_part
-from ramlet.prepare_settings import PrepareSettings
+from ramlet.preparing.run import prepare_to, run_part
+from ramlet.preparing.settings import PrepareSettings
 
 SETTINGS = PrepareSettings(documents="line", dedup="line", tokens_per_shard=2_000)
 
@@ -38,7 +38,7 @@ def test_parts_in_any_order_give_the_same_dataset(tmp_path: Path, monkeypatch: p
     prepared(inputs, tmp_path / "whole")
 
     out = tmp_path / "parts"
-    run_stage = "ramlet.prepare_dataset._Run._run_stage"
+    run_stage = "ramlet.preparing.run._Run._run_stage"
     for stage, folder in (("scan", "scan"), ("settle", "drops"), ("write", "tokens")):
 
         def stop_before(self: Any, name: str, *_: object, at: str = stage, **__: object) -> None:

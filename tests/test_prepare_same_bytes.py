@@ -11,10 +11,10 @@ import pytest
 
 import oracles_prepare as oracle
 from conftest import AMPLE
-from ramlet.budget import Budget, Meter
-from ramlet.memory import resident_memory
-from ramlet.prepare_dataset import Prepared, prepare_to
-from ramlet.prepare_settings import PrepareSettings
+from ramlet.preparing.run import Prepared, prepare_to
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.memory import resident_memory
 
 CASES: dict[str, dict[str, Any]] = {
     "documents": {"documents": "line", "tokens_per_shard": 20_000},

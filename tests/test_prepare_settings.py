@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import re
 from dataclasses import fields
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 
 import ramlet
-from ramlet import prepare_settings
 from ramlet.errors import SettingsError
-from ramlet.prepare_settings import PrepareSettings, check_option, help_text
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.settings.declared import declared, read
 
 NAMES = [each.name for each in fields(PrepareSettings)]
 
@@ -57,7 +56,7 @@ def test_defaults_are_valid() -> None:
     assert (settings.largest_document, settings.largest_whole_file) == (1 << 20, 1 << 16)
     assert settings.end_token_wanted
     for name in NAMES:
-        check_option(name, getattr(settings, name))
+        assert read(PrepareSettings, name, getattr(settings, name)) == getattr(settings, name)
 
 
 def test_other_values_are_there_for_every_setting() -> None:
@@ -72,7 +71,7 @@ def test_each_setting_changes_the_signature(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_setting_has_one_line_of_help(name: str) -> None:
-    text = help_text(name)
+    text = declared(PrepareSettings)[name].help
     assert text.endswith(".")
     assert len(text) < 120
     assert "\n" not in text
@@ -81,8 +80,8 @@ def test_each_setting_has_one_line_of_help(name: str) -> None:
 WRONG: list[tuple[str, Any, str]] = [
     ("tokenizer", "", "gpt2, byte, char, a file, a folder or a name on the hub"),
     ("tokenizer", 7, "gpt2, byte, char, a file, a folder or a name on the hub"),
-    ("dedup", "document", "doc or line or none"),
-    ("dedup", ["doc"], "doc or line or none"),
+    ("dedup", "document", "one of doc, line, none"),
+    ("dedup", ["doc"], "one of doc, line, none"),
     ("dedup_cache", " ", "a folder"),
     ("normalize", "yes", "true or false"),
     ("filter", 1, "true or false"),
@@ -90,34 +89,37 @@ WRONG: list[tuple[str, Any, str]] = [
     ("min_chars", -1, "a whole number of at least 0"),
     ("min_chars", True, "a whole number of at least 0"),
     ("max_chars", 1.5, "a whole number of at least 0"),
-    ("min_tokens", "5", "a whole number of at least 0"),
+    ("min_tokens", "-5", "a number like 2048, 32k or 10M"),
     ("max_tokens", 0, "a whole number of at least 1"),
     ("tokens_per_shard", 0, "a whole number of at least 1"),
     ("pack", 1, "a whole number of at least 2"),
     ("max_symbols", 1.1, "a share from 0 to 1"),
     ("max_repeated", -0.1, "a share from 0 to 1"),
     ("max_invalid", math.nan, "a share from 0 to 1"),
-    ("max_line_symbols", "1", "a share from 0 to 1"),
+    ("max_line_symbols", "half", "a number like 0.1"),
     ("val_fraction", 1, "a share from 0 to below 1"),
     ("val_fraction", False, "a share from 0 to below 1"),
-    ("long_documents", "cut", "split or drop"),
-    ("output_format", "parquet", "shards or npy"),
+    ("long_documents", "cut", "one of split, drop"),
+    ("output_format", "parquet", "one of shards, npy"),
     ("document_bytes", 15, "a whole number from 16 to 268,435,456"),
     ("document_bytes", 1 << 30, "a whole number from 16 to 268,435,456"),
-    ("unknown", "skip", "error or unk"),
+    ("unknown", "skip", "one of error, unk"),
     ("end_token", "", "a token of the tokenizer, or none"),
-    ("format", "csv", "text or jsonl or parquet"),
-    ("documents", "page", "file or line"),
+    ("format", "csv", "one of text, jsonl, parquet"),
+    ("documents", "page", "one of file, line"),
     ("text_field", "", "the name of a field"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "allowed"), WRONG)
 def test_a_wrong_value_is_named_with_what_it_may_be(name: str, value: Any, allowed: str) -> None:
-    for make in (lambda: PrepareSettings(**{name: value}), lambda: check_option(name, value)):
+    for make in (lambda: PrepareSettings(**{name: value}), lambda: read(PrepareSettings, name, value)):
         with pytest.raises(SettingsError) as caught:
             make()
-        assert str(caught.value) == f"{name} is {allowed}, not {value!r}"
+        shown = "a list" if isinstance(value, list) else repr(value)
+        told = str(caught.value).removesuffix(": put it in quotes if it is meant so")
+        assert told == f"{name} is {allowed}, not {shown}"
+        assert (caught.value.settings, caught.value.facts["setting"]) == ([name], name)
 
 
 @pytest.mark.parametrize(
@@ -162,5 +164,7 @@ def test_a_setting_that_there_is_not(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_examples() -> None:
-    assert doctest.testmod(prepare_settings).failed == 0
+def test_amounts_are_read_as_everywhere() -> None:
+    settings = PrepareSettings(tokens_per_shard="10M", min_chars="1,000", document_bytes="64KiB", val_fraction="1e-3")
+    assert (settings.tokens_per_shard, settings.min_chars) == (10_000_000, 1000)
+    assert (settings.document_bytes, settings.val_fraction) == (65536, 0.001)

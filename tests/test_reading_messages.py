@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from conftest import RunRamlet
-from ramlet.config_nodes import compose
-from ramlet.encode_files import encode_files
 from ramlet.errors import BrokenInput, SettingsError, SourceError
-from ramlet.read_settings import ReadSettings
-from ramlet.sources import expand, nearest_path
-from ramlet.tokenizer import Tokenizer
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.sources import expand, nearest_path
+from ramlet.settings.yaml_nodes import compose
+from ramlet.tokenizer.encode import encode_files
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 
 def decoded(path: Path, **settings: str) -> str:

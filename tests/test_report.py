@@ -19,14 +19,14 @@ from conftest import RunRamlet
 from oracles_report import Outline, eval_line, sample_line, step_line, usual_lines, write_run
 from oracles_training import make_data, sentences
 from oracles_training import run as train_small
-from ramlet import small_files
-from ramlet.budget import Budget, Meter
 from ramlet.errors import BudgetError, DatasetError, ModelError, RamletError, SettingsError, TokenizerError
 from ramlet.reporting import lengths
 from ramlet.reporting.found import Finder
 from ramlet.reporting.story import Teller
-from ramlet.train_folder import train_to_folder
-from ramlet.train_settings import TrainSettings
+from ramlet.runtime import small_files
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.tokenizer.folder import train_to_folder
+from ramlet.tokenizer.settings import TrainSettings
 
 
 @pytest.fixture(scope="module")

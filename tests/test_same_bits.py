@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ramlet.budget import Budget
-from ramlet.model.order import even_parts, group_rows, head_chunk, unit_rows
+from ramlet.engines.plan import Choice
+from ramlet.engines.torch.base_memory import keep_large_blocks
+from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.order import even_parts, group_rows, head_chunk, unit_rows
+from ramlet.engines.torch.sizes import BYTES
+from ramlet.engines.torch.step import Trainee
 from ramlet.model.shape import Shape
-from ramlet.training.base_memory import keep_large_blocks
-from ramlet.training.plan import Choice, make_plan
-from ramlet.training.predict import BYTES
+from ramlet.runtime.budget import Budget
 from ramlet.training.settings import RunSettings
-from ramlet.training.step import Trainee
 
 SEQ_LEN = 48
 ROWS = 50

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from ramlet.errors import SettingsError
 from ramlet.model import sizing
 from ramlet.model.shape import Shape
-from ramlet.model.sizing import parse_count, shape_for
+from ramlet.model.sizing import shape_for
 
 TARGETS = (
     300_000,
@@ -62,7 +61,7 @@ def test_any_size_or_the_next_that_can_be_had(parameters: int, vocab_size: int, 
         shape = shape_for(parameters, **given_too)  # type: ignore[arg-type]
     except SettingsError as told:
         assert parameters < 600 * max(vocab_size, 64) * (1 if tied else 2)
-        least = parse_count(str(told).partition("--params ")[2].partition(" or more")[0])
+        least = int(str(told).partition("params=")[2].partition(" or more")[0])
         assert least > parameters
         parameters, shape = least, shape_for(least, **given_too)  # type: ignore[arg-type]
     check(shape, parameters)
@@ -106,31 +105,6 @@ def test_small_vocabularies_and_large_models_take_no_time() -> None:
         patch.setattr(sizing._Search, "_at_width", count)
         check(shape_for(10**9, vocab_size=2, context=256), 10**9)
     assert max(tried) < 10_000
-
-
-class TestCounts:
-    @pytest.mark.parametrize(
-        ("text", "count"),
-        [
-            ("10M", 10**7),
-            ("1.5b", 15 * 10**8),
-            ("300k", 300_000),
-            ("1e6", 10**6),
-            (" 7 G", 7 * 10**9),
-            ("1,0", 10),
-            (5, 5),
-        ],
-    )
-    def test_read(self, text: str | int, count: int) -> None:
-        assert parse_count(text) == count
-
-    @pytest.mark.parametrize("text", ["", "M", "ten", "10X", "1..5M", "0", "-5M", "inf", "nan"])
-    def test_refused(self, text: str) -> None:
-        with pytest.raises(SettingsError, match=r"write it like 10M, 1.5B or 300000"):
-            parse_count(text)
-
-    def test_examples(self) -> None:
-        assert doctest.testmod(sizing).failed == 0
 
 
 class TestShape:

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from oracles_report import write_run
-from ramlet import small_files
-from ramlet.budget import Budget, within
-from ramlet.config_nodes import compose
 from ramlet.dataset.manifest import NAME, Manifest
 from ramlet.errors import BudgetError, DatasetError, RamletError
-from ramlet.formats.load import load
 from ramlet.model.folder import find_model
-from ramlet.prepare_dataset import prepare
+from ramlet.preparing.run import prepare
 from ramlet.reporting import serve
 from ramlet.reporting.found import Finder
 from ramlet.reporting.serve import PageServer
-from ramlet.small_files import read_bytes, read_json, read_text
+from ramlet.runtime import small_files
+from ramlet.runtime.budget import Budget, within
+from ramlet.runtime.small_files import read_bytes, read_json, read_text
+from ramlet.settings.yaml_nodes import compose
+from ramlet.tokenizer.files.load import load
 from ramlet.training.checkpoint import read_state
 from ramlet.training.job import read_model_config
 from ramlet.training.run_folder import RunFolder

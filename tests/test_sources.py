@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramlet.errors import RamletError, SettingsError, SourceError
-from ramlet.sources import Source, _Glob, expand, fingerprint
+from ramlet.inputs.sources import Source, _Glob, expand, fingerprint
 
 
 def make(root: Path, *names: str, content: bytes = b"text") -> None:
@@ -319,7 +319,7 @@ class TestErrors:
         make(
             here, "d/dataset_metadata.json", "d/train/x.bin", "r/metrics.jsonl", "r/settings.yaml", "log/metrics.jsonl"
         )
-        with pytest.raises(SourceError, match=r"^d is a dataset, not text: train on it with --data"):
+        with pytest.raises(SourceError, match=r"^d is a dataset, not text: train on it as data"):
             expand("d")
         with pytest.raises(SourceError, match=r"^r is a run, not text: "):
             expand(["log", "r"])

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from ramlet import sources
 from ramlet.errors import SettingsError, SourceError
-from ramlet.read_settings import ReadSettings
-from ramlet.staging import Input, looks_remote, needs_staging, stage
-from ramlet.staging.apart import stage_apart
+from ramlet.inputs import sources
+from ramlet.inputs.apart import stage_apart
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging import Input, looks_remote, needs_staging, stage
 from staged_files import rows, state
 
 READING = ReadSettings()
@@ -301,7 +301,7 @@ def test_plain_files_have_no_splits(here: Path) -> None:
 
 def test_nothing_heavy_is_loaded_for_local_files() -> None:
     code = (
-        "import sys; from ramlet.staging import stage; from ramlet.read_settings import ReadSettings\n"
+        "import sys; from ramlet.inputs.staging import stage; from ramlet.inputs.settings import ReadSettings\n"
         "stage(['a/', 'b.txt'], 'staged', reading=ReadSettings())\n"
         "sys.exit(bool({'fsspec', 'datasets', 'pyarrow', 'huggingface_hub', 'numpy', 'hashlib'} & set(sys.modules)))"
     )

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ramlet.errors import SettingsError, SourceError
-from ramlet.read_settings import ReadSettings
-from ramlet.staging import Input, needs_staging, shelf, stage
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging import Input, needs_staging, shelf, stage
 from staged_files import rows, state
 
 READING = ReadSettings()
@@ -113,7 +113,7 @@ class Hub:
         client.HfApi = lambda: types.SimpleNamespace(dataset_info=self.info)
         monkeypatch.setitem(sys.modules, "datasets", datasets)
         monkeypatch.setitem(sys.modules, "huggingface_hub", client)
-        monkeypatch.setattr("ramlet.staging.hub.unreachable", lambda: "")
+        monkeypatch.setattr("ramlet.inputs.hub.unreachable", lambda: "")
 
     def info(self, repository: str, revision: str | None) -> Any:
         if repository != "org/name":
@@ -210,7 +210,7 @@ def test_columns_that_are_not_there(hub: Hub) -> None:
 
 def test_the_real_library_streams_as_the_hub_of_these_tests(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets", reason="the library itself, on files that are here")
-    from ramlet.staging import hub as hub_module
+    from ramlet.inputs.staging import hub as hub_module
 
     monkeypatch.setattr(hub_module, "_revision", lambda *_: "r1")
     loaded = datasets.load_dataset

@@ -14,9 +14,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramlet.engines.torch.stored import NAMES, _pieces, stored
 from ramlet.errors import DiskFull, ModelError
 from ramlet.model import tensor_file
-from ramlet.model.tensor_file import copy_tensors, read_header, read_tensors_into, write_tensors
+from ramlet.model.dtypes import DTYPES
+from ramlet.model.tensor_file import Header, read_header
 
 TYPES = [
     torch.float64,
@@ -33,6 +35,25 @@ TYPES = [
     torch.uint32,
     torch.bool,
 ]
+
+
+def write_tensors(
+    path: Path,
+    tensors: dict[str, torch.Tensor],
+    metadata: dict[str, str] | None = None,
+    dtype: torch.dtype | None = None,
+) -> str:
+    return tensor_file.write_tensors(path, stored(tensors), metadata, dtype=NAMES.get(dtype))  # type: ignore[arg-type]
+
+
+def copy_tensors(
+    sources: dict[str, Path], path: Path, metadata: dict[str, str] | None = None, dtype: torch.dtype | None = None
+) -> str:
+    return tensor_file.copy_tensors(sources, path, metadata, dtype=NAMES.get(dtype))  # type: ignore[arg-type]
+
+
+def read_tensors_into(path: Path, tensors: dict[str, torch.Tensor], *, cast: bool = False) -> Header:
+    return tensor_file.read_tensors_into(path, stored(tensors), cast=cast)
 
 
 def some(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
@@ -147,7 +168,7 @@ class TestPieces:
 
     def test_pieces_are_never_larger_than_the_buffer(self) -> None:
         for tensor in (torch.zeros(40, 25), torch.zeros(25, 40).t(), torch.zeros(1, 30, 9).transpose(1, 2)):
-            pieces = list(tensor_file._pieces(tensor, 16))
+            pieces = list(_pieces(tensor, 16))
             assert max(piece.numel() for piece in pieces) <= 16
             assert all(piece.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr() for piece in pieces)
 
@@ -156,7 +177,7 @@ def test_every_tensor_lies_where_it_can_be_viewed(tmp_path: Path) -> None:
     mixed = {"odd": torch.ones(3, dtype=torch.uint8), "half": torch.ones(3).half(), "wide": torch.ones(3).double()}
     write_tensors(tmp_path / "x", mixed)
     for entry in read_header(tmp_path / "x").tensors.values():
-        assert entry.start % entry.dtype.itemsize == 0
+        assert entry.start % DTYPES[entry.dtype].itemsize == 0
 
 
 class TestCopy:
@@ -179,6 +200,21 @@ class TestCopy:
         with pytest.raises(ModelError, match="b has numbers too large for fp16: take bf16 or fp32"):
             copy_tensors({"b": tmp_path / "x"}, tmp_path / "z", dtype=torch.float16)
         assert not (tmp_path / "z").exists()
+
+
+@pytest.mark.parametrize("given", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("wanted", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_numbers_are_converted_as_torch_does_it(tmp_path: Path, given: torch.dtype, wanted: torch.dtype) -> None:
+    numbers = some(given, (70_000,))
+    if wanted == torch.float16:
+        numbers = numbers.where(~(numbers.isfinite() & ~numbers.half().isfinite()), 0)
+    write_tensors(tmp_path / "x", {"a": numbers})
+    copy_tensors({"a": tmp_path / "x"}, tmp_path / "y", dtype=wanted)
+    read = safetensors.torch.load_file(tmp_path / "y")["a"]
+    assert read.dtype == wanted
+    finite = ~numbers.isnan()
+    assert same(read[finite], numbers.to(wanted)[finite])
+    assert bool(read[~finite].isnan().all())
 
 
 def test_weights_that_learn_are_written_and_read(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ramlet.tokenizer
+import ramlet.tokenizer.tokenizer
 from conftest import AMPLE
 from oracles import PATTERNS, hf_train, many_scripts
 from ramlet import BrokenInput, BudgetError, SettingsError, SourceError, Tokenizer, TokenizerError, _native
@@ -64,7 +64,7 @@ def special_ids(hf: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def test_the_docstrings_examples() -> None:
-    for module in (ramlet.tokenizer, ramlet.tokenizer_model, ramlet.byte_alphabet):
+    for module in (ramlet.tokenizer.tokenizer, ramlet.tokenizer.model, ramlet.tokenizer.byte_alphabet):
         assert doctest.testmod(module).failed == 0
 
 
@@ -128,20 +128,20 @@ class TestTraining:
         [
             ({"vocab_size": 256, "special_tokens": [END]}, "256 bytes and 1 special tokens: give at least 257"),
             ({}, "say how many tokens to learn"),
-            ({"vocab_size": 1 << 30}, "beyond the limit"),
+            ({"vocab_size": 1 << 30}, "from 1 to 16,777,216"),
             ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),
             ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
             ({"vocab_size": 300, "special_tokens": ["A"]}, "ordinary token b'A'"),
             ({"vocab_size": 300, "special_tokens": ["Ġthe"]}, "ordinary token b' the'"),
             ({"vocab_size": 300, "special_tokens": ["\ud800"]}, "lone surrogate"),
-            ({"vocab_size": 300, "tie_break": "coin"}, "tie_break is hf or bytes, not 'coin'"),
+            ({"vocab_size": 300, "tie_break": "coin"}, "tie_break is one of hf, bytes, not 'coin'"),
             ({"vocab_size": 300, "documents": "line", "doc_separator": "x"}, "not both"),
-            ({"vocab_size": 300, "doc_separator": ""}, "separates nothing"),
+            ({"vocab_size": 300, "doc_separator": ""}, "doc_separator is a string"),
             ({"vocab_size": 300, "threads": 0}, "0 threads do no work"),
             ({"vocab_size": 300, "pattern": "("}, "not a regex that can be used"),
-            ({"vocab_size": 300, "min_frequency": -1}, "makes no sense"),
-            ({"vocab_size": 300, "max_token_bytes": 0}, "cannot be"),
-            ({"vocab_size": 300, "kind": "word"}, "kind is bpe or char or byte"),
+            ({"vocab_size": 300, "min_frequency": -1}, "min_frequency is a whole number of at least 0, not -1"),
+            ({"vocab_size": 300, "max_token_bytes": 0}, "max_token_bytes is a whole number of at least 1, not 0"),
+            ({"vocab_size": 300, "kind": "word"}, "kind is one of bpe, char, byte"),
         ],
     )  # fmt: skip
     def test_settings_that_make_no_sense(self, options: dict[str, object], sentence: str) -> None:
@@ -424,7 +424,7 @@ def test_the_fingerprint_moves_with_what_decides_the_ids(small: Tokenizer) -> No
 
 def test_nothing_heavy_is_loaded_for_training() -> None:
     program = (
-        "import sys, ramlet.train_folder, ramlet.cli.tokenizer; "
+        "import sys, ramlet.tokenizer.folder, ramlet.cli.tokenizer; "
         "print(sorted({'numpy', 'rich', 'tokenizers', 'hashlib', 'tempfile', 'huggingface_hub'} & set(sys.modules)))"
     )
     done = subprocess.run(

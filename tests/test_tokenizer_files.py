@@ -15,9 +15,9 @@ from tokenizers import models, pre_tokenizers
 
 from published_shapes import DOCUMENTS, END, TEXTS, assert_same_as_hf, document_of, stored
 from ramlet import SettingsError, Tokenizer, TokenizerError, _native
-from ramlet.byte_alphabet import BYTES_IN_ORDER, spell, unspell
-from ramlet.formats import gpt2 as gpt2_format
-from ramlet.formats import hub
+from ramlet.tokenizer.byte_alphabet import BYTES_IN_ORDER, spell, unspell
+from ramlet.tokenizer.files import gpt2 as gpt2_format
+from ramlet.tokenizer.files import hub
 
 
 @pytest.fixture(scope="module")

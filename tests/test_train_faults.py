@@ -181,7 +181,7 @@ def test_no_gpu(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loggers_that_are_not_installed(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     refused(SettingsError, "W&B is not installed: pip install wandb", data=data, out=out, wandb=True)
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(__import__("sys").modules, "ramlet.training.board", None)
     refused(SettingsError, "TensorBoard is not installed", data=data, out=out, tensorboard=True)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oracles_training import make_data, run
-from ramlet.training import start
-from ramlet.training.device import Device
+from ramlet.engines.torch.engine import TorchEngine
+from ramlet.training import entry
 from ramlet.training.job import EVALUATION_COST, LEAST_EVAL_TOKENS, evaluations, resolve
 from ramlet.training.listener import Listener
 from ramlet.training.pace import Pace, times_left
@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- speed
 
 
-class Behind(Device):
+class Behind(TorchEngine):
     """As a GPU is: Python asks for work and does not wait for it. Every step takes half a second of its clock."""
 
     marks = 0
@@ -46,7 +46,7 @@ class Behind(Device):
 
 def test_the_speed_of_a_device_that_works_behind(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last steps before a pause are looked at one right behind the other; that says nothing of their speed."""
-    monkeypatch.setattr(start, "choose_device", lambda wanted, local: Behind("cpu"))
+    monkeypatch.setattr(entry, "open_engine", lambda device, threads: Behind("cpu", wanted="cpu"))
     run(data, tmp_path / "out")
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     speeds = {line["step"]: line["tokens_per_second"] for line in lines if "loss" in line}
@@ -148,7 +148,7 @@ def test_what_is_said_is_done() -> None:
 def test_checkpoints_come_as_often_as_ever() -> None:
     """Also in a run that is evaluated at its end alone."""
     feed: Any = SimpleNamespace(packed_length=None, vocab_size=257, validation=lambda: [("val", "data")])
-    job = resolve(RunSettings(params=40_000, max_steps=20, batch_size=2), feed, Device("cpu"))
+    job = resolve(RunSettings(params=40_000, max_steps=20, batch_size=2), feed, TorchEngine("cpu"))
     assert (job.eval_every, job.checkpoint_every, job.sample_every) == (20, 2, 4)
     said = RunSettings(params=40_000, max_steps=20, batch_size=2, eval_every=5)
-    assert resolve(said, feed, Device("cpu")).checkpoint_every == 5
+    assert resolve(said, feed, TorchEngine("cpu")).checkpoint_every == 5

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from oracles_training import losses, make_data, metrics, ranks, run, sentences, steps_kept
+from ramlet.engines import Ranks
 from ramlet.errors import Interrupted, SettingsError, TrainingStopped
 from ramlet.training import loop
 from ramlet.training.listener import Listener
-from ramlet.training.ranks import Ranks
 
 
 @pytest.fixture(scope="module")

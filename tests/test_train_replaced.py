@@ -12,8 +12,8 @@ import torch
 
 from oracles_kills import changes_of, killed_at
 from oracles_training import assert_same_run, left_behind, make_data, metrics, run, steps_kept
+from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import BudgetError, DatasetError, Interrupted, TrainingStopped
-from ramlet.model.files import load_model
 from ramlet.training import loop
 from ramlet.training.listener import Listener
 from ramlet.training.run_files import SETTINGS, WRITTEN

@@ -90,7 +90,7 @@ def test_killed_at_random_steps(data: Path, whole: dict[str, Path], tmp_path: Pa
         ("ramlet.training.checkpoint", "replacing", 2),  # all but its state
         ("ramlet.training.checkpoint", "sync_folder", 2),  # renamed
         ("ramlet.training.checkpoint", "prune", 3),  # saved, those that are too old still there
-        ("ramlet.training.start", "_finish", 1),  # learned to the end, not told
+        ("ramlet.training.trainer", "link", 1),  # learned to the end, not told
         ("ramlet.training.run_folder", "replacing", 2),  # the model is in its place, stats.json is not
     ],
 )
@@ -185,7 +185,7 @@ def test_a_later_end(data: Path, whole: dict[str, Path], tmp_path: Path) -> None
     constant = {"schedule": "constant", "warmup": 2}
     run(data, tmp_path / "whole", max_steps=10, **constant)
     run(data, tmp_path / "out", max_steps=6, **constant)
-    with pytest.raises(SettingsError, match=r"a run with max_steps 6, not 10: .* or --resume to go on with it"):
+    with pytest.raises(SettingsError, match=r"a run with max_steps 6, not 10: .* or resume to go on with it"):
         run(data, tmp_path / "out", max_steps=10, **constant)
     more = run(data, tmp_path / "out", max_steps=10, resume=True, **constant)
     assert (more.steps, more.already_done) == (10, False)

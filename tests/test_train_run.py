@@ -26,9 +26,9 @@ from oracles_training import (
     steps_kept,
     stored_ids,
 )
+from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import Interrupted, SettingsError
-from ramlet.model.files import load_model
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training import loop
 from ramlet.training.evaluate import Score
 from ramlet.training.listener import Listener
@@ -258,9 +258,9 @@ def test_weights_to_start_from(data: Path, general: Path, tmp_path: Path) -> Non
     for name in (general, general / "checkpoints" / "step_000060"):
         run(data, tmp_path / name.name, init_from=str(name), params=None, seq_len=None, lr=0.0, max_steps=1)
         assert (tmp_path / name.name / "model.safetensors").read_bytes() == same
-    with pytest.raises(SettingsError, match=r"says how large the model is: leave --params"):
+    with pytest.raises(SettingsError, match=r"says how large the model is: leave params"):
         run(data, tmp_path / "sized", init_from=str(general))
-    with pytest.raises(SettingsError, match=r"--seq-len 64 is longer than the model's context of 32"):
+    with pytest.raises(SettingsError, match=r"seq_len=64 is longer than the model's context of 32"):
         run(data, tmp_path / "long", init_from=str(general), params=None, seq_len=64)
 
 

@@ -15,8 +15,9 @@ import pytest
 from oracles_training import assert_same_run, last_checkpoint, make_data, metrics, run, steps_kept
 from ramlet import cli
 from ramlet.cli.progress import Progress
+from ramlet.engines.torch import base_memory
 from ramlet.errors import Interrupted
-from ramlet.training import base_memory, checkpoint, evaluate, loop
+from ramlet.training import checkpoint, evaluate, loop
 from ramlet.training.listener import Listener
 from ramlet.training.signals import GaveUp, StopSignals
 

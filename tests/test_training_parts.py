@@ -17,15 +17,16 @@ import ramlet
 from oracles_model import SMALL as SHAPE
 from oracles_model import model_of, some_ids
 from oracles_training import make_data, slow_loss, stored_ids
+from ramlet.engines.plan import Choice
+from ramlet.engines.torch.gpt import document_mask
+from ramlet.engines.torch.step import Trainee
 from ramlet.errors import SettingsError
 from ramlet.loading.loader import Loader
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.evaluate import EVAL_SEED, EvalSet, byte_lengths, evaluate_model
 from ramlet.training.journal import Journal
-from ramlet.training.plan import Choice
 from ramlet.training.schedule import Schedule, default_rate
 from ramlet.training.settings import RunSettings
-from ramlet.training.step import Trainee, document_mask
 
 torch.set_num_threads(1)
 
@@ -78,18 +79,18 @@ def test_default_rates_fall_with_size() -> None:
         ({"schedule": "step"}, "schedule is one of"),
         ({"device": "tpu"}, "device is one of auto, cpu, cuda"),
         ({"weights": "fp16"}, "weights is one of"),
-        ({"batch_size": 0}, "batch_size is at least 1, not 0"),
-        ({"seq_len": -3}, "seq_len is at least 1, not -3"),
+        ({"batch_size": 0}, "batch_size is a whole number of at least 1, not 0"),
+        ({"seq_len": -3}, "seq_len is a whole number of at least 1, not -3"),
         ({"lr": -1.0}, "lr is a number of at least 0"),
         ({"lr": float("nan")}, "lr is a number of at least 0"),
         ({"clip": float("inf")}, "clip is a number of at least 0"),
-        ({"beta2": 1.0}, "beta2 is at least 0 and below 1"),
-        ({"val_fraction": 1.0}, "val_fraction is at least 0 and below 1"),
-        ({"epochs": 0}, "epochs is more than 0"),
+        ({"beta2": 1.0}, "beta2 is a number from 0 to below 1"),
+        ({"val_fraction": 1.0}, "val_fraction is a share from 0 to below 1"),
+        ({"epochs": 0}, "epochs is a number above 0"),
         ({"max_steps": 5, "epochs": 2}, "max_steps and epochs each say when to stop: give one"),
         ({"params": 5000, "config": "a.yaml"}, "params and config each say how large"),
         ({"tokens_per_step": 512, "gradient_accumulation_steps": 2}, "already is the size of a step"),
-        ({"weights": "bf16", "optimizer": "adamw"}, "go with adamw8bit"),
+        ({"weights": "bf16", "optimizer": "adamw"}, "goes with optimizer="),
     ],
 )
 def test_settings_that_make_no_sense(given: dict[str, Any], said: str) -> None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 # Type checkers take this name for true; importing typing would take most of the time.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ramlet.budget import Budget, Meter
     from ramlet.dataset.reader import Dataset
+    from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
     from ramlet.errors import (
         BrokenInput,
         BudgetError,
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from ramlet.generation.entry import generate
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
-    from ramlet.optim.adamw8bit import AdamW8bit
     from ramlet.pipeline.run import run_pipeline
-    from ramlet.prepare_dataset import Prepared, prepare
+    from ramlet.preparing.run import Prepared, prepare
     from ramlet.reporting.entry import report
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.runtime.budget import Budget, Meter
+    from ramlet.tokenizer.tokenizer import Tokenizer
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
     from ramlet.training.propose import plan
-    from ramlet.training.start import TrainResult
+    from ramlet.training.trainer import TrainResult
 
 __version__ = "0.1.0"
 
@@ -85,17 +85,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "AdamW8bit": "ramlet.optim.adamw8bit",
-    "Budget": "ramlet.budget",
+    "AdamW8bit": "ramlet.engines.torch.optim.adamw8bit",
+    "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
     "Loader": "ramlet.loading.loader",
-    "Meter": "ramlet.budget",
-    "Prepared": "ramlet.prepare_dataset",
-    "prepare": "ramlet.prepare_dataset",
+    "Meter": "ramlet.runtime.budget",
+    "Prepared": "ramlet.preparing.run",
+    "prepare": "ramlet.preparing.run",
     "run_pipeline": "ramlet.pipeline.run",
     "StreamLoader": "ramlet.loading.stream_loader",
-    "Tokenizer": "ramlet.tokenizer",
-    "TrainResult": "ramlet.training.start",
+    "Tokenizer": "ramlet.tokenizer.tokenizer",
+    "TrainResult": "ramlet.training.trainer",
     "evaluate": "ramlet.training.evaluate_run",
     "generate": "ramlet.generation.entry",
     "plan": "ramlet.training.propose",

@@ -9,18 +9,8 @@
 //! 5. More than two blank lines in a row become two; blank lines at the start and all white space at the end of the
 //!    document are removed. The indentation of the first line stays.
 //!
-//! **Line rules**, for each line (what stands between two `\n`) that is not blank, in the order of [`LINE_RULES`]:
-//! fewer characters than `min_line_chars`; more than `max_line_chars`; a share of symbols above `max_line_symbols`. A
-//! line that a rule drops goes with its `\n`. If any goes, and only if the text is normalised, step 5 is done again.
-//!
-//! **Document rules**, in the order of [`DOCUMENT_RULES`], on what is left: nothing but white space; fewer characters
-//! than `min_chars`; more than `max_chars`; a share of symbols above `max_symbols`; of the characters in lines that are
-//! not blank, a share above `max_repeated` in lines equal to an earlier one (only if there are at least four such lines,
-//! and by characters: a lone `}` on every tenth line does not judge code); a share of U+FFFD above `max_invalid`.
-//!
-//! A character is a code point. White space is the property White_Space; a blank line has nothing else. A symbol is a
-//! character that is not a letter (L), a mark (M), a number (N) or white space. A share is above its limit if
-//! `count > limit * total` in f64. A limit of 0 characters is none, for `max_chars` and `max_line_chars`.
+//! **Rules**: first those of lines, then those of documents, on what is left; rules.rs has all of them. If a line goes,
+//! and only if the text is normalised, step 5 is done again.
 //!
 //! Without `filter` there are no rules but "empty"; without `normalise` the text stays as it is. Cleaning what was
 //! cleaned changes nothing.
@@ -33,73 +23,25 @@ mod characters;
 mod layout;
 mod lines;
 mod normalise;
+mod repeats;
 mod rules;
 mod survey;
 #[cfg(test)]
 mod tests;
 
-use rules::Repeats;
-use serde::{Deserialize, Serialize};
+use repeats::Repeats;
+pub use rules::{Facts, Rule, Settings, Taken};
 use survey::Survey;
-
-/// The reasons to drop a document, in the order in which they are tried.
-pub const DOCUMENT_RULES: [&str; 6] =
-    ["empty", "too_short", "too_long", "symbols", "repeated_lines", "bad_encoding"];
-
-/// The reasons to drop a line, in the order in which they are tried.
-pub const LINE_RULES: [&str; 3] = ["line_too_short", "line_too_long", "line_symbols"];
 
 /// Scratch memory that a cleaner keeps from one document to the next, for each of its buffers.
 const KEPT_BYTES: usize = 4 << 20;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    pub normalise: bool,
-    pub collapse_blanks: bool,
-    pub filter: bool,
-    pub min_chars: u64,
-    pub max_chars: u64,
-    pub max_symbols: f64,
-    pub max_repeated: f64,
-    pub max_invalid: f64,
-    pub min_line_chars: u64,
-    pub max_line_chars: u64,
-    pub max_line_symbols: f64,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            normalise: true,
-            collapse_blanks: false,
-            filter: true,
-            min_chars: 1,
-            max_chars: 0,
-            max_symbols: 0.6,
-            max_repeated: 0.5,
-            max_invalid: 0.02,
-            min_line_chars: 0,
-            max_line_chars: 100_000,
-            max_line_symbols: 1.0,
-        }
-    }
-}
-
-/// What the line rules took, by the index of the rule in [`LINE_RULES`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    pub lines: [u64; 3],
-    /// A line's bytes include its `\n`.
-    pub bytes: [u64; 3],
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
     Keep(&'a str),
-    /// `rule` is an index into [`DOCUMENT_RULES`], `text` what it judged.
+    /// `text` is what the rule judged.
     Drop {
-        rule: usize,
+        rule: Rule,
         text: &'a str,
     },
 }
@@ -124,8 +66,8 @@ impl Cleaner {
         }
     }
 
-    /// Cleans and judges one document; what the line rules take is added to `dropped`.
-    pub fn clean<'a>(&'a mut self, text: &'a str, dropped: &mut Dropped) -> Verdict<'a> {
+    /// Cleans and judges one document; what the line rules take is added to `taken`.
+    pub fn clean<'a>(&'a mut self, text: &'a str, taken: &mut Taken) -> Verdict<'a> {
         self.give_back();
         let mut survey = Survey::of(text, self.settings.normalise);
         let mut changed = self.settings.normalise && self.normalise(text, &survey);
@@ -134,7 +76,7 @@ impl Cleaner {
         }
         if self.settings.filter {
             let left = if changed { &self.current } else { text };
-            if rules::drop_lines(left, &self.settings, dropped, &mut self.next) {
+            if rules::drop_lines(left, &self.settings, &mut self.repeats, taken, &mut self.next) {
                 std::mem::swap(&mut self.current, &mut self.next);
                 changed = true;
                 if self.settings.normalise {
@@ -145,7 +87,7 @@ impl Cleaner {
         }
         self.characters = survey.characters;
         let text = if changed { &self.current } else { text };
-        match rules::judge(text, &survey, &self.settings, &mut self.repeats) {
+        match rules::judge(Rule::DOCUMENTS, text, &survey, &self.settings, &mut self.repeats) {
             None => Verdict::Keep(text),
             Some(rule) => Verdict::Drop { rule, text },
         }

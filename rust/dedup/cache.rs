@@ -18,7 +18,7 @@ use super::Unit;
 use super::grid::{GridFile, commit};
 use super::settle::{FRESH_MAGIC, Slice};
 use crate::crew::Progress;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, option};
 use crate::own_files;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -45,8 +45,9 @@ fn header(unit: Unit, fingerprint: [u8; 16], count: u64) -> [u8; HEADER] {
 
 fn damaged(path: &Path) -> Error {
     Error::Invalid(format!(
-        "{} is damaged: remove it (what its run has seen is then forgotten), or name another --dedup-cache",
-        path.display()
+        "{} is damaged: remove it (what its run has seen is then forgotten), or name another {}",
+        path.display(),
+        option("dedup_cache")
     ))
 }
 
@@ -97,8 +98,9 @@ impl CacheFile {
         let version = u32::from_le_bytes(found[8..12].try_into().unwrap());
         if &found[..8] == MAGIC && version > VERSION {
             return Err(Error::Invalid(format!(
-                "{} is of a newer ramlet (version {version}): update ramlet, or name another --dedup-cache",
-                path.display()
+                "{} is of a newer ramlet (version {version}): update ramlet, or name another {}",
+                path.display(),
+                option("dedup_cache")
             )));
         }
         if &found[..8] != MAGIC || version != VERSION || size != Some(length) {
@@ -132,15 +134,17 @@ impl CacheFile {
             let (other, name) =
                 (if unit == Unit::Line { Unit::Document } else { Unit::Line }, path.display());
             return Err(Error::Invalid(format!(
-                "{name} has the hashes of {}, this run compares {}: name another --dedup-cache",
+                "{name} has the hashes of {}, this run compares {}: name another {}",
                 other.plural(),
-                unit.plural()
+                unit.plural(),
+                option("dedup_cache")
             )));
         }
         if found[16..32] != fingerprint {
             return Err(Error::Invalid(format!(
-                "{} was made with other cleaning settings, by which equal texts get other hashes: use the same settings, or name another --dedup-cache",
-                path.display()
+                "{} was made with other cleaning settings, by which equal texts get other hashes: use the same settings, or name another {}",
+                path.display(),
+                option("dedup_cache")
             )));
         }
         Ok(CacheFile { path, count })

@@ -7,7 +7,7 @@ mod batch;
 pub mod cache;
 mod pieces;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, option_to};
 use crate::pairs::NONE;
 use crate::specials::{Part, Specials};
 use crate::split::{Pattern, floor};
@@ -243,7 +243,8 @@ fn unknown_character(text: &str, at: usize, character: char) -> Error {
     let before: String = text[..at].chars().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect();
     Error::Invalid(format!(
         "the character {character:?} (U+{:04X}, after {before:?}) is not in this tokenizer's vocabulary: \
-         train it on text that has it, or with --unknown",
-        character as u32
+         train it on text that has it, or with {}",
+        character as u32,
+        option_to("unknown", "unk")
     ))
 }

@@ -1,7 +1,7 @@
 //! All of a training step on the CPU that is not a matrix product: loops over rows of activations.
 //!
 //! Activations are `f32` or `Bf16`, reckoned in `f32` and rounded once; gains and their gradients are `f32`.
-//! The specification is `ramlet/model/kernels/plain.py`. No number depends on the threads or on the
+//! The specification is `ramlet/engines/torch/kernels/plain.py`. No number depends on the threads or on the
 //! processor: sums are taken in lanes of fixed width, products are not fused, and what is summed over
 //! rows is summed in pieces that the caller's unit of rows decides, not their number.
 //!

@@ -4,7 +4,7 @@ use super::known::KnownWriter;
 use super::read::{Pace, TaskFiles};
 use super::{Job, Room, Stage};
 use crate::atomic::commit_note;
-use crate::clean::{Cleaner, Dropped, Verdict};
+use crate::clean::{Cleaner, Taken, Verdict};
 use crate::crew::Progress;
 use crate::dedup::{self, Drops, RecordWriter, SettlePlan, Unit, drop_file, fresh_file, open_caches};
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ pub fn scan(job: &Job, index: u32, room: &Room, progress: &Progress) -> Result<(
     let mut known = KnownWriter::create(job, index)?;
     while let Some(document) = reader.next()? {
         let bytes = document.text.len();
-        let verdict = cleaner.clean(document.text, &mut Dropped::default());
+        let verdict = cleaner.clean(document.text, &mut Taken::default());
         known.push(document.text, if let Verdict::Keep(text) = verdict { Some(text) } else { None })?;
         if let Verdict::Keep(text) = verdict {
             let hash = xxh3_128(text.as_bytes());

@@ -1,13 +1,13 @@
 //! The second reading: what is kept becomes tokens.
 
 use super::known::Known;
-use super::ledger::{DUPLICATE, Ledger, Origin, TOO_FEW_TOKENS, TOO_MANY_TOKENS};
+use super::ledger::{Ledger, Origin};
 use super::read::{Pace, TaskFiles};
 use super::scan::{Content, drops, is_blank};
 use super::tokens::{Candidate, TokenWriter};
 use super::{Encoding, Job, Plan, Room, Split};
 use crate::atomic::commit_note;
-use crate::clean::{Cleaner, Dropped, Verdict};
+use crate::clean::{Cleaner, Rule, Verdict};
 use crate::crew::Progress;
 use crate::dedup::{Drops, Unit};
 use crate::encode::Id;
@@ -39,12 +39,10 @@ pub fn write<I: Id>(
         documents += u64::from(document.part == 0);
         output.ledger.read(bytes, document.part > 0);
         let origin = Origin { path: files.path(), document: document.document };
-        let mut dropped = Dropped::default();
         let verdict = match known.as_mut().map(|known| known.next_of(document.text)).transpose()?.flatten() {
             Some(text) => Verdict::Keep(text),
-            None => cleaner.clean(document.text, &mut dropped),
+            None => cleaner.clean(document.text, &mut output.ledger.taken),
         };
-        output.ledger.lines(&dropped);
         match verdict {
             Verdict::Drop { rule, text } => output.ledger.dropped(rule, text.len(), text, &origin),
             Verdict::Keep(text) => {
@@ -60,7 +58,7 @@ pub fn write<I: Id>(
                 let start = batch.text.len();
                 match survivors.append(text, &mut batch.text, &mut output.ledger)? {
                     Survived::Some => batch.documents.push(Text { start, hash: hash as u64, origin }),
-                    Survived::None { bytes } => output.ledger.dropped(DUPLICATE, bytes, text, &origin),
+                    Survived::None { bytes } => output.ledger.dropped(Rule::Duplicate, bytes, text, &origin),
                 }
                 if grown {
                     output.encode(&mut batch, encoding, threads, progress)?;
@@ -173,7 +171,7 @@ impl Survivors {
         }
         let kept = out[start..].trim_end_matches('\n').len();
         out.truncate(start + kept);
-        ledger.duplicate_lines(dropped, text.len() - kept);
+        ledger.taken.add(Rule::DuplicateLine, dropped, text.len() - kept);
         Ok(if kept > 0 { Survived::Some } else { Survived::None { bytes: 0 } })
     }
 }
@@ -234,9 +232,9 @@ impl<'a, I: Id> Output<'a, I> {
         let length = ids.len() as u64;
         let too_long = plan.max_tokens > 0 && length > plan.max_tokens;
         let dropped = if length < plan.min_tokens.max(1) {
-            Some(TOO_FEW_TOKENS)
+            Some(Rule::TooFewTokens)
         } else {
-            (too_long && !plan.split_long).then_some(TOO_MANY_TOKENS)
+            (too_long && !plan.split_long).then_some(Rule::TooManyTokens)
         };
         if let Some(rule) = dropped {
             self.ledger.dropped(rule, text.len(), text, &of.origin);

@@ -1,53 +1,41 @@
-//! Cleaning one text, as `prepare` cleans every document.
+//! Cleaning one text, as `prepare` cleans every document, and the rules by which it drops.
 
 use super::{guarded, raise};
-use crate::clean::{Cleaner, DOCUMENT_RULES, Dropped, LINE_RULES, Settings, Verdict};
+use crate::clean::{Cleaner, Rule, Settings, Taken, Verdict};
 use crate::error::Error;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
-/// All settings of `ramlet.clean.CleanSettings`, by their names.
-pub fn settings_from_dict(given: &Bound<'_, PyDict>) -> PyResult<Settings> {
-    fn get<'py, T: FromPyObjectOwned<'py, Error = PyErr>>(
-        given: &Bound<'py, PyDict>,
-        key: &str,
-    ) -> PyResult<T> {
-        let value = given.get_item(key)?;
-        value.ok_or_else(|| raise(given.py(), Error::Invalid(format!("no setting {key:?}"))))?.extract()
-    }
-    Ok(Settings {
-        normalise: get(given, "normalise")?,
-        collapse_blanks: get(given, "collapse_blanks")?,
-        filter: get(given, "filter")?,
-        min_chars: get(given, "min_chars")?,
-        max_chars: get(given, "max_chars")?,
-        max_symbols: get(given, "max_symbols")?,
-        max_repeated: get(given, "max_repeated")?,
-        max_invalid: get(given, "max_invalid")?,
-        min_line_chars: get(given, "min_line_chars")?,
-        max_line_chars: get(given, "max_line_chars")?,
-        max_line_symbols: get(given, "max_line_symbols")?,
+/// A number for each line rule that took something: its name, the lines and the bytes.
+type Lines = Vec<(&'static str, u64, u64)>;
+
+/// Every reason to drop something, in the order in which they are asked, documents' first: its name, `document` or
+/// `line`, the setting that steers it (empty if none does), and what it means.
+#[pyfunction]
+pub fn drop_rules() -> PyResult<Vec<(&'static str, &'static str, &'static str, &'static str)>> {
+    guarded(|| {
+        let facts = Rule::all().map(Rule::facts);
+        Ok(facts.map(|rule| (rule.name, rule.unit, rule.setting, rule.meaning)).collect())
     })
 }
 
-/// The cleaned text or the rule that drops it, and for each line rule how many lines and bytes it took.
+/// The cleaned text or the rule that drops it, and what the line rules took. The settings are JSON, as a plan has them.
 #[pyfunction]
-pub fn clean_text<'py>(
-    py: Python<'py>,
+pub fn clean_text(
+    py: Python<'_>,
     text: &str,
-    settings: &Bound<'py, PyDict>,
-) -> PyResult<(Option<String>, Option<&'static str>, Bound<'py, PyDict>)> {
+    settings: &str,
+) -> PyResult<(Option<String>, Option<&'static str>, Lines)> {
     guarded(|| {
-        let mut cleaner = Cleaner::new(settings_from_dict(settings)?);
-        let mut dropped = Dropped::default();
-        let (kept, rule) = py.detach(|| match cleaner.clean(text, &mut dropped) {
+        let settings: Settings = serde_json::from_str(settings).map_err(|error| {
+            raise(py, Error::Invalid(format!("the settings of cleaning cannot be read ({error})")))
+        })?;
+        let mut taken = Taken::default();
+        let (kept, rule) = py.detach(|| match Cleaner::new(settings).clean(text, &mut taken) {
             Verdict::Keep(text) => (Some(text.to_owned()), None),
-            Verdict::Drop { rule, .. } => (None, Some(DOCUMENT_RULES[rule])),
+            Verdict::Drop { rule, .. } => (None, Some(rule.facts().name)),
         });
-        let lines = PyDict::new(py);
-        for (rule, name) in LINE_RULES.iter().enumerate() {
-            lines.set_item(name, vec![dropped.lines[rule], dropped.bytes[rule]])?;
-        }
+        let lines = Rule::LINES.iter().filter(|&&rule| taken.count(rule) > 0);
+        let lines = lines.map(|&rule| (rule.facts().name, taken.count(rule), taken.bytes(rule))).collect();
         Ok((kept, rule, lines))
     })
 }

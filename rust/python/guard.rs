@@ -43,7 +43,7 @@ pub fn guarded<T>(work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
             said.replace('\n', " "),
             env!("CARGO_PKG_VERSION"),
         );
-        Err(Python::attach(|py| exception(py, "InternalError", sentence)))
+        Err(Python::attach(|py| exception(py, "InternalError", sentence, None)))
     })
 }
 

@@ -1,7 +1,7 @@
 //! The kernels of a training step, on memory that torch owns.
 //!
 //! Operands come as addresses: a step makes hundreds of these calls, and taking an object apart for each
-//! would cost more than the small ones compute. `ramlet/model/kernels/native.py` is the one caller and
+//! would cost more than the small ones compute. `ramlet/engines/torch/kernels/native.py` is the one caller and
 //! vouches for addresses, types and sizes; labels and positions are checked here.
 
 use super::guarded;

@@ -17,6 +17,7 @@ use crate::split::Pattern;
 use guard::guarded;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex};
 
 #[pymodule]
@@ -27,6 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::Reader>()?;
     module.add_class::<loading::Windows>()?;
     module.add_function(wrap_pyfunction!(clean::clean_text, module)?)?;
+    module.add_function(wrap_pyfunction!(clean::drop_rules, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
     module.add_function(wrap_pyfunction!(train::train_bpe, module)?)?;
     module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;
@@ -113,15 +115,22 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
         Error::Invalid(_) => "SettingsError",
         Error::Dataset(_) => "DatasetError",
     };
-    exception(py, class, error.to_string())
+    let facts = PyDict::new(py);
+    if let Error::Budget { need, have, .. } = &error {
+        let told = facts.set_item("needed", need).and_then(|()| facts.set_item("budget", have));
+        if let Err(failed) = told {
+            return failed;
+        }
+    }
+    exception(py, class, error.to_string(), Some(&facts))
 }
 
 /// An exception of `ramlet.errors` by its name.
-fn exception(py: Python<'_>, class: &str, sentence: String) -> PyErr {
+fn exception(py: Python<'_>, class: &str, sentence: String, facts: Option<&Bound<'_, PyDict>>) -> PyErr {
     let made = py
         .import("ramlet.errors")
         .and_then(|errors| errors.getattr(class))
-        .and_then(|class| class.call1((&sentence,)));
+        .and_then(|class| class.call((&sentence,), facts));
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(_) => PyRuntimeError::new_err(sentence),

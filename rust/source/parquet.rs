@@ -23,7 +23,7 @@ use super::tally::add;
 use super::text::{Boundary, DocumentPlace, TextReader};
 use super::window::{Bytes, Window};
 use super::{Compression, FileSpec, Place, Shared, decompress};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, option};
 
 /// Rows decoded at a time: few where they are large. The sizes depend on nothing but the file, so that a damaged one
 /// gives the same rows whatever the size of the blocks.
@@ -278,9 +278,10 @@ impl Table {
             );
         if !is_text || description.max_rep_level() > 0 {
             return Err(Error::Invalid(format!(
-                "{}: the column {field:?} holds {}, not one text a row: name another with --text-field",
+                "{}: the column {field:?} holds {}, not one text a row: name another with {}",
                 disk.path.display(),
                 if is_text { "lists" } else { "no text" },
+                option("text_field"),
             )));
         }
         let present = description.max_def_level();

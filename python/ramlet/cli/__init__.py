@@ -13,7 +13,7 @@ What goes wrong is caught in `main`, and nowhere else, and told in one line:
 
 With --json an error is also an object on standard output, in place of the result:
 
-    {"error": {"type": "SettingsError", "message": "the cause and the way out"}}
+    {"error": {"type": "BudgetError", "message": "the cause and the way out", "needed": 438000000, ...}}
 
 A command's file is loaded when the command is named, so that `ramlet tokenizer train` does not pay in
 RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for what commands share.
@@ -21,12 +21,10 @@ RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for w
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -35,7 +33,8 @@ import typer
 from ramlet.cli.color import colored, marked
 from ramlet.cli.options import DEBUG, JSON, new_app, print_json
 from ramlet.cli.usage import usage_sentence
-from ramlet.errors import Interrupted, RamletError
+from ramlet.cli.wording import sentence_of, speak_of
+from ramlet.errors import Interrupted, PipelineError, RamletError
 
 __all__ = ["main", "run"]
 
@@ -65,16 +64,21 @@ ABOUT = """Train a language model from raw text, in the RAM you have.
       ramlet generate my-model/run --prompt "Once upon a time"
 """
 
-LONGEST = 1500
-
 INTERRUPTED = "interrupted; run the same command to go on"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
+def main(arguments: Sequence[str] | None = None, *, told_to: Callable[[RamletError], None] | None = None) -> int:
+    """Runs the command and returns its exit code; what goes wrong is printed, or `told_to` one who waits for it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    failed = partial(_tell_failure, as_json=JSON in words)
+
+    def failed(error: BaseException, *, mark: str = "error: ") -> None:
+        if told_to is None:
+            _tell_failure(error, as_json=JSON in words, mark=mark)
+        else:
+            told_to(error if isinstance(error, RamletError) else RamletError(sentence_of(error)))
+
     debug = False
+    speak_of({})
     try:
         command = _root(words)
         if os.environ.get("_RAMLET_COMPLETE"):
@@ -89,33 +93,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, Interrupted, typer.Abort) as stopped:
-        told = str(stopped) if isinstance(stopped, Interrupted) else ""
-        failed(Interrupted.__name__, told or INTERRUPTED, mark="")
+        told = stopped if isinstance(stopped, Interrupted) and stopped.sentence else Interrupted(INTERRUPTED)
+        failed(told, mark="")
         return 130
     except BrokenPipeError:
         _drop_output()
         return 141
     except typer.TyperException as error:
-        failed("UsageError", usage_sentence(error))
+        failed(UsageError(usage_sentence(error)))
         return error.exit_code
     except BaseException as error:
         # BaseException, for a panic of the native core is one. SystemExit is someone's own decision.
         if debug or isinstance(error, SystemExit):
             raise
         if _was_interrupted(error):
-            failed(Interrupted.__name__, INTERRUPTED, mark="")
+            failed(Interrupted(INTERRUPTED), mark="")
             return 130
-        failed(type(error).__name__, _shortened(_sentence(error)))
-        return 1
+        failed(error)
+        return error.code if isinstance(error, PipelineError) else 1
 
 
-def run() -> NoReturn:
+def run(told_to: Callable[[RamletError], None] | None = None) -> NoReturn:
     """The process of the command: does what is asked for, and ends.
 
     Once torch was loaded it ends without taking torch's libraries down: that reads 200 MB of their files back into
     memory, and no budget would hold. All that matters is closed and on disk by then.
     """
-    code = main()
+    code = main(told_to=told_to)
     if "torch" in sys.modules:
         import atexit
 
@@ -153,39 +157,17 @@ def _was_interrupted(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error)
 
 
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, RamletError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        # From a read or a write that no one was there to catch.
-        way_out = _WAYS_OUT.get(error.errno or 0)
-        return f"{what}; {way_out}" if way_out else what
-    if isinstance(error, MemoryError):
-        return "the machine is out of memory: give a smaller --memory, or free some"
-    reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-    return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
+class UsageError(RamletError):
+    """Words that the command does not take."""
 
 
-def _shortened(sentence: str) -> str:
-    """A value of a file that is repeated in a sentence may be of any length."""
-    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
-
-
-_WAYS_OUT = {
-    errno.ENOSPC: "make room and run the same again",
-    errno.EDQUOT: "make room and run the same again",
-    errno.EFBIG: "a limit on the size of files is in the way: raise it (ulimit -f) and run the same again",
-    errno.EMFILE: "raise the limit on open files (ulimit -n) and run the same again",
-    errno.ENFILE: "close other programs and run the same again",
-}
-
-
-def _tell_failure(kind: str, sentence: str, *, as_json: bool, mark: str = "error: ") -> None:
+def _tell_failure(error: BaseException, *, as_json: bool, mark: str) -> None:
     """To people on standard error, and to a machine that waits for an object."""
+    sentence = sentence_of(error)
     if as_json:
+        facts = error.facts if isinstance(error, RamletError) else {}
         try:
-            print_json({"error": {"type": kind, "message": sentence}})
+            print_json({"error": {"type": type(error).__name__, "message": sentence, **facts}})
         except BrokenPipeError:
             _drop_output()
     _tell(mark + sentence)

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet.budget import Budget, Meter
 from ramlet.cli.color import colored
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.passage import passage
@@ -25,8 +24,9 @@ from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import Interrupted, RamletError, SettingsError
-from ramlet.folder_lock import hold
-from ramlet.plurals import plural
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.plurals import plural
 
 OWN_MEMORY = 64_000_000
 """What is kept of the budget for this process while a command runs."""

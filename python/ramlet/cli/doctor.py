@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet.budget import format_bytes
 from ramlet.cli.color import bold, marked
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.plan import duration_words
 from ramlet.cli.tokenizer.options import print_json
 from ramlet.reporting.markup import short
+from ramlet.runtime.budget import format_bytes
 
 MISSING = "not installed"
 
@@ -34,7 +34,7 @@ def doctor(
       ramlet doctor
       ramlet doctor --json
     """
-    from ramlet.doctor import examine
+    from ramlet.reporting.doctor import examine
 
     report = examine(folder)
     if json:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ramlet import config_values
-from ramlet.budget import Budget, Meter
 from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import SettingsError
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.settings.kinds import Count
 from ramlet.training.settings import EVAL_TOKENS
 
 DATA = "Data"
@@ -132,7 +132,7 @@ def _tokens(text: str) -> int | str:
     if text == "all":
         return text
     try:
-        return config_values.count(text)
+        return Count(least=0).read(text)
     except ValueError as error:
         raise SettingsError(f"--tokens {error}, or all") from None
 

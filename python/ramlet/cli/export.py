@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import note, print_json
 from ramlet.errors import SettingsError
+from ramlet.runtime.budget import Budget, Meter, format_bytes
 
-BUFFERS = 48_000_000
-"""What the pieces of a copy take, and reading the names of the tensors."""
+BUFFERS = 72_000_000
+"""What the pieces of a copy take, reading the names of the tensors, and NumPy, which converts them."""
 
 
 def export(
@@ -48,12 +48,10 @@ def export(
     if target is None or (folder is not None and out is not None):
         raise SettingsError("name one new folder for the result: ramlet export RUN DIR")
     with Meter(Budget.parse(memory)) as meter:
-        from ramlet.training.base_memory import load_torch
-
-        load_torch()
-        assert meter.budget is not None
-        meter.budget.grant({"pieces of the weights": BUFFERS}, "Python and PyTorch", peak=meter.peak)
         from ramlet.model.export import export_model
+
+        assert meter.budget is not None
+        meter.budget.grant({"pieces of the weights": BUFFERS}, "Python", peak=meter.peak)
 
         done = export_model(run, target, to=to, dtype=dtype)
     if json:

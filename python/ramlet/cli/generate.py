@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, plural, print_json
 from ramlet.errors import RamletError, SettingsError
-from ramlet.generation.settings import SampleSettings
+from ramlet.generation.settings import SAMPLING, TEXT, SampleSettings
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.settings.declared import options
 
 if TYPE_CHECKING:
     from ramlet.generation.writer import Writer, Writing
 
-TEXT, SAMPLING = "Text", "Sampling"
 PROMPT_BYTES = 16 << 20
 """More than this on standard input is no prompt."""
 
@@ -30,19 +31,7 @@ _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n
 """A model may write any character, also those that would move a terminal's cursor or change its title."""
 
 
-def _option(name: str, *flags: str, metavar: str) -> Any:
-    return typer.Option(
-        *(flags or (f"--{name.replace('_', '-')}",)),
-        metavar=metavar,
-        show_default=DEFAULTS[name] not in (None, ()),
-        rich_help_panel=SAMPLING,
-        help=SampleSettings.help_text(name),
-    )
-
-
-DEFAULTS = vars(SampleSettings())
-
-
+@with_settings(*options(SampleSettings), panels=(TEXT, SAMPLING, MEMORY))
 def generate(
     run: Annotated[
         Path | None,
@@ -61,17 +50,6 @@ def generate(
             help="What to go on from; empty: a new text. Left out: standard input, or a dialogue on a terminal.",
         ),
     ] = None,
-    max_tokens: Annotated[int, _option("max_tokens", "--max-tokens", "-n", "--max-new-tokens", metavar="N")] = 200,
-    temperature: Annotated[float, _option("temperature", metavar="F")] = 0.8,
-    top_k: Annotated[int | None, _option("top_k", metavar="N")] = None,
-    top_p: Annotated[float | None, _option("top_p", metavar="F")] = None,
-    repetition_penalty: Annotated[float, _option("repetition_penalty", metavar="F")] = 1.0,
-    seed: Annotated[int | None, _option("seed", metavar="N")] = None,
-    num_samples: Annotated[int, _option("num_samples", metavar="N")] = 1,
-    stop: Annotated[list[str] | None, _option("stop", metavar="TEXT")] = None,
-    truncate: Annotated[
-        bool, typer.Option("--truncate", rich_help_panel=TEXT, help=SampleSettings.help_text("truncate"))
-    ] = False,
     echo: Annotated[
         bool,
         typer.Option("--echo/--no-echo", rich_help_panel=TEXT, help="Print the prompt before what comes after it."),
@@ -91,6 +69,8 @@ def generate(
     threads: Threads = None,
     memory: Memory = "auto",
     model_name: Annotated[Path | None, typer.Option("--model-name", hidden=True)] = None,
+    *,
+    given: Given,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -110,17 +90,7 @@ def generate(
 
     if (run is None) == (model_name is None):
         raise SettingsError("name one model: a run, one of its checkpoints, or a folder for transformers")
-    settings = SampleSettings(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        num_samples=num_samples,
-        stop=tuple(stop or ()),
-        truncate=truncate,
-    )
+    settings = SampleSettings(**given)
     talk = prompt is None and sys.stdin.isatty()
     if prompt is None and not talk:
         prompt = _from_stdin()
@@ -138,7 +108,7 @@ def generate(
             memory=budget or memory,
             threads=threads,
         )
-        if writer.place.kind == "cpu":
+        if writer.engine.kind == "cpu":
             meter.budget = writer.budget
         meter.stage("writing")
         if talk:
@@ -186,7 +156,7 @@ def _once(
                         for sample, (text, tokens) in enumerate(zip(texts, writing.tokens))
                     ],
                     "seconds": round(time.monotonic() - began, 3),
-                    "device": writer.place.name,
+                    "device": writer.engine.name,
                     "precision": writer.precision,
                     "memory": meter.summary(),
                 }
@@ -243,9 +213,9 @@ def _speed(writing: Writing, seed: int | None, seconds: float) -> str:
 
 
 def _closing_line(writer: Writer, meter: Meter) -> str:
-    if writer.place.kind == "cpu":
+    if writer.engine.kind == "cpu":
         return meter.closing_line()
-    peak = format_bytes(writer.place.peak(meter))
+    peak = format_bytes(writer.engine.peak(meter))
     return f"peak {peak} of {writer.budget} on the device, {format_bytes(meter.peak)} of the process"
 
 

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from ramlet import config_values
-from ramlet.budget import Budget
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
 from ramlet.errors import SettingsError
+from ramlet.runtime.budget import Budget
+from ramlet.settings.declared import read
+from ramlet.settings.kinds import Duration
+from ramlet.training.settings import RunSettings
 
 
 def init(
@@ -49,18 +51,16 @@ def init(
 
     Then `ramlet run` with the file makes tokenizer, dataset, model and report.
     """
-    from ramlet.model.sizing import parse_count
     from ramlet.pipeline.starter import propose_pipeline, write
 
     try:
-        seconds = config_values.duration(time)
+        seconds = Duration().read(time)
     except ValueError as error:
         raise SettingsError(f"--time {error}") from None
-    size = None if params is None else parse_count(params)
     proposal = propose_pipeline(
         text or [],
         out=out,
-        params=size,
+        params=read(RunSettings, "params", params),
         seconds=seconds,
         memory=None if memory is None else Budget.parse(memory).total,
         threads=threads,

@@ -29,8 +29,7 @@ import typer
 from ramlet.cli.help_page import GENERAL, App, Group
 
 MEMORY = "Memory and speed"
-READING = "Reading"
-"""Groups of options that several commands have."""
+"""A group of options that several commands have."""
 
 DEBUG = "ramlet.debug"
 """Where the context remembers --debug for `main`."""
@@ -113,16 +112,21 @@ Inputs = Annotated[
         "each also .gz, .zst, .xz or .bz2.",
     ),
 ]
-Memory = Annotated[
-    str,
-    typer.Option(
+
+
+def _memory(of: str, auto: str) -> Any:
+    return typer.Option(
         "--memory",
         "-m",
         metavar="SIZE",
         rich_help_panel=MEMORY,
-        help="Never hold more than this: 512MB, 2GB, 2GiB, 50% or auto (60% of what is free).",
-    ),
-]
+        show_default="auto",
+        help=f"Memory budget{of}: 512MB, 2GB, 2GiB, 50% or auto ({auto}).",
+    )
+
+
+Memory = Annotated[str, _memory("", "60% of what is free")]
+DeviceMemory = Annotated[str, _memory(", of the device on a GPU", "60% of free RAM, 90% of a free GPU")]
 JSON = "--json"
 Json = Annotated[bool, typer.Option(JSON, rich_help_panel=GENERAL, help="Print the result as JSON, for machines.")]
 Quiet = Annotated[

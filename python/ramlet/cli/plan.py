@@ -8,39 +8,21 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ramlet.budget import format_bytes
-from ramlet.cli.options import MEMORY, Debug, Json, Quiet
+from ramlet.cli.declared import Given, with_settings
+from ramlet.cli.options import Debug, DeviceMemory, Json, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, print_json
-from ramlet.errors import BudgetError
-from ramlet.plurals import plural
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.plurals import plural
+from ramlet.settings.declared import options
+from ramlet.training.settings import DATA, LENGTH, MEMORY, MODEL, RunSettings
 
-MODEL, DATA = "Model", "Data"
 
-
+@with_settings(
+    *options(RunSettings, "params", "config", "seq_len"),
+    *options(RunSettings, "document_mask", "device", "batch_size", "precision", "optimizer"),
+    panels=(MODEL, DATA, LENGTH, MEMORY),
+)
 def plan(
-    params: Annotated[
-        str | None,
-        typer.Option(
-            "--params",
-            "-p",
-            "--target-params",
-            metavar="N",
-            show_default=False,
-            rich_help_panel=MODEL,
-            help="How large: 10M, 124M.",
-        ),
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config",
-            "--config-file",
-            metavar="FILE",
-            show_default=False,
-            rich_help_panel=MODEL,
-            help="The model's shape instead.",
-        ),
-    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -50,58 +32,10 @@ def plan(
             metavar="DIR",
             show_default=False,
             rich_help_panel=DATA,
-            help="The dataset, or a .npy file.",
+            help="Dataset, or a .npy file.",
         ),
     ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="SIZE",
-            rich_help_panel=MEMORY,
-            help="The budget, of the device on a GPU: 512MB, 2GB, 50%, auto.",
-        ),
-    ] = "auto",
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="cpu|cuda",
-            show_default="cuda where there is one",
-            rich_help_panel=MEMORY,
-            help="Where.",
-        ),
-    ] = None,
-    seq_len: Annotated[
-        str | None,
-        typer.Option(
-            "--seq-len",
-            metavar="T",
-            show_default="256; 1024 from 50M on",
-            rich_help_panel=MODEL,
-            help="Tokens in a sequence.",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="B", rich_help_panel=MEMORY, help="Sequences in a step.")
-    ] = "32",
-    precision: Annotated[
-        str,
-        typer.Option("--precision", metavar="auto|bf16|fp16|fp32", rich_help_panel=MEMORY, help="Of matrix products."),
-    ] = "auto",
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            "--optimizer", metavar="auto|adamw|adamw8bit", rich_help_panel=MEMORY, help="What keeps its states."
-        ),
-    ] = "auto",
-    document_mask: Annotated[
-        bool,
-        typer.Option(
-            "--document-mask", rich_help_panel=DATA, help="Tokens look no further back than their own document."
-        ),
-    ] = False,
+    memory: DeviceMemory = "auto",
     num_sequences: Annotated[
         int | None,
         typer.Option(
@@ -109,15 +43,21 @@ def plan(
             metavar="N",
             show_default=False,
             rich_help_panel=DATA,
-            help="Also say what so many would take whole.",
+            help="Also show what this many sequences would take if held at once.",
         ),
     ] = None,
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            "--vocab-size", metavar="N", show_default="the data's, or 8192", rich_help_panel=MODEL, help="Vocabulary."
+            "--vocab-size",
+            metavar="N",
+            show_default="the data's, or 8192",
+            rich_help_panel=MODEL,
+            help="Vocabulary size.",
         ),
     ] = None,
+    *,
+    given: Given,
     threads: Threads = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -129,31 +69,16 @@ def plan(
     ramlet plan --params 124M --memory 4GB
     ramlet plan --data my-dataset --memory 2GB --device cpu
     """
-    if params is None and config is None and vocab_size is None and num_sequences is None:
-        _propose(data, memory, device, threads, json)
+    if not given.keys() & {"params", "config"} and vocab_size is None and num_sequences is None:
+        _propose(data, memory, given.get("device"), threads, json)
         return
     from ramlet.training.propose import plan as make
 
-    made = make(
-        params=params,
-        config=config,
-        data=data,
-        memory=memory,
-        device=device,
-        seq_len=seq_len,
-        batch_size=batch_size,
-        precision=precision,
-        optimizer=optimizer,
-        document_mask=document_mask,
-        num_sequences=num_sequences,
-        vocab_size=vocab_size,
-        threads=threads,
-    )
-    import torch  # loaded by now, with the threads that a run would have
-
+    made = make(data=data, memory=memory, num_sequences=num_sequences, vocab_size=vocab_size, threads=threads, **given)
+    from ramlet.engines import open_engine
     from ramlet.training.machine import look
 
-    machine = look(made.device, torch=torch)
+    machine = look(open_engine(made.device, threads))
     seconds = machine.seconds(made.shape.step_flops(10**6, made.seq_len))
     told = {**made.to_dict(), "tokens_per_second": 1e6 / seconds if seconds else None}
     if json:
@@ -164,7 +89,7 @@ def plan(
 
 def show_plan(told: Mapping[str, Any], file: TextIO | None = None, *, quiet: bool = False) -> None:
     """The plan, as `--json` tells it, for people."""
-    from ramlet.training.plan import Plan
+    from ramlet.engines.plan import Plan
 
     made = Plan.from_dict(told)
     shape = made.shape
@@ -231,7 +156,8 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
         print(f"{row.params:>12,} {peak:>9}  {row.course.tokens:>15,}  {duration_words(row.seconds)}{mark}")
     print("\ntimes are estimates, from the speed of matrix products here")
     if told.best is None:
-        raise BudgetError(told.rows[0].refusal)
+        assert told.rows[0].refusal is not None  # or there would be a plan
+        raise told.rows[0].refusal
     print(f"\n  {told.command}")
 
 

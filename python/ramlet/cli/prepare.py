@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ramlet import config_values
-from ramlet.budget import Budget, Meter, format_bytes
-from ramlet.cli.options import MEMORY, Debug, Json, Quiet
+from ramlet.cli.declared import Given, with_settings
+from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
-from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
 from ramlet.errors import SettingsError
-from ramlet.plurals import noun
-from ramlet.prepare_settings import PrepareSettings, help_text
+from ramlet.preparing.settings import OUTPUT, PrepareSettings
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.plurals import noun
+from ramlet.settings.declared import options
 
 UNITS = {"comparing": "hashes", "sharding": "tokens"}
-AMOUNTS = {
-    "document_bytes": config_values.size,
-    **dict.fromkeys(("min_chars", "max_chars", "min_line_chars", "max_line_chars"), config_values.count),
-    **dict.fromkeys(("min_tokens", "max_tokens", "tokens_per_shard", "pack"), config_values.count),
-}
-DEFAULTS = asdict(PrepareSettings())
-READ, CLEAN, RULES, DEDUP, OUTPUT = "Reading", "Cleaning", "Rules that drop", "Duplicates", "Output"
 
 
-def _option(name: str, panel: str, *flags: str, metavar: str | None = None) -> Any:
-    """An option that stands for the setting of this name: left out, the config or the default decides."""
-    written = flags or (f"--{name.replace('_', '-')}",)
-    default = DEFAULTS[name]
-    # A switch that is on goes by its name; what has no default says in its help what happens without it.
-    shown = name if default is True else False if default is None or default is False else str(default)
-    return typer.Option(*written, metavar=metavar, help=help_text(name), rich_help_panel=panel, show_default=shown)
-
-
+@with_settings(*options(PrepareSettings), panels=(OUTPUT, MEMORY))
 def prepare(
     inputs: Annotated[
         list[str],
@@ -50,57 +34,14 @@ def prepare(
         Path | None,
         typer.Option("--out", "-o", "--out-dir", metavar="DIR", show_default=False, help="Folder for the dataset."),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="SIZE",
-            show_default="auto",
-            rich_help_panel=MEMORY,
-            help="Never hold more than this: 512MB, 2GB, 2GiB, 50% or auto (60% of what is free).",
-        ),
-    ] = None,
+    memory: Memory = "",
     threads: Threads = None,
     append: Annotated[
         bool | None,
         typer.Option("--append", rich_help_panel=OUTPUT, help="Add to the dataset in --out, with its tokenizer."),
     ] = None,
-    tokenizer: Annotated[
-        str | None, _option("tokenizer", OUTPUT, "--tokenizer", "-T", "--tokenization", metavar="X")
-    ] = None,
-    docs: Annotated[str | None, _option("documents", READ, "--docs", metavar="file|line")] = None,
-    doc_separator: Annotated[str | None, _option("doc_separator", READ, metavar="TEXT")] = None,
-    text_field: Annotated[str | None, _option("text_field", READ, metavar="NAME")] = None,
-    input_format: Annotated[str | None, _option("format", READ, "--input-format", metavar="text|jsonl|parquet")] = None,
-    on_error: Annotated[str | None, _option("on_error", READ, metavar="stop|skip")] = None,
-    document_bytes: Annotated[str | None, _option("document_bytes", READ, metavar="SIZE")] = None,
-    normalize: Annotated[bool | None, _option("normalize", CLEAN, "--normalize/--no-normalize")] = None,
-    collapse_blanks: Annotated[bool | None, _option("collapse_blanks", CLEAN)] = None,
-    filter_: Annotated[bool | None, _option("filter", RULES, "--filter/--no-filter")] = None,
-    min_chars: Annotated[str | None, _option("min_chars", RULES, metavar="N")] = None,
-    max_chars: Annotated[str | None, _option("max_chars", RULES, metavar="N")] = None,
-    max_symbols: Annotated[float | None, _option("max_symbols", RULES, metavar="F")] = None,
-    max_repeated: Annotated[float | None, _option("max_repeated", RULES, metavar="F")] = None,
-    max_invalid: Annotated[float | None, _option("max_invalid", RULES, metavar="F")] = None,
-    min_line_chars: Annotated[str | None, _option("min_line_chars", RULES, metavar="N")] = None,
-    max_line_chars: Annotated[str | None, _option("max_line_chars", RULES, metavar="N")] = None,
-    max_line_symbols: Annotated[float | None, _option("max_line_symbols", RULES, metavar="F")] = None,
-    min_tokens: Annotated[str | None, _option("min_tokens", RULES, metavar="N")] = None,
-    max_tokens: Annotated[str | None, _option("max_tokens", RULES, metavar="N")] = None,
-    long_documents: Annotated[str | None, _option("long_documents", RULES, metavar="split|drop")] = None,
-    dedup: Annotated[str | None, _option("dedup", DEDUP, metavar="doc|line|none")] = None,
-    no_dedup: Annotated[
-        bool, typer.Option("--no-dedup", help="The same as --dedup none.", rich_help_panel=DEDUP)
-    ] = False,
-    dedup_cache: Annotated[str | None, _option("dedup_cache", DEDUP, metavar="DIR")] = None,
-    end_token: Annotated[str | None, _option("end_token", OUTPUT, metavar="TEXT")] = None,
-    unknown: Annotated[str | None, _option("unknown", OUTPUT, metavar="error|unk")] = None,
-    val_fraction: Annotated[float | None, _option("val_fraction", OUTPUT, metavar="F")] = None,
-    tokens_per_shard: Annotated[str | None, _option("tokens_per_shard", OUTPUT, metavar="N")] = None,
-    pack: Annotated[str | None, _option("pack", OUTPUT, metavar="LENGTH")] = None,
-    output_format: Annotated[str | None, _option("output_format", OUTPUT, "--format", metavar="shards|npy")] = None,
-    allow_empty: Annotated[bool | None, _option("allow_empty", OUTPUT)] = None,
+    *,
+    given: Given,
     input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -117,44 +58,9 @@ def prepare(
 
       ramlet prepare config.yaml
     """
-    from ramlet import config_file
-    from ramlet.prepare_dataset import prepare_to
+    from ramlet.preparing import config_file
+    from ramlet.preparing.run import prepare_to
 
-    given: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "documents": docs,
-        "doc_separator": doc_separator,
-        "text_field": text_field,
-        "format": input_format,
-        "on_error": on_error,
-        "document_bytes": document_bytes,
-        "normalize": normalize,
-        "collapse_blanks": collapse_blanks,
-        "filter": filter_,
-        "min_chars": min_chars,
-        "max_chars": max_chars,
-        "max_symbols": max_symbols,
-        "max_repeated": max_repeated,
-        "max_invalid": max_invalid,
-        "min_line_chars": min_line_chars,
-        "max_line_chars": max_line_chars,
-        "max_line_symbols": max_line_symbols,
-        "min_tokens": min_tokens,
-        "max_tokens": max_tokens,
-        "long_documents": long_documents,
-        "dedup": "none" if no_dedup else dedup,
-        "dedup_cache": dedup_cache,
-        "end_token": end_token,
-        "unknown": unknown,
-        "val_fraction": val_fraction,
-        "tokens_per_shard": tokens_per_shard,
-        "pack": pack,
-        "output_format": output_format,
-        "allow_empty": allow_empty,
-    }
-    _read_amounts(given)
-    if no_dedup and dedup not in (None, "none"):
-        raise SettingsError(f"--no-dedup and --dedup {dedup} say the opposite: leave one out")
     config = config_file.Config("")
     sources: list[Any] = list(inputs)
     if len(inputs) == 1 and inputs[0].lower().endswith((".yaml", ".yml")):
@@ -177,8 +83,8 @@ def prepare(
             meter=meter,
             threads=threads or config.threads,
             append=bool(config.append if append is None else append),
-            own_tokenizer=tokenizer is None and "tokenizer" not in config.settings,
-            shard_bytes=config.shard_bytes if tokens_per_shard is None else None,
+            own_tokenizer="tokenizer" not in {**config.settings, **given},
+            shard_bytes=None if "tokens_per_shard" in given else config.shard_bytes,
             progress=lambda stage, done, total: bar.update(stage, done, total or None, UNITS.get(stage, "bytes")),
         )
     if json:
@@ -203,16 +109,6 @@ def prepare(
     print(meter.closing_line())
 
 
-def _read_amounts(given: dict[str, Any]) -> None:
-    """`32k` and `1MiB` as the numbers that they are, as in a config."""
-    for name, read in AMOUNTS.items():
-        if given[name] is not None:
-            try:
-                given[name] = read(given[name])
-            except ValueError as error:
-                raise SettingsError(f"--{name.replace('_', '-')} {error}") from None
-
-
 def _beside(sources: list[Any], output_format: str, config: str) -> Path:
     """Where no folder is named: the file beside the text, or the folder beside the config file and named like it."""
     if output_format == "npy" and len(sources) == 1 and isinstance(sources[0], str) and Path(sources[0]).is_file():
@@ -231,24 +127,20 @@ def _figures(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, quiet: bool) -> None:
+    from ramlet.dataset.ledger import taken
+
     ledger = statistics["ledger"]
     documents, amounts, tokens = ledger["documents"], ledger["bytes"], ledger["tokens"]
     rows = [("documents read", documents["read"], amounts["read"])]
     if documents["cut"]:
         rows.append(("  parts of those that were cut", documents["cut"], None))
-    # In the order in which the rules are asked.
     rows += [
-        (f"  dropped: {rule.replace('_', ' ')}", count, amounts["dropped"][rule])
-        for rule in DOCUMENT_RULES
-        if (count := documents["dropped"][rule])
-    ]
-    rows += [
-        (f"  lines dropped: {rule.replace('_', ' ')}", count, amounts["lines_dropped"][rule])
-        for rule in LINE_RULES
-        if (count := ledger["lines"]["dropped"][rule])
+        (f"  {words}: {rule.name.replace('_', ' ')}", count, size)
+        for unit, words in (("document", "dropped"), ("line", "lines dropped"))
+        for rule, count, size in taken(ledger, unit)
     ]
     if amounts["normalised"]:
-        rows.append(("  taken away by normalising", None, amounts["normalised"]))
+        rows.append(("  removed by normalization", None, amounts["normalised"]))
     rows.append(("documents kept", documents["kept"], amounts["kept"]))
     latest = len(manifest["runs"]) - 1
     for line in _left_out({**ledger["input"], **statistics["skipped"]}):

@@ -15,9 +15,9 @@ from collections import deque
 from types import TracebackType
 from typing import TextIO
 
-from ramlet.budget import Meter, format_bytes
 from ramlet.cli.color import bold
-from ramlet.plurals import noun
+from ramlet.runtime.budget import Meter, format_bytes
+from ramlet.runtime.plurals import noun
 
 __all__ = ["Progress", "format_count", "format_duration", "format_perplexity"]
 

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from ramlet.budget import format_bytes
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.progress import Progress
 from ramlet.cli.tokenizer.options import Threads, note, print_json
-from ramlet.errors import PipelineError
 from ramlet.pipeline.run import PipelineListener, StageResult, run_pipeline
+from ramlet.runtime.budget import format_bytes
 
 
 def run(
@@ -58,15 +57,9 @@ def run(
     """
     with Progress(silent=quiet or json) as bar:
         told = _Shown(bar, json=json, quiet=quiet)
-        try:
-            result = run_pipeline(
-                file, memory=memory, threads=threads, only=only, force=force or (), dry_run=dry_run, listener=told
-            )
-        except PipelineError as error:
-            if not error.told:
-                raise
-            # The stage has said what was wrong, in one sentence, and `advised` what to do about it.
-            raise typer.Exit(error.code) from None
+        result = run_pipeline(
+            file, memory=memory, threads=threads, only=only, force=force or (), dry_run=dry_run, listener=told
+        )
     if json:
         print_json(
             {
@@ -111,9 +104,6 @@ class _Shown(PipelineListener):
                 print(f"  {stage.command}")
         elif not stage.command:
             print(f"{stage.name:<10} fetched: {stage.path}")
-
-    def advised(self, line: str) -> None:
-        note(line)  # as an error is told, also when it is to be quiet
 
     def staged(self, done: int, total: int) -> None:
         self._bar.update("fetching", done, total or None)

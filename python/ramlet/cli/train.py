@@ -10,35 +10,27 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet import config_values
-from ramlet.budget import Budget, Meter, format_bytes
 from ramlet.cli.color import marked
-from ramlet.cli.options import Debug, Json, Quiet
+from ramlet.cli.declared import Given, with_settings
+from ramlet.cli.options import Debug, DeviceMemory, Json, Quiet
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, plural, print_json
 from ramlet.errors import SettingsError
+from ramlet.inputs.settings import ReadSettings
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.settings.declared import options
 from ramlet.training.listener import Listener
-from ramlet.training.settings import RunSettings, help_text
+from ramlet.training.settings import DATA, KEEPING, LEARNING, LENGTH, MEMORY, MODEL, WATCHING, RunSettings
 
-MODEL, DATA, LENGTH, RATE, MEMORY, WATCH, KEEP = (
-    *("Model", "Data", "How long", "Learning", "Memory and speed", "Evaluation and samples", "Checkpoints and logs"),
+STREAM = "Reading a stream"
+
+
+@with_settings(
+    *options(RunSettings),
+    *options(ReadSettings, "text_field", "documents", panel=STREAM),
+    panels=(DATA, STREAM, MODEL, LENGTH, LEARNING, MEMORY, WATCHING, KEEPING),
 )
-AMOUNTS = (
-    *("params", "tokens", "tokens_per_step", "batch_size", "max_steps", "seq_len", "max_examples", "eval_tokens"),
-    *("eval_every", "checkpoint_every", "sample_every", "log_every", "warmup", "shuffle_buffer", "micro_batch"),
-)
-DEFAULTS = RunSettings()
-
-
-def _option(name: str, panel: str, *flags: str, metavar: str | None = None) -> Any:
-    """An option that stands for the setting of this name."""
-    default = getattr(DEFAULTS, name)
-    shown = False if default is None or default is False or default is True or default == "" else str(default)
-    written = flags or (f"--{name.replace('_', '-')}",)
-    return typer.Option(*written, metavar=metavar, help=help_text(name), rich_help_panel=panel, show_default=shown)
-
-
 def train(
     out: Annotated[
         Path,
@@ -64,7 +56,7 @@ def train(
             metavar="FILE",
             rich_help_panel=DATA,
             show_default=False,
-            help="Text instead, prepared first: as characters up to 16 MB, with a tokenizer of its own above.",
+            help="Train on this text, prepared first: as characters up to 16 MB, above that with a BPE tokenizer.",
         ),
     ] = None,
     stream: Annotated[
@@ -75,7 +67,7 @@ def train(
             metavar="SOURCE",
             rich_help_panel=DATA,
             show_default=False,
-            help="Text instead, tokenised while it is trained on and never stored; with --tokenizer.",
+            help="Train on a stream of text, tokenized on the fly and never stored; needs --tokenizer.",
         ),
     ] = None,
     use_streaming: Annotated[bool, typer.Option("--use-streaming", hidden=True)] = False,
@@ -88,59 +80,10 @@ def train(
             metavar="X",
             rich_help_panel=DATA,
             show_default=False,
-            help="For --stream and --input.",
+            help="Tokenizer for --stream and --input.",
         ),
     ] = None,
-    text_field: Annotated[
-        str,
-        typer.Option(
-            "--text-field", metavar="NAME", rich_help_panel=DATA, help="Of --stream: the field that holds the text."
-        ),
-    ] = "text",
-    docs: Annotated[
-        str, typer.Option("--docs", metavar="file|line", rich_help_panel=DATA, help="Of --stream: what a document is.")
-    ] = "file",
-    stride: Annotated[int | None, _option("stride", DATA, metavar="N")] = None,
-    max_examples: Annotated[str | None, _option("max_examples", DATA, metavar="N")] = None,
-    document_mask: Annotated[bool, _option("document_mask", DATA)] = False,
-    val_fraction: Annotated[float, _option("val_fraction", DATA, metavar="F")] = DEFAULTS.val_fraction,
-    shuffle_buffer: Annotated[
-        str, _option("shuffle_buffer", DATA, "--shuffle-buffer", "--shuffle-buffer-size", metavar="N")
-    ] = str(DEFAULTS.shuffle_buffer),
-    params: Annotated[str | None, _option("params", MODEL, "--params", "-p", "--target-params", metavar="N")] = None,
-    config: Annotated[str | None, _option("config", MODEL, "--config", "--config-file", metavar="FILE")] = None,
-    init_from: Annotated[
-        str | None, _option("init_from", MODEL, "--init-from", "--init-from-model", metavar="RUN")
-    ] = None,
-    seq_len: Annotated[str | None, _option("seq_len", MODEL, metavar="T")] = None,
-    kv_groups: Annotated[int, _option("kv_groups", MODEL, metavar="N")] = DEFAULTS.kv_groups,
-    tied: Annotated[bool, _option("tied", MODEL, "--tied/--untied")] = True,
-    max_steps: Annotated[str | None, _option("max_steps", LENGTH, "--max-steps", "--max-iters", metavar="N")] = None,
-    epochs: Annotated[float | None, _option("epochs", LENGTH, metavar="N")] = None,
-    tokens: Annotated[str | None, _option("tokens", LENGTH, metavar="N")] = None,
-    batch_size: Annotated[str, _option("batch_size", LENGTH, metavar="B")] = str(DEFAULTS.batch_size),
-    gradient_accumulation_steps: Annotated[int, _option("gradient_accumulation_steps", LENGTH, metavar="N")] = 1,
-    tokens_per_step: Annotated[str | None, _option("tokens_per_step", LENGTH, metavar="N")] = None,
-    lr: Annotated[float | None, _option("lr", RATE, "--lr", "--learning-rate", metavar="F")] = None,
-    min_lr: Annotated[float | None, _option("min_lr", RATE, metavar="F")] = None,
-    warmup: Annotated[str | None, _option("warmup", RATE, metavar="STEPS")] = None,
-    schedule: Annotated[str, _option("schedule", RATE, metavar="cosine|linear|constant")] = DEFAULTS.schedule,
-    weight_decay: Annotated[float, _option("weight_decay", RATE, metavar="F")] = DEFAULTS.weight_decay,
-    beta1: Annotated[float, _option("beta1", RATE, metavar="F")] = DEFAULTS.beta1,
-    beta2: Annotated[float, _option("beta2", RATE, metavar="F")] = DEFAULTS.beta2,
-    eps: Annotated[float, _option("eps", RATE, metavar="F")] = DEFAULTS.eps,
-    clip: Annotated[float, _option("clip", RATE, metavar="F")] = DEFAULTS.clip,
-    seed: Annotated[int, _option("seed", RATE, metavar="S")] = DEFAULTS.seed,
-    memory: Annotated[
-        str,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="SIZE",
-            rich_help_panel=MEMORY,
-            help="Never hold more than this, of the device on a GPU: 512MB, 2GB, 50% or auto.",
-        ),
-    ] = "auto",
+    memory: DeviceMemory = "auto",
     host_memory: Annotated[
         str | None,
         typer.Option(
@@ -148,21 +91,9 @@ def train(
             metavar="SIZE",
             rich_help_panel=MEMORY,
             show_default="auto",
-            help="On a GPU: the same for RAM.",
+            help="RAM budget on a GPU.",
         ),
     ] = None,
-    device: Annotated[str, _option("device", MEMORY, metavar="auto|cpu|cuda")] = DEFAULTS.device,
-    precision: Annotated[str, _option("precision", MEMORY, metavar="auto|bf16|fp16|fp32")] = DEFAULTS.precision,
-    mixed: Annotated[
-        bool, typer.Option("--use-mixed-precision", rich_help_panel=MEMORY, help="The same as --precision bf16.")
-    ] = False,
-    optimizer: Annotated[str, _option("optimizer", MEMORY, metavar="auto|adamw|adamw8bit")] = DEFAULTS.optimizer,
-    eight_bit: Annotated[
-        bool, typer.Option("--use-8bit-optimizer", rich_help_panel=MEMORY, help="The same as --optimizer adamw8bit.")
-    ] = False,
-    weights: Annotated[str, _option("weights", MEMORY, metavar="auto|fp32|bf16")] = DEFAULTS.weights,
-    micro_batch: Annotated[str | None, _option("micro_batch", MEMORY, metavar="N")] = None,
-    recompute: Annotated[bool | None, _option("recompute", MEMORY, "--recompute/--no-recompute")] = None,
     threads: Threads = None,
     evals: Annotated[
         list[str] | None,
@@ -170,32 +101,22 @@ def train(
             "--eval",
             "--eval-dataset-dir",
             metavar="NAME=DIR",
-            rich_help_panel=WATCH,
+            rich_help_panel=WATCHING,
             show_default=False,
-            help="Evaluate on this dataset as well; may be given again.",
+            help="Also evaluate on this dataset; may be given several times.",
         ),
     ] = None,
-    eval_every: Annotated[str | None, _option("eval_every", WATCH, metavar="STEPS")] = None,
-    eval_tokens: Annotated[str | None, _option("eval_tokens", WATCH, metavar="N")] = None,
-    forgetting: Annotated[float, _option("forgetting", WATCH, metavar="F")] = DEFAULTS.forgetting,
-    sample_every: Annotated[str | None, _option("sample_every", WATCH, metavar="STEPS")] = None,
-    sample_prompt: Annotated[str, _option("sample_prompt", WATCH, metavar="TEXT")] = "",
-    sample_tokens: Annotated[int, _option("sample_tokens", WATCH, metavar="N")] = DEFAULTS.sample_tokens,
-    checkpoint_every: Annotated[str | None, _option("checkpoint_every", KEEP, metavar="STEPS")] = None,
-    keep: Annotated[int, _option("keep", KEEP, metavar="N")] = DEFAULTS.keep,
-    log_every: Annotated[str, _option("log_every", KEEP, metavar="STEPS")] = str(DEFAULTS.log_every),
-    spike: Annotated[float, _option("spike", KEEP, metavar="F")] = DEFAULTS.spike,
-    tensorboard: Annotated[bool, _option("tensorboard", KEEP)] = False,
-    wandb: Annotated[bool, _option("wandb", KEEP)] = False,
     resume: Annotated[
         bool | None,
         typer.Option(
             "--resume/--no-resume",
-            rich_help_panel=KEEP,
-            show_default=False,
-            help="Go on with the run in --out, also to another end; or begin anew. Left out: go on if all is the same.",
+            rich_help_panel=KEEPING,
+            show_default="resume if all settings are the same",
+            help="Resume the run in --out, even with another end or learning rate; or start anew.",
         ),
     ] = None,
+    *,
+    given: Given,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -210,19 +131,8 @@ def train(
 
       ramlet train --data law --init-from run --eval general=data --out run-law
     """
-    given = dict(locals())
-    chosen = {name: given[name] for name in vars(DEFAULTS)}
-    for name in AMOUNTS:
-        if isinstance(chosen[name], str):
-            try:
-                chosen[name] = config_values.count(chosen[name])
-            except ValueError as error:
-                raise SettingsError(f"--{name.replace('_', '-')} {error}") from None
-    if mixed:
-        chosen["precision"] = _agreed("--use-mixed-precision", "precision", precision, "bf16")
-    if eight_bit:
-        chosen["optimizer"] = _agreed("--use-8bit-optimizer", "optimizer", optimizer, "adamw8bit")
-    settings = RunSettings(**chosen)
+    reading = {name: given.pop(name) for name in ("text_field", "documents") if name in given}
+    settings = RunSettings(**given)
     if sum(bool(each) for each in (data, input_, stream)) != 1:
         raise SettingsError("name what to train on with one of --data, --input and --stream")
     named = _evals(evals or [])
@@ -242,7 +152,7 @@ def train(
             inputs=input_,
             stream=stream,
             tokenizer=tokenizer,
-            reading={"text_field": text_field, "documents": docs},
+            reading=reading,
             evals=named,
             memory=memory,
             host_memory=host_memory,
@@ -307,12 +217,6 @@ def _train(
     return run(
         source, out, tokenizer=tokenizer, threads=threads, meter=meter, listener=shown, **rest, **asdict(settings)
     )
-
-
-def _agreed(flag: str, name: str, given: str, meant: str) -> str:
-    if given not in ("auto", meant):
-        raise SettingsError(f"{flag} and --{name} {given} say different things: leave one out")
-    return meant
 
 
 def _evals(words: list[str]) -> dict[str, str]:

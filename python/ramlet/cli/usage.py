@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from ramlet.cli.help_page import examples
-from ramlet.setting_names import nearest
+from ramlet.settings.names import nearest
 
 __all__ = ["usage_sentence"]
 

@@ -24,17 +24,17 @@ from typing import Any
 
 import numpy as np
 
-from ramlet.atomic_files import remove, replacing, sync_folder
 from ramlet.dataset import ledger
-from ramlet.dataset.checksum import file_checksum
-from ramlet.dataset.manifest import SPLITS, Manifest, Shard, Split
+from ramlet.dataset.manifest import SPLITS, Manifest, Shard, Split, add_lengths
 from ramlet.dataset.reader import BLOCK_IDS, read_at
 from ramlet.dataset.shard_check import ShardCheck
 from ramlet.dataset.verify import ADOPTED, Progress, shard_rules, unknown_files
-from ramlet.errors import DatasetError
-from ramlet.folder_lock import hold
-from ramlet.small_files import MANIFEST as MANIFEST_BYTES
-from ramlet.small_files import read_json
+from ramlet.errors import DatasetError, option
+from ramlet.runtime.atomic_files import remove, replacing, sync_folder
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.runtime.small_files import read_json
 
 __all__ = ["Adopted", "adopt", "moved_over"]
 
@@ -118,7 +118,7 @@ def moved_over(manifest: Manifest, problems: Sequence[str]) -> list[str]:
         free = Shard.names(split, len(of.shards))[0]
         notes += [
             f"if another shard was moved over {name}, what it held before is not in the dataset any more: put the old "
-            f"file back, and move the new one to a name that is free, {free} for example, before --adopt"
+            f"file back, and move the new one to a name that is free, {free} for example, before {option('adopt')}"
             for name in changed
         ]
     return notes
@@ -277,9 +277,7 @@ def _with(manifest: Manifest, shards: tuple[Shard, ...], checks: list[ShardCheck
         "inputs": {"fingerprint": "", "files": len(shards), "bytes": sum(shard.bytes for shard in shards)},
         "ledger": account,
     }
-    lengths = list(manifest.lengths) + [0] * (64 - len(manifest.lengths))
-    for check in checks:
-        lengths = [have + more for have, more in zip(lengths, check.lengths)]
+    lengths = add_lengths([manifest.lengths, *(check.lengths for check in checks)])
     while lengths and not lengths[-1]:
         lengths.pop()
     packed = manifest.packed

@@ -34,7 +34,7 @@ from ramlet.dataset.new_folder import is_export, new_folder, note_export
 from ramlet.dataset.reader import BLOCK_ENDS, Dataset, Ids
 from ramlet.dataset.unchanged import identity, refuse_changed
 from ramlet.dataset.verify import Progress
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, SettingsError, option
 
 __all__ = ["FORMATS", "Export", "export"]
 
@@ -158,7 +158,7 @@ def _write_llm_c(job: Export) -> None:
         raise DatasetError(f"llm.c tells documents apart by an end id, and {dataset.path} has none")
     if dataset.manifest.packed is not None:
         raise DatasetError(
-            f"{dataset.path} is packed, and llm.c packs by itself: export a dataset prepared without --pack"
+            f"{dataset.path} is packed, and llm.c packs by itself: export a dataset prepared without {option('pack')}"
         )
     for split in job.splits:
         documents = _end_id_first(dataset, split, dataset.end_id)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramlet.dataset.reader import Ids
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 
 if TYPE_CHECKING:
     from ramlet.dataset.export import Export
@@ -36,7 +36,7 @@ def write_hf(job: Export) -> None:
     try:
         import pyarrow as pa
     except ImportError:
-        raise SettingsError("--to hf needs pyarrow: pip install 'ramlet[hf]'") from None
+        raise SettingsError(f"{option('to', 'hf')} needs pyarrow: pip install 'ramlet[hf]'") from None
     ids = pa.uint16() if job.dataset.manifest.dtype == "uint16" else pa.uint32()
     schema = pa.schema([("input_ids", pa.list_(ids))])
     for split in job.splits:

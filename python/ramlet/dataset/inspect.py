@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 from typing import Any
 
-from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
+from ramlet.dataset.ledger import Ledger, taken
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.reader import Dataset
 from ramlet.errors import RamletError
@@ -42,8 +42,8 @@ def figures(dataset: Dataset) -> dict[str, Any]:
             for power, count in enumerate(manifest.lengths)
         ],
         "documents_read": ledger["documents"]["read"],
-        "dropped": _dropped(ledger["documents"]["dropped"], ledger["bytes"]["dropped"], DOCUMENT_RULES),
-        "lines_dropped": _dropped(ledger["lines"]["dropped"], ledger["bytes"]["lines_dropped"], LINE_RULES),
+        "dropped": _dropped(ledger, "document"),
+        "lines_dropped": _dropped(ledger, "line"),
         "examples": manifest.examples,
         "runs": len(manifest.runs),
     }
@@ -64,14 +64,10 @@ def _density(manifest: Manifest) -> dict[str, float | None]:
     return {"characters_a_token": round(characters / tokens, 3), "bytes_a_token": round(text_bytes / tokens, 3)}
 
 
-def _dropped(counts: dict[str, int], sizes: dict[str, int], reasons: dict[str, str]) -> list[dict[str, Any]]:
-    """By rule, most first; rules that dropped nothing are left out."""
-    rows = [
-        {"rule": rule, "why": why, "count": counts[rule], "bytes": sizes[rule]}
-        for rule, why in reasons.items()
-        if counts[rule]
-    ]
-    return sorted(rows, key=lambda row: -row["count"])
+def _dropped(ledger: Ledger, unit: str) -> list[dict[str, Any]]:
+    """By rule, most first."""
+    rows = sorted(taken(ledger, unit), key=lambda row: -row.units)
+    return [{"rule": rule.name, "why": rule.meaning, "count": count, "bytes": size} for rule, count, size in rows]
 
 
 def samples(dataset: Dataset, split: str, count: int, seed: int, most_tokens: int) -> list[dict[str, Any]]:

@@ -3,51 +3,86 @@
     documents:  read + cut = kept + dropped            cut: parts beyond the first of documents that were cut
     bytes:      read = kept + dropped + lines dropped + normalised
 
-A ledger is a tree of whole numbers with the same keys everywhere, so that ledgers add up.
+A ledger is a tree of whole numbers with the same keys everywhere, so that ledgers add up. The rules are those of
+`rust/clean/rules.rs`. A ledger of an older ramlet lacks the newer ones, which read as 0; one of a newer ramlet may have
+others, which count like the known ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
-from ramlet.plurals import plural
+from ramlet import _native
+from ramlet.runtime.plurals import plural
 
-__all__ = ["DOCUMENT_RULES", "DUPLICATES", "LINE_RULES", "Ledger", "add", "empty", "missing", "problems"]
+__all__ = ["RULES", "Counts", "Ledger", "Rule", "Taken", "add", "empty", "problems", "read", "taken"]
 
 Ledger = dict[str, Any]
 
-DOCUMENT_RULES = {
-    "empty": "nothing but white space was left",
-    "too_short": "fewer characters than min_chars",
-    "too_long": "more characters than max_chars",
-    "symbols": "too large a share of symbols (max_symbols)",
-    "repeated_lines": "too large a share of repeated lines (max_repeated)",
-    "bad_encoding": "too many characters that could not be decoded (max_invalid)",
-    "duplicate": "an earlier document has the same text",
-    "too_few_tokens": "fewer tokens than min_tokens",
-    "too_many_tokens": "more tokens than max_tokens",
-}
-LINE_RULES = {
-    "line_too_short": "fewer characters than min_line_chars",
-    "line_too_long": "more characters than max_line_chars",
-    "line_symbols": "too large a share of symbols (max_line_symbols)",
-    "duplicate_line": "an earlier line has the same text",
-}
 
-DUPLICATES = ("duplicate", "duplicate_line")
-"""The rules that a dedup cache may have decided."""
+class Rule(NamedTuple):
+    """A reason to drop something."""
+
+    name: str
+    unit: str
+    """What it drops: `document` or `line`."""
+    setting: str
+    """That steers it; empty where none does."""
+    meaning: str
+
+
+RULES = tuple(Rule(*facts) for facts in _native.drop_rules())
+"""Documents' first; of either unit in the order in which they are asked."""
+
+_PLACES = {"document": ("documents", "dropped"), "line": ("lines", "lines_dropped")}
+"""Where a ledger has what the rules took: the counts in `dropped` of the first, the bytes in the second of `bytes`."""
+
+
+class Counts(dict[str, int]):
+    """By rule; of one that is not there 0."""
+
+    def __missing__(self, rule: str) -> int:
+        return 0
+
+
+class Taken(NamedTuple):
+    """What a rule took."""
+
+    rule: Rule
+    units: int
+    """Documents or lines."""
+    bytes: int
+
+
+def taken(ledger: Ledger, unit: str) -> list[Taken]:
+    """What each rule took of documents or lines, in the order in which they are asked; only those that took any."""
+    group, sizes = _PLACES[unit]
+    counts, amounts = Counts(ledger[group]["dropped"]), Counts(ledger["bytes"][sizes])
+    known = [rule for rule in RULES if rule.unit == unit]
+    newer = counts.keys() - {rule.name for rule in known}
+    known += [Rule(name, unit, "", "a rule of a newer ramlet") for name in sorted(newer)]
+    return [Taken(rule, counts[rule.name], amounts[rule.name]) for rule in known if counts[rule.name]]
 
 
 def empty() -> Ledger:
     """A ledger of nothing, with every key."""
-    documents = dict.fromkeys(DOCUMENT_RULES, 0)
-    lines = dict.fromkeys(LINE_RULES, 0)
+
+    def by_rule(unit: str) -> Counts:
+        return Counts((rule.name, 0) for rule in RULES if rule.unit == unit)
+
     return {
-        "documents": {"read": 0, "cut": 0, "kept": 0, "dropped": dict(documents)},
-        "lines": {"dropped": dict(lines)},
-        "bytes": {"read": 0, "kept": 0, "dropped": dict(documents), "lines_dropped": dict(lines), "normalised": 0},
+        "documents": {"read": 0, "cut": 0, "kept": 0, "dropped": by_rule("document")},
+        "lines": {"dropped": by_rule("line")},
+        "bytes": {
+            "read": 0,
+            "kept": 0,
+            "dropped": by_rule("document"),
+            "lines_dropped": by_rule("line"),
+            "normalised": 0,
+        },
         "tokens": {"train": 0, "val": 0, "end_ids": 0, "padding": 0},
         "characters": 0,
         "input": {
@@ -99,19 +134,28 @@ def problems(ledger: Ledger) -> list[str]:
     return found
 
 
-def missing(ledger: Any) -> str:
-    """The first key that is not there or is no count; nothing where it is a ledger."""
-    return next(_missing(empty(), ledger, ""), "")
+def read(value: Any, wrong: Callable[[str, str], Exception]) -> Ledger:
+    """A ledger as a file has it; `wrong` makes the error about the first key that is not what it should be."""
+    return _checked(empty(), value, "", wrong)
 
 
-def _missing(wanted: dict[str, Any], given: Any, where: str) -> Iterator[str]:
+def _checked(wanted: dict[str, Any], given: Any, where: str, wrong: Callable[[str, str], Exception]) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise wrong(where, _COUNTS)
+    found = dict(given)
     for key, value in wanted.items():
-        name = f"{where}{key}"
-        has = given.get(key) if isinstance(given, dict) else None
-        if isinstance(value, dict):
-            if isinstance(has, dict):
-                yield from _missing(value, has, f"{name}.")
-            else:
-                yield name
+        name, has = f"{where}.{key}".strip("."), given.get(key)
+        if isinstance(value, Counts):
+            # Those that are there: an older ramlet has fewer rules, a newer one more.
+            rules = dict.fromkeys(has, 0) if isinstance(has, dict) else {}
+            if not all(re.fullmatch(r"[a-z0-9_]{1,64}", rule) for rule in rules):  # they are shown to people
+                raise wrong(name, "counts by the names of rules")
+            found[key] = Counts(_checked(rules, has, name, wrong))
+        elif isinstance(value, dict):
+            found[key] = _checked(value, has, name, wrong)
         elif not isinstance(has, int) or isinstance(has, bool) or (has < 0 and name != "bytes.normalised"):
-            yield name
+            raise wrong(name, _COUNTS)
+    return found
+
+
+_COUNTS = "a count, or the counts that belong there"

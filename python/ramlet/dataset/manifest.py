@@ -1,34 +1,53 @@
 """`dataset_metadata.json`, the manifest: the truth about a dataset, written last.
 
-Reading it checks that every field is there with its type, so that the other modules need not. Whether the
-numbers are true is what `verify` finds out.
+Whoever makes, changes or reads one does it through `Manifest`: read, then written again, it is the same file. Reading
+checks that every field is there with its type, so that the other modules need not. Whether the numbers are true is what
+`verify` finds out. An array of ids (`NAME.npy`) has the same manifest beside it, without shards.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ramlet.atomic_files import replacing
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.errors import DatasetError
-from ramlet.folder_lock import writer_of
-from ramlet.small_files import MANIFEST as MANIFEST_BYTES
-from ramlet.small_files import read_json
-from ramlet.sources import nearest_path
+from ramlet.inputs.sources import nearest_path
+from ramlet.runtime.atomic_files import write_json
+from ramlet.runtime.folder_lock import writer_of
+from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
+from ramlet.runtime.small_files import read_json
 
-__all__ = ["FORMAT", "NAME", "SPLITS", "VERSION", "Manifest", "Packing", "Shard", "Split", "TokenizerNote", "is_count"]
+__all__ = [
+    "NAME",
+    "SPLITS",
+    "TOKENIZER",
+    "Examples",
+    "Manifest",
+    "Packing",
+    "Shard",
+    "Split",
+    "TokenizerNote",
+    "add_lengths",
+    "beside",
+    "first_examples",
+]
 
 NAME = "dataset_metadata.json"
+TOKENIZER = "tokenizer.json"
 FORMAT = "ramlet dataset"
 VERSION = 1
 SPLITS = ("train", "val")
 ID_BYTES = {"uint16": 2, "uint32": 4}
+
+Examples = dict[str, list[dict[str, Any]]]
+"""Of what each rule dropped."""
 
 # Nothing else: a manifest from elsewhere must not lead to files outside of its folder.
 _SHARD_FILE = re.compile(r"(train|val)/shard_(\d{5,})\.(bin|idx)")
@@ -38,13 +57,13 @@ _SHARD_FILE = re.compile(r"(train|val)/shard_(\d{5,})\.(bin|idx)")
 class Shard:
     """One file of ids and the file of the places where its documents end."""
 
+    bytes: int
+    documents: int
     file: str
     index: str
-    tokens: int
-    documents: int
-    bytes: int
-    xxh64: str
     index_xxh64: str
+    tokens: int
+    xxh64: str
     run: int
 
     @staticmethod
@@ -66,6 +85,9 @@ class Split:
     def of(cls, shards: tuple[Shard, ...]) -> Split:
         return cls(sum(shard.tokens for shard in shards), sum(shard.documents for shard in shards), shards)
 
+    def __add__(self, more: Split) -> Split:
+        return Split(self.tokens + more.tokens, self.documents + more.documents, self.shards + more.shards)
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -75,6 +97,11 @@ class Packing:
     padding: int
     truncated_documents: int
     pieces: int
+
+    def __add__(self, more: Packing) -> Packing:
+        """Both together, in sequences of one length."""
+        counts = ("sequences", "padding", "truncated_documents", "pieces")
+        return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in counts})
 
 
 @dataclass(frozen=True)
@@ -91,16 +118,21 @@ class Manifest:
     vocab_size: int
     tokenizer: TokenizerNote
     end_id: int | None
-    packed: Packing | None
     max_tokens: int | None
     tokens_per_shard: int
     val_fraction: float
+    packed: Packing | None
     splits: dict[str, Split]
     ledger: Ledger
     lengths: list[int] = field(default_factory=list)
-    examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    examples: Examples = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
     created_by: str = ""
+
+    @property
+    def of_array(self) -> bool:
+        """Whether all ids are in one .npy file, not in shards."""
+        return self.tokenizer.file != TOKENIZER
 
     @property
     def id_bytes(self) -> int:
@@ -121,18 +153,55 @@ class Manifest:
             raise DatasetError(_why_missing(folder)) from None
         except NotADirectoryError:
             raise DatasetError(f"{folder} is a file: name the folder of a dataset") from None
-        return _read(record, path)
+        return _read(record, path, TOKENIZER)
 
-    def write(self, folder: str | os.PathLike[str]) -> None:
-        """Takes the place of the folder's manifest, whole or not at all."""
-        with replacing(Path(folder) / NAME) as file:
-            json.dump(self.as_json(), file, ensure_ascii=False, indent=1)
-            file.write("\n")
+    @classmethod
+    def read_beside(cls, npy: Path) -> Manifest | None:
+        """That of an array; None where there is none, or something else of that name."""
+        path = beside(npy, ".json")
+        try:
+            record = read_json(path, DatasetError, MANIFEST_BYTES)
+        except FileNotFoundError:
+            return None
+        if isinstance(record, dict) and record.get("format", FORMAT) != FORMAT:
+            return None
+        return _read(record, path, beside(npy, ".tokenizer.json").name)
+
+    def write(self, result: str | os.PathLike[str]) -> None:
+        """Takes the place of the manifest in the folder, or beside the array, whole or not at all."""
+        path = Path(result)
+        write_json(beside(path, ".json") if self.of_array else path / NAME, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
         record = asdict(self)
+        for split in record["splits"].values():
+            shards = split.pop("shards")
+            if not self.of_array:
+                split["shards"] = list(shards)
         made_by = record.pop("created_by") or _this_version()
         return {"format": FORMAT, "version": VERSION, "created_by": made_by, **record}
+
+
+def add_lengths(histograms: Iterable[list[int]]) -> list[int]:
+    """
+    >>> add_lengths([[1, 2], [0, 1, 5]])
+    [1, 3, 5]
+    """
+    return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
+
+
+def first_examples(found: Iterable[Examples], most: int) -> Examples:
+    """The first of each rule, in their order."""
+    kept: Examples = {}
+    for part in found:
+        for rule, examples in part.items():
+            kept[rule] = [*kept.get(rule, []), *examples][:most]
+    return kept
+
+
+def beside(npy: Path, ending: str) -> Path:
+    """What belongs to an array: `.json` and `.tokenizer.json` behind its name."""
+    return npy.with_name(npy.name + ending)
 
 
 def _this_version() -> str:
@@ -166,7 +235,7 @@ class _Record:
 
     def count(self, key: str) -> int:
         value: Any = self.value.get(key)
-        if not is_count(value):
+        if not _is_count(value):
             raise self.wrong(key, "a count")
         return int(value)
 
@@ -189,12 +258,12 @@ class _Record:
         return value
 
 
-def is_count(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     """A whole number that a file can have of something."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
-def _read(value: Any, path: Path) -> Manifest:
+def _read(value: Any, path: Path, tokenizer_file: str) -> Manifest:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise DatasetError(f"{path} was not written by ramlet: its format is not {FORMAT!r}")
     record = _Record(value, path, "")
@@ -206,8 +275,8 @@ def _read(value: Any, path: Path) -> Manifest:
         raise record.wrong("dtype", "uint16 or uint32")
     note = record.object("tokenizer")
     tokenizer = TokenizerNote(**{key: note.text(key) for key in ("file", "fingerprint", "kind", "name")})
-    if tokenizer.file != "tokenizer.json":
-        raise note.wrong("file", "tokenizer.json")
+    if tokenizer.file != tokenizer_file:
+        raise note.wrong("file", tokenizer_file)
     packed = None
     if record.value.get("packed") is not None:
         numbers = record.object("packed")
@@ -219,7 +288,7 @@ def _read(value: Any, path: Path) -> Manifest:
         raise record.wrong("val_fraction", "between 0 and 1")
     splits = record.object("splits")
     lengths = record.list("lengths")
-    if len(lengths) > 64 or not all(map(is_count, lengths)):
+    if len(lengths) > 64 or not all(map(_is_count, lengths)):
         raise record.wrong("lengths", "a list of at most 64 counts")
     return Manifest(
         dtype=dtype,
@@ -241,19 +310,15 @@ def _read(value: Any, path: Path) -> Manifest:
 
 def _ledger(record: _Record) -> Ledger:
     account = record.object("ledger")
-    lacking = ledgers.missing(account.value)
-    if lacking:
-        raise account.wrong(lacking, "a count, or the counts that belong there")
-    return account.value
+    return ledgers.read(account.value, account.wrong)
 
 
 def _run(record: _Record) -> dict[str, Any]:
     record.text("id")
-    _ledger(record)
-    return record.value
+    return {**record.value, "ledger": _ledger(record)}
 
 
-def _examples(record: _Record) -> dict[str, list[dict[str, Any]]]:
+def _examples(record: _Record) -> Examples:
     for rule in record.value:
         if not all(isinstance(one, dict) for one in record.list(rule)):
             raise record.wrong(rule, "a list of objects")

@@ -1,29 +1,29 @@
 """Several datasets into one: shards copied or linked, renumbered; ledgers and runs put together.
 
-The order is that of the datasets named. Nothing is tokenised or deduplicated again, so a document that is in
+The order is that of the datasets named. Nothing is tokenized or deduplicated again, so a document that is in
 two of them is in the result twice.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
-from typing import Any
 
-from ramlet.atomic_files import replacing
 from ramlet.dataset import ledger
-from ramlet.dataset.checksum import file_checksum
-from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split
+from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, Shard, Split, add_lengths, first_examples
 from ramlet.dataset.new_folder import copy_file, new_folder, refuse_unless_whole
 from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.unchanged import refuse_changed
 from ramlet.dataset.verify import Progress
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.runtime.atomic_files import write_json
+from ramlet.runtime.checksum import file_checksum
 
 __all__ = ["Merged", "merge"]
 
@@ -86,19 +86,17 @@ def merge(
         if progress is not None:
             progress(total, total)
         try:
-            copy_file(folders[0] / manifests[0].tokenizer.file, building / "tokenizer.json")
+            copy_file(folders[0] / manifests[0].tokenizer.file, building / TOKENIZER)
         except FileNotFoundError:
             raise DatasetError(f"{folders[0]} has no tokenizer.json: copy the one that made its ids into it") from None
         for folder, manifest in zip(folders, manifests):
             refuse_changed(folder, manifest)
-        with replacing(building / "stats.json") as file_:
-            statistics: dict[str, Any] = {
-                "merged": [os.fspath(path) for path in paths],
-                "linked": link,
-                "seconds": round(time.monotonic() - began, 3),
-            }
-            json.dump(statistics, file_, ensure_ascii=False, indent=1)
-            file_.write("\n")
+        statistics = {
+            "merged": [os.fspath(path) for path in paths],
+            "linked": link,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        write_json(building / "stats.json", statistics)
         merged.write(building)
     return Merged(merged, already_done=False)
 
@@ -130,7 +128,8 @@ def _holds(out: Path, merged: Manifest) -> bool:
         found = Manifest.read(out)
     except DatasetError:
         return False
-    if replace(found, created_by="") != replace(merged, created_by=""):
+    # A rule that is newer than what is there has no count in it.
+    if replace(found, created_by="", ledger=ledger.add([found.ledger])) != merged:
         return False
     sizes = {out / shard.file: shard.bytes for shard in found.shards}
     refuse_unless_whole(out, sizes)
@@ -165,7 +164,9 @@ def _take(source: Path, target: Path, checksum: str, link: bool) -> None:
         raise DatasetError(f"{source} is missing: `ramlet data verify {source.parent.parent}` tells more") from None
     except (OSError, shutil.SameFileError) as error:
         if link:
-            raise DatasetError(f"cannot link {source}: {error.strerror}; without --link it is copied") from None
+            raise DatasetError(
+                f"cannot link {source}: {error.strerror}; without {option('link')} it is copied"
+            ) from None
         raise
     if file_checksum(target) != checksum:
         raise DatasetError(f"{source} is damaged: its checksum is not the manifest's")
@@ -176,37 +177,18 @@ def _merged(manifests: list[Manifest], splits: dict[str, Split]) -> Manifest:
     limits = [one.max_tokens for one in manifests if one.max_tokens is not None]
     fractions = {one.val_fraction for one in manifests}
     documents = sum(split.documents for split in splits.values())
-    packed = None
-    if first.packed is not None:
-        packings = [one.packed for one in manifests if one.packed is not None]
-        packed = Packing(
-            sequence_length=first.packed.sequence_length,
-            pad_id=first.packed.pad_id,
-            sequences=sum(one.sequences for one in packings),
-            padding=sum(one.padding for one in packings),
-            truncated_documents=sum(one.truncated_documents for one in packings),
-            pieces=sum(one.pieces for one in packings),
-        )
-    lengths = [0] * max(len(one.lengths) for one in manifests)
-    examples: dict[str, list[dict[str, Any]]] = {}
-    for one in manifests:
-        for at, count in enumerate(one.lengths):
-            lengths[at] += count
-        for rule, some in one.examples.items():
-            examples[rule] = [*examples.get(rule, []), *some][:EXAMPLES]
-    return Manifest(
-        dtype=first.dtype,
-        vocab_size=first.vocab_size,
-        tokenizer=first.tokenizer,
-        end_id=first.end_id,
-        packed=packed,
+    packings = [one.packed for one in manifests if one.packed is not None]
+    return replace(
+        first,
+        created_by="",
+        packed=reduce(add, packings) if packings else None,
         max_tokens=max(limits) if len(limits) == len(manifests) else None,
         tokens_per_shard=max(one.tokens_per_shard for one in manifests),
         # Where they differ, the part that came out of them.
         val_fraction=first.val_fraction if len(fractions) == 1 else splits["val"].documents / max(1, documents),
         splits=splits,
         ledger=ledger.add(one.ledger for one in manifests),
-        lengths=lengths,
-        examples=examples,
+        lengths=add_lengths(one.lengths for one in manifests),
+        examples=first_examples((one.examples for one in manifests), EXAMPLES),
         runs=[run for one in manifests for run in one.runs],
     )

@@ -14,8 +14,8 @@ import pickle
 from typing import IO
 
 from ramlet.dataset.manifest import Manifest
-from ramlet.formats.gpt2 import FINGERPRINT
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.files.gpt2 import FINGERPRINT
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["MEMORY_FACTOR", "needs_meta", "write_meta"]
 

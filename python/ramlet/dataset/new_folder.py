@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ramlet.atomic_files import replacing, sync_folder
 from ramlet.errors import DatasetError, DiskFull, SettingsError
-from ramlet.folder_lock import hold
-from ramlet.small_files import MANIFEST, open_regular, read_json
+from ramlet.runtime.atomic_files import replacing, sync_folder
+from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.small_files import MANIFEST, open_regular, read_json
 
 __all__ = ["EXPORT_NOTE", "copy_file", "is_export", "new_folder", "note_export", "refuse_unless_whole", "sync_file"]
 

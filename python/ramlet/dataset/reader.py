@@ -26,11 +26,11 @@ import numpy.typing as npt
 
 from ramlet.dataset.manifest import Manifest, Shard, Split
 from ramlet.errors import DatasetError, SettingsError
-from ramlet.plurals import plural
-from ramlet.small_files import open_regular
+from ramlet.runtime.plurals import plural
+from ramlet.runtime.small_files import open_regular
 
 if TYPE_CHECKING:
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["BLOCK_IDS", "Dataset", "Ids", "piece_starts", "read_at"]
 
@@ -82,7 +82,7 @@ class Dataset:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the ids."""
-        from ramlet.tokenizer import Tokenizer
+        from ramlet.tokenizer.tokenizer import Tokenizer
 
         return Tokenizer.load(self.path / self.manifest.tokenizer.file)
 

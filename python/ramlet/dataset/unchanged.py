@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError
-from ramlet.folder_lock import writer_of
-from ramlet.tokenizer_model import digest
+from ramlet.runtime.digest import digest
+from ramlet.runtime.folder_lock import writer_of
 
 __all__ = ["identity", "refuse_changed"]
 

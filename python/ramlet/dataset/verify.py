@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ramlet.atomic_files import is_temporary
 from ramlet.dataset import ledger
-from ramlet.dataset.checksum import file_checksum
 from ramlet.dataset.manifest import SPLITS, Manifest, Shard
 from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.shard_check import ShardCheck, ShardRules
 from ramlet.errors import RamletError
-from ramlet.plurals import plural
+from ramlet.runtime.atomic_files import is_temporary
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.plurals import plural
 
 __all__ = ["ADOPTED", "Progress", "Report", "shard_rules", "unknown_files", "verify"]
 
@@ -39,6 +39,8 @@ class Report:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Worth knowing, but nothing is wrong."""
+    adoptable: list[str] = field(default_factory=list)
+    """Shards that the manifest does not have."""
     shards: int = 0
     tokens: int = 0
     documents: int = 0
@@ -224,7 +226,7 @@ def _check_totals(manifest: Manifest, totals: _Totals, report: Report) -> None:
 
 
 def _check_tokenizer(folder: Path, manifest: Manifest, report: Report) -> None:
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     noted = manifest.tokenizer
     path = folder / noted.file
@@ -250,7 +252,8 @@ def _check_tokenizer(folder: Path, manifest: Manifest, report: Report) -> None:
 def _tell_unknown(folder: Path, manifest: Manifest, report: Report) -> None:
     for split, name in unknown_files(folder, manifest):
         if name.startswith("shard_") and name.endswith((".bin", ".idx")):
-            report.problems.append(f"{split}/{name}: the manifest does not have it; --adopt takes it in")
+            report.problems.append(f"{split}/{name}: the manifest does not have it")
+            report.adoptable.append(f"{split}/{name}")
         else:
             left = "left by a write that was killed" if is_temporary(name) else "no file of the dataset"
             report.notes.append(f"{split}/{name}: {left}")

@@ -12,11 +12,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramlet.atomic_files import replacing
-from ramlet.budget import Budget
 from ramlet.dataset.reader import Dataset
 from ramlet.demo.plausible import Plausible, plausible
-from ramlet.plurals import plural
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.plurals import plural
 
 __all__ = ["PROMPT", "Judged", "judge"]
 
@@ -66,7 +66,7 @@ def judge(
 def _save_untrained(run: Path, folder: Path, seed: int) -> None:
     import yaml
 
-    from ramlet.model.files import load_model, save_model
+    from ramlet.engines.torch.model_files import load_model, save_model
 
     model = load_model(run, device="cpu")
     noted = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramlet.atomic_files import replacing
 from ramlet.errors import SourceError
+from ramlet.runtime.atomic_files import replacing
 
 __all__ = ["Gathered", "gather"]
 

@@ -10,18 +10,19 @@ What is returned goes on from the prompt and does not hold it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ramlet.budget import Budget
-from ramlet.errors import SettingsError
+from ramlet.engines import open_engine
+from ramlet.errors import SettingsError, option
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
+from ramlet.generation.writer import Writer, open_writer
 from ramlet.model.folder import find_model
-from ramlet.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from ramlet.generation.writer import Writer
+from ramlet.runtime.budget import Budget
+from ramlet.settings.declared import declared
+from ramlet.settings.names import check_names
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["generate", "load", "stream"]
 
@@ -34,40 +35,23 @@ def generate(
     run: str | os.PathLike[str],
     prompt: str = "",
     *,
-    max_tokens: int = 200,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    seed: int | None = None,
-    num_samples: int = 1,
-    stop: str | Sequence[str] | None = None,
-    truncate: bool = False,
     device: str | None = None,
     precision: str | None = None,
     memory: Budget | str | int | None = None,
+    **settings: Any,
 ) -> list[str]:
     """Texts that go on from the prompt, one a sample.
 
         print(ramlet.generate("my-run", "Once upon a time", max_tokens=100, seed=1)[0])
 
     `run` is a run, one of its checkpoints, or a Llama for transformers. `device` is cpu or cuda, `precision` fp32, bf16
-    or fp16; left out, what there is and what it is fast at. The rest is described in `SampleSettings`.
+    or fp16; left out, what there is and what it is fast at. The settings are those of `SampleSettings`: max_tokens,
+    temperature, top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
     """
-    settings = SampleSettings(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        num_samples=num_samples,
-        stop=stop or (),  # type: ignore[arg-type]
-        truncate=truncate,
-    )
-    writer = load(run, settings, prompt=prompt, device=device, precision=precision, memory=memory)
-    texts = [""] * num_samples
-    for sample, piece in writer.write(prompt, settings):
+    chosen = _chosen(settings)
+    writer = load(run, chosen, prompt=prompt, device=device, precision=precision, memory=memory)
+    texts = [""] * chosen.num_samples
+    for sample, piece in writer.write(prompt, chosen):
         texts[sample] += piece
     return texts
 
@@ -76,31 +60,22 @@ def stream(
     run: str | os.PathLike[str],
     prompt: str = "",
     *,
-    max_tokens: int = 200,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    seed: int | None = None,
-    stop: str | Sequence[str] | None = None,
-    truncate: bool = False,
     device: str | None = None,
     precision: str | None = None,
     memory: Budget | str | int | None = None,
+    **settings: Any,
 ) -> Iterator[str]:
     """The same text as of `generate`, in pieces as it is written, each of whole characters."""
-    settings = SampleSettings(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        stop=stop or (),  # type: ignore[arg-type]
-        truncate=truncate,
-    )
-    writer = load(run, settings, prompt=prompt, device=device, precision=precision, memory=memory)
-    return (piece for _, piece in writer.write(prompt, settings))
+    chosen = _chosen(settings)
+    if chosen.num_samples != 1:
+        raise SettingsError(f"a stream is of one text: leave {option('num_samples')} out")
+    writer = load(run, chosen, prompt=prompt, device=device, precision=precision, memory=memory)
+    return (piece for _, piece in writer.write(prompt, chosen))
+
+
+def _chosen(settings: Mapping[str, Any]) -> SampleSettings:
+    check_names(settings, [*declared(SampleSettings), *(generate.__kwdefaults__ or ())])
+    return SampleSettings(**settings)
 
 
 def load(
@@ -125,17 +100,12 @@ def load(
     if prompt is not None:
         # What is wrong with it is told before torch is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
-    from ramlet.training.base_memory import load_torch
-
-    load_torch(threads)
-    from ramlet.generation.writer import open_writer
-
     return open_writer(
+        open_engine(device or "auto", threads),
         found,
         tokenizer,
         settings,
         prompt=length,
-        device=device or "auto",
         precision=precision or "auto",
         memory=memory,
     )

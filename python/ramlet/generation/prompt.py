@@ -5,10 +5,10 @@ Text that looks like a special token is text. An empty prompt is the end of the 
 
 from __future__ import annotations
 
-from ramlet.errors import ModelError, SettingsError
+from ramlet.errors import ModelError, SettingsError, option
 from ramlet.generation.settings import SampleSettings
 from ramlet.model.shape import Shape
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["prompt_ids"]
 
@@ -33,7 +33,7 @@ def prompt_ids(
         if not settings.truncate:
             raise SettingsError(
                 f"the prompt is {len(ids):,} tokens long and the model sees {shape.context:,} at once: "
-                "shorten it, or let truncate (--truncate) keep its end"
+                f"shorten it, or let {option('truncate')} keep its end"
             )
         # With room for what is to be written, but not at the cost of more than half.
         ids = ids[-max(shape.context - settings.max_tokens, shape.context // 2, 1) :]

@@ -9,14 +9,12 @@ The same seed and step give the same draws, so that a run that was interrupted w
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ramlet.engines import LARGEST_SEED, Model
 from ramlet.errors import TokenizerError
-from ramlet.generation.settings import LARGEST_SEED, SampleSettings
-from ramlet.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from ramlet.model.gpt import GPT
+from ramlet.generation.settings import SampleSettings
+from ramlet.generation.writer import Writing, known_ids
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Sampler"]
 
@@ -46,9 +44,7 @@ class Sampler:
         except TokenizerError:
             return min(self._tokenizer.vocabulary)
 
-    def __call__(self, model: GPT, step: int) -> str:
-        from ramlet.generation.writer import Writing, known_ids
-
+    def __call__(self, model: Model, step: int) -> str:
         shape = model.shape
         ids = [number for number in self._start if number < shape.vocab_size][-max(1, shape.context // 2) :] or [0]
         settings = replace(self._settings, seed=((self._settings.seed or 0) * 1_000_003 + step) & LARGEST_SEED)
@@ -58,6 +54,6 @@ class Sampler:
             ids,
             settings,
             end_ids=self._end_ids,
-            allowed=known_ids(self._tokenizer, shape.vocab_size),
+            known=known_ids(self._tokenizer, shape.vocab_size),
         )
         return self._prompt + "".join(piece for _, piece in pieces)

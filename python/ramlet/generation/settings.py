@@ -6,84 +6,69 @@ settings.changed("temperature", "0")        # as typed by a user
 
 from __future__ import annotations
 
-import math
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ramlet.engines import LARGEST_SEED
 from ramlet.errors import SettingsError
+from ramlet.settings.declared import Declared, declared, setting
+from ramlet.settings.kinds import Count, Number, Switch, Words
 
-__all__ = ["SampleSettings"]
+__all__ = ["SAMPLING", "TEXT", "SampleSettings"]
 
-LARGEST_SEED = (1 << 63) - 1
-
-
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+TEXT, SAMPLING = "Text", "Sampling"
 
 
 @dataclass(frozen=True)
-class SampleSettings:
-    max_tokens: int = _option(200, "The most tokens to write.")
-    temperature: float = _option(0.8, "Below 1 the likely becomes likelier; 0 always takes the likeliest.")
-    top_k: int | None = _option(None, "Choose among so many of the likeliest tokens.")
-    top_p: float | None = _option(None, "Choose among the likeliest tokens that together have this probability.")
-    repetition_penalty: float = _option(1.0, "Above 1 makes tokens that occurred already less likely.")
-    seed: int | None = _option(None, "The same seed gives the same text; sample i is that of seed + i.")
-    num_samples: int = _option(1, "So many texts, written side by side.")
-    stop: tuple[str, ...] = _option((), "End before this text; may be given more than once.")
-    truncate: bool = _option(False, "Of a prompt that is too long keep the end, instead of refusing it.")
+class SampleSettings(Declared):
+    max_tokens: int = setting(
+        200, Count(), "Maximum new tokens.", called=("max_tokens", "max_new_tokens"), short="n", panel=SAMPLING
+    )
+    temperature: float = setting(0.8, Number(), "Sampling temperature; 0 is greedy.", panel=SAMPLING)
+    top_k: int | None = setting(None, Count(), "Sample only from the k most likely tokens.", panel=SAMPLING)
+    top_p: float | None = setting(
+        None,
+        Number(above=0, most=1),
+        "Sample only from the most likely tokens whose probabilities add up to p (nucleus sampling).",
+        panel=SAMPLING,
+    )
+    repetition_penalty: float = setting(
+        1.0, Number(above=0), "Above 1 makes tokens that occurred already less likely.", panel=SAMPLING
+    )
+    seed: int | None = setting(
+        None,
+        Count(least=0, most=LARGEST_SEED),
+        "The same seed gives the same text; sample i has seed + i.",
+        panel=SAMPLING,
+        shown="random",
+    )
+    num_samples: int = setting(1, Count(), "Texts to generate, as one batch.", panel=SAMPLING)
+    stop: tuple[str, ...] = setting(
+        (),
+        Words(what="some text", spaces=True),
+        "Stop before this text; may be given several times.",
+        panel=SAMPLING,
+    )
+    truncate: bool = setting(
+        False, Switch(), "Of a prompt longer than the context keep the end, instead of an error.", panel=TEXT
+    )
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "num_samples", "top_k"):
-            value = getattr(self, name)
-            if not ((_whole(value) and value >= 1) or (value is None and name == "top_k")):
-                raise _wrong(name, value, "a whole number from 1 on")
-        if not (_number(self.temperature) and self.temperature >= 0):
-            raise _wrong("temperature", self.temperature, "0 or more, for example 0.8")
-        if self.top_p is not None and not (_number(self.top_p) and 0 < self.top_p <= 1):
-            raise _wrong("top_p", self.top_p, "more than 0 and at most 1, for example 0.9")
-        if not (_number(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise _wrong("repetition_penalty", self.repetition_penalty, "more than 0, for example 1.1")
-        if self.seed is not None and not (_whole(self.seed) and 0 <= self.seed <= LARGEST_SEED):
-            raise _wrong("seed", self.seed, "a whole number from 0 to 2^63 - 1")
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        if not all(isinstance(text, str) and text for text in self.stop):
-            raise _wrong("stop", "", "some text")
-
-    @classmethod
-    def help_text(cls, name: str) -> str:
-        return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
+        object.__setattr__(self, "stop", self.stop or ())
+        super().__post_init__()
 
     def changed(self, name: str, text: str) -> SampleSettings:
         """With one setting changed to what a user typed; `none` takes it back where that is possible."""
         name = name.strip().lstrip("-").replace("-", "_")
-        kinds: dict[str, Any] = {each.name: type(each.default) for each in fields(self)}
-        kinds |= {"top_k": int, "seed": int, "top_p": float, "stop": str}
-        if name not in kinds:
-            raise SettingsError(f"there is no setting {name}: there are {', '.join(kinds)}")
+        known = declared(SampleSettings)
+        if name not in known:
+            raise SettingsError(f"there is no setting {name}: there are {', '.join(known)}")
         value: Any = text.strip()
-        if kinds[name] is bool:
-            value = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}.get(
-                value.lower()
-            )
-            if value is None:
-                raise _wrong(name, text, "on or off")
-        elif value.lower() == "none" and name in ("top_k", "top_p", "seed", "stop"):
-            value = () if name == "stop" else None
-        elif kinds[name] is not str:
-            with suppress(ValueError):  # told below, with what it may be
-                value = kinds[name](value)
+        if isinstance(known[name].kind, Switch):
+            value = _SAID.get(value.lower(), value)
+        elif value.lower() == "none" and not known[name].default:
+            value = known[name].default
         return replace(self, **{name: value})
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _wrong(name: str, value: object, what: str) -> SettingsError:
-    return SettingsError(f"{name} {value} cannot be: give {what}")
+_SAID = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from ramlet.tokenizer import Tokenizer
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["TextPieces"]
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ramlet.engines import training_names
 from ramlet.errors import SettingsError
 from ramlet.loading.division import Piece
 
@@ -22,13 +23,8 @@ __all__ = ["IGNORED", "Batch", "batches_memory", "make_batch", "row_arrays", "tr
 IGNORED = -100
 """The label that losses leave out, PyTorch's own default."""
 
-_ARRAYS = ("input_ids", "targets", "position_ids", "document_ids")
+_ARRAYS = training_names(document_mask=True)
 _LOOKED_UP = (*_ARRAYS, "labels", "use_cache")
-
-
-def training_names(document_mask: bool) -> tuple[str, ...]:
-    """The arrays of a batch that ramlet's own training uses."""
-    return _ARRAYS if document_mask else _ARRAYS[:2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,12 +114,9 @@ def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
     inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
     if as_torch:
-        import torch
+        from ramlet.engines.torch.batches import tensors
 
-        # The same memory, as a tensor.
-        inputs, targets, positions, numbers = (
-            None if array is None else torch.from_numpy(array) for array in (inputs, targets, positions, numbers)
-        )
+        inputs, targets, positions, numbers = tensors(inputs, targets, positions, numbers)
     return Batch(
         input_ids=inputs,
         targets=targets,

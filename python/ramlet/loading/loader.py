@@ -28,13 +28,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ramlet import _native
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.batch import Batch, batches_memory, make_batch
 from ramlet.loading.division import Division, Piece, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.tokens import Tokens, open_tokens
-from ramlet.plurals import plural
-from ramlet.tokenizer_model import digest
+from ramlet.runtime.digest import digest
+from ramlet.runtime.plurals import plural
 
 __all__ = ["Examples", "Loader"]
 
@@ -294,8 +294,8 @@ def _sequence_length(datasets: list[Tokens], wanted: int | None) -> int:
         length = tokens.packed_length
         if length is not None and wanted not in (None, length):
             raise SettingsError(
-                f"{tokens.name} is packed in sequences of {length:,}, not {wanted:,}: choose --seq-len {length}, or "
-                f"prepare it with --pack {wanted}"
+                f"{tokens.name} is packed in sequences of {length:,}, not {wanted:,}: "
+                f"choose {option('seq_len', length)}, or prepare it with {option('pack', wanted)}"
             )
         wanted = length or wanted
     return wanted or SEQ_LEN
@@ -327,8 +327,8 @@ def _check_end_ids(datasets: list[Tokens]) -> None:
     for tokens in datasets:
         if tokens.end_id is None:
             raise DatasetError(
-                f"{tokens.name} has no end id that tells its documents apart: prepare it with an --end-token, or train "
-                "without a document mask"
+                f"{tokens.name} has no end id that tells its documents apart: "
+                f"prepare it with an {option('end_token')}, or train without a document mask"
             )
 
 

@@ -7,7 +7,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from ramlet.errors import DatasetError
-from ramlet.small_files import open_regular
+from ramlet.runtime.small_files import open_regular
 
 __all__ = ["NpyFile", "largest_id", "sampled_digest"]
 
@@ -63,7 +63,7 @@ class NpyFile:
 
 def sampled_digest(npy: NpyFile) -> str:
     """A hash of the type, the length, and 64 short stretches spread over the file: it is the same for a copy."""
-    from ramlet.tokenizer_model import digest
+    from ramlet.runtime.digest import digest
 
     size = npy.length * npy.id_bytes
     try:

@@ -28,18 +28,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ramlet import _native
-from ramlet.budget import Budget
-from ramlet.errors import DatasetError, SettingsError, SourceChanged, SourceError
+from ramlet.errors import DatasetError, SettingsError, SourceChanged, SourceError, option
+from ramlet.inputs.settings import ReadSettings
 from ramlet.loading.batch import Batch, batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts
 from ramlet.loading.loop import Loop
 from ramlet.loading.stream_blocks import Block, Blocks
 from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks
-from ramlet.memory import free_memory
-from ramlet.plurals import plural
-from ramlet.read_settings import ReadSettings
-from ramlet.threads import check_threads
-from ramlet.tokenizer import CACHE_BYTES, Tokenizer
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.memory import free_memory
+from ramlet.runtime.plurals import plural
+from ramlet.runtime.threads import check_threads
+from ramlet.tokenizer.tokenizer import CACHE_BYTES, Tokenizer
 
 __all__ = ["StreamLoader"]
 
@@ -51,7 +51,7 @@ LEAST_CACHE = 1 << 20
 LARGEST_WINDOW = 128 << 20
 LEAST_WINDOW = 8 << 20
 TEXT_COPIES = 12
-"""Bytes for each byte of text that is being encoded; see `ramlet.encode_files`."""
+"""Bytes for each byte of text that is being encoded; see `ramlet.tokenizer.encode`."""
 GROWTH = 8
 """A block of text in which there is no place to cut grows to so many times its size."""
 LAST_SEED = (1 << 64) - 1
@@ -309,7 +309,7 @@ class _Samples:
             if not any_block:
                 raise SourceError(
                     f"{self.name} has less than one sequence of {self.blocks.seq_len:,} tokens: choose a smaller "
-                    "--seq-len, or give it more text"
+                    f"{option('seq_len')}, or give it more text"
                 )
             place = _Place(epoch=place.epoch + 1, samples=place.samples)
 

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ramlet import _native, sources
-from ramlet.engines import NativeEngine
+from ramlet import _native
 from ramlet.errors import SourceError
-from ramlet.read_settings import ReadSettings
-from ramlet.staging.apart import stage_apart
-from ramlet.tokenizer import Tokenizer
-from ramlet.tokenizer_model import digest
+from ramlet.inputs import sources
+from ramlet.inputs.apart import stage_apart
+from ramlet.inputs.settings import ReadSettings
+from ramlet.runtime.digest import digest
+from ramlet.tokenizer.engines import NativeEngine
+from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["BLOCK_BYTES", "Chunk", "TextFiles", "token_chunks"]
 

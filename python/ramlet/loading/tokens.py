@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ramlet.dataset.manifest import FORMAT, SPLITS, Manifest, is_count
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.dataset.manifest import SPLITS, Manifest, beside
+from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.inputs.sources import nearest_path
 from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
-from ramlet.plurals import plural
-from ramlet.small_files import read_json
-from ramlet.sources import nearest_path
-from ramlet.tokenizer_model import digest
+from ramlet.runtime.digest import digest
+from ramlet.runtime.plurals import plural
 
 __all__ = ["Tokens", "open_tokens"]
 
@@ -76,7 +75,7 @@ class Tokens:
             raise DatasetError(
                 f"{self.name} has {plural(self.count, 'token')} in {self.split}, "
                 f"and one sequence takes {seq_len + 1:,}: "
-                "choose a smaller --seq-len, or give it more text"
+                f"choose a smaller {option('seq_len')}, or give it more text"
             )
         return count
 
@@ -113,7 +112,7 @@ def open_tokens(data: str | os.PathLike[str], split: str, val_fraction: float) -
     if not path.exists():
         raise DatasetError(f"no such file or folder: {path}{nearest_path(os.fspath(path))}")
     raise DatasetError(
-        f"{path} is text, and there is no {beside} with its ids: make it with `ramlet prepare {path} --format npy`"
+        f"{path} is text, and there is no {beside} with its ids: prepare it with {option('output_format', 'npy')}"
     )
 
 
@@ -123,7 +122,7 @@ def _of_folder(path: Path, split: str) -> Tokens:
     tokens = sum(shard.tokens for shard in shards)
     if not tokens:
         way = (
-            f"prepare it anew with a larger --val-fraction, or use {SPLITS[0]}"
+            f"prepare it anew with a larger {option('val_fraction')}, or use {SPLITS[0]}"
             if split == "val"
             else f"`ramlet data inspect {path}` shows what it has; prepare it anew with more text"
         )
@@ -156,8 +155,9 @@ def _of_array(path: Path, split: str, val_fraction: float) -> Tokens:
     held_out = int(npy.length * val_fraction)
     start, stop = (0, npy.length - held_out) if split == "train" else (npy.length - held_out, npy.length)
     if start == stop:
-        raise DatasetError(f"{path} holds nothing in {split}: with --val-fraction {val_fraction} none of it is left")
-    tokenizer = note.get("tokenizer", {})
+        raise DatasetError(
+            f"{path} holds nothing in {split}: with {option('val_fraction', val_fraction)} none of it is left"
+        )
     return Tokens(
         name=os.fspath(path),
         split=split,
@@ -169,33 +169,19 @@ def _of_array(path: Path, split: str, val_fraction: float) -> Tokens:
         start=start,
         count=stop - start,
         total=npy.length,
-        known_vocab_size=note.get("vocab_size"),
-        end_id=note.get("end_id"),
-        tokenizer_fingerprint=tokenizer.get("fingerprint"),
-        tokenizer_file=path.parent / tokenizer["file"] if tokenizer else None,
+        known_vocab_size=note.vocab_size if note else None,
+        end_id=note.end_id if note else None,
+        tokenizer_fingerprint=note.tokenizer.fingerprint if note else None,
+        tokenizer_file=path.parent / note.tokenizer.file if note else None,
         fingerprint=sampled_digest(npy),
     )
 
 
-def _manifest_of(npy: Path) -> dict[str, Any]:
+def _manifest_of(npy: Path) -> Manifest | None:
     """What `prepare` noted beside the array; of an array from elsewhere nothing is known."""
-    path = npy.with_name(npy.name + ".json")
     try:
-        note = read_json(path, DatasetError)
-        if note["format"] != FORMAT:
-            return {}
-        sound = (
-            is_count(note["vocab_size"])
-            and (note["end_id"] is None or is_count(note["end_id"]))
-            and isinstance(note["tokenizer"]["fingerprint"], str)
-            and note["tokenizer"]["file"] == npy.name + ".tokenizer.json"
-        )
-    except FileNotFoundError:
-        return {}
+        return Manifest.read_beside(npy)
     except OSError as error:
-        raise DatasetError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError):
-        sound = False
-    if not sound:
-        raise DatasetError(f"{path} is damaged: prepare {npy} anew, or remove it to use the ids without a tokenizer")
-    return dict(note)
+        raise DatasetError(f"cannot read {beside(npy, '.json')}: {error.strerror}") from None
+    except DatasetError as error:
+        raise DatasetError(f"{error}; prepare {npy} anew, or remove it to use the ids without a tokenizer") from None

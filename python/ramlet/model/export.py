@@ -18,18 +18,18 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ramlet.atomic_files import replacing
-from ramlet.dataset.checksum import file_checksum
 from ramlet.dataset.new_folder import EXPORT_NOTE, is_export, new_folder, note_export, sync_file
-from ramlet.errors import ModelError, SettingsError
+from ramlet.errors import ModelError, SettingsError, option
+from ramlet.model.dtypes import DTYPES, PRECISIONS
 from ramlet.model.files import files_by_name, save_description
 from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
 from ramlet.model.tensor_file import copy_tensors, read_header
-from ramlet.model.weights import DTYPES
-from ramlet.small_files import SMALL, TOKENIZER, open_regular
-from ramlet.tokenizer import Tokenizer
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.small_files import SMALL, TOKENIZER, open_regular
+from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["DTYPES", "TARGETS", "Exported", "export_model"]
+__all__ = ["TARGETS", "Exported", "export_model"]
 
 TARGETS = ("hf", "gguf-ready")
 
@@ -83,15 +83,15 @@ def export_model(
     """
     if to not in TARGETS:
         raise SettingsError(f"a model cannot be exported to {to}: it is one of {', '.join(TARGETS)}")
-    if dtype is not None and dtype not in DTYPES:
-        raise SettingsError(f"there is no type {dtype}: it is one of {', '.join(DTYPES)}")
+    if dtype is not None and dtype not in PRECISIONS:
+        raise SettingsError(f"there is no type {dtype}: it is one of {', '.join(PRECISIONS)}")
     found = find_model(run)
     shape = found.shape()
     sources = files_by_name(found, shape)
     pattern = _pattern(found) if to == "gguf-ready" else None
     if dtype is None and to == "gguf-ready":
         dtype = "fp16"
-    wanted = DTYPES[dtype] if dtype else None
+    wanted = PRECISIONS[dtype] if dtype else None
     embedding = sources["model.embed_tokens.weight"]
     stored = wanted or read_header(embedding).tensors["model.embed_tokens.weight"].dtype
     notes: list[str] = []
@@ -105,7 +105,7 @@ def export_model(
     origin = {
         "model": {path.name: file_checksum(path) for path in sorted(read) if path.exists()},
         "to": to,
-        "dtype": str(stored).removeprefix("torch."),
+        "dtype": DTYPES[stored].name,
         "name": Path(out).name if pattern is not None else "",
     }
     with new_folder(out, "export", lambda: is_export(out, origin)) as folder:
@@ -144,6 +144,6 @@ def _pattern(found: ModelFolder) -> str:
         what = f"a {tokenizer.kind} tokenizer" if tokenizer.kind != "bpe" else f"the pattern {tokenizer.pattern}"
         raise ModelError(
             f"llama.cpp has no way to read text with {what}: only byte-level BPE with the patterns "
-            f"{', '.join(PATTERN_NAMES)} can be converted; --to hf has no such limit"
+            f"{', '.join(PATTERN_NAMES)} can be converted; {option('to', 'hf')} has no such limit"
         )
     return name

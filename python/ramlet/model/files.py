@@ -1,19 +1,15 @@
-"""A model as a folder that transformers opens, and any such Llama as a model.
+"""A model's folder, all of it but the weights: what transformers must be told, and in which files the weights are.
 
-    save_model(model, "RUN", tokenizer_file="data/tokenizer.json", end_id=0)
-    model = load_model("RUN", device="cuda", dtype=torch.bfloat16)
-    read_shape("RUN")
+    save_description(shape, "RUN", tokenizer_file="data/tokenizer.json", end_id=0, dtype="F32")
+    files_by_name(find_model("RUN"), shape)
 
     RUN/config.json                    the shape, in transformers' words
         model.safetensors              the weights under the names of its LlamaForCausalLM
         generation_config.json         the id that ends a text
         tokenizer.json, tokenizer_config.json
 
-What is fused in memory is written as rows of the one tensor (q, k and v; gate and up), and rows that fill up the
-vocabulary are left out; nothing is held a second time, in either direction. A folder made elsewhere may
-have its weights in several files (model.safetensors.index.json).
-
-`ramlet.model.folder` says which paths name a model.
+A folder made elsewhere may have its weights in several files (model.safetensors.index.json). `ramlet.model.folder` says
+which paths name a model; an engine reads and writes the weights.
 """
 
 from __future__ import annotations
@@ -22,84 +18,24 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ramlet.atomic_files import replacing
 from ramlet.errors import DiskFull, ModelError
-from ramlet.model.folder import INDEX, WEIGHTS, ModelFolder, find_model, read_json
-from ramlet.model.gpt import GPT
+from ramlet.model.dtypes import DTYPES
+from ramlet.model.folder import INDEX, WEIGHTS, ModelFolder, read_json
 from ramlet.model.hf_config import generation_config, hf_config
+from ramlet.model.names import named_tensors
 from ramlet.model.shape import Shape
-from ramlet.model.tensor_file import check_tensor, read_header, read_tensors_into, write_tensors
-from ramlet.model.weights import Weights
-from ramlet.small_files import LARGE, TOKENIZER, open_regular
+from ramlet.model.tensor_file import check_tensor, read_header
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.small_files import LARGE, TOKENIZER, open_regular
 
-__all__ = [
-    "ModelFolder",
-    "files_by_name",
-    "find_model",
-    "load_model",
-    "load_weights",
-    "read_shape",
-    "save_description",
-    "save_model",
-    "save_tokenizer",
-    "tensors_by_name",
-]
+__all__ = ["files_by_name", "save_description", "save_tokenizer"]
 
-_LOADABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_LOADABLE = ("F32", "F16", "BF16", "F64")
 _WITHOUT_USE = re.compile(r".*\.rotary_emb\.inv_freq")
 """Old files keep what follows from the config."""
-
-
-def tensors_by_name(weights: Weights) -> dict[str, Tensor]:
-    """The weights under transformers' names: views, without the rows that fill up the vocabulary."""
-    return dict(_named(weights))
-
-
-def _named(weights: Weights) -> Iterator[tuple[str, Tensor]]:
-    shape = weights.shape
-    key_rows = shape.kv_heads * shape.head_width
-    yield "model.embed_tokens.weight", weights["embedding"].master[: shape.vocab_size]
-    for number in range(shape.layers):
-        ours, theirs = f"layers.{number}", f"model.layers.{number}"
-        q, k, v = weights[f"{ours}.qkv"].master.split((shape.width, key_rows, key_rows))
-        gate, up = weights[f"{ours}.gate_up"].master.chunk(2)
-        yield f"{theirs}.input_layernorm.weight", weights[f"{ours}.norm_attention"].master
-        yield f"{theirs}.self_attn.q_proj.weight", q
-        yield f"{theirs}.self_attn.k_proj.weight", k
-        yield f"{theirs}.self_attn.v_proj.weight", v
-        yield f"{theirs}.self_attn.o_proj.weight", weights[f"{ours}.out"].master
-        yield f"{theirs}.post_attention_layernorm.weight", weights[f"{ours}.norm_feed_forward"].master
-        yield f"{theirs}.mlp.gate_proj.weight", gate
-        yield f"{theirs}.mlp.up_proj.weight", up
-        yield f"{theirs}.mlp.down_proj.weight", weights[f"{ours}.down"].master
-    yield "model.norm.weight", weights["norm"].master
-    if not shape.tied:
-        yield "lm_head.weight", weights["head"].master[: shape.vocab_size]
-
-
-def save_model(
-    model: GPT,
-    folder: str | os.PathLike[str],
-    *,
-    tokenizer_file: str | os.PathLike[str] | None = None,
-    end_id: int | None = None,
-    dtype: torch.dtype | None = None,
-) -> str:
-    """Writes the model, every file whole or not at all, the weights last; returns the checksum of these.
-
-    Weights are written as they are kept (the norms in fp32), or all of them as `dtype`.
-    """
-    save_description(
-        model.shape, folder, tokenizer_file=tokenizer_file, end_id=end_id, dtype=dtype or model.weights.matrices.dtype
-    )
-    return write_tensors(Path(folder) / WEIGHTS, tensors_by_name(model.weights), {"format": "pt"}, dtype=dtype)
 
 
 def save_description(
@@ -108,13 +44,12 @@ def save_description(
     *,
     tokenizer_file: str | os.PathLike[str] | None = None,
     end_id: int | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: str = "F32",
 ) -> None:
-    """All of a model's folder but the weights."""
+    """All of a model's folder but the weights; `dtype` is the type of these."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    stored = str(dtype).removeprefix("torch.")
-    _write_json(folder / "config.json", hf_config(shape, dtype=stored, end_id=end_id))
+    _write_json(folder / "config.json", hf_config(shape, dtype=DTYPES[dtype].name, end_id=end_id))
     _write_json(folder / "generation_config.json", generation_config(end_id))
     if tokenizer_file is not None:
         save_tokenizer(folder, tokenizer_file, end_id=end_id, context=shape.context)
@@ -168,39 +103,9 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
         file.write("\n")
 
 
-def read_shape(folder: str | os.PathLike[str]) -> Shape:
-    return find_model(folder).shape()
-
-
-def load_model(
-    folder: str | os.PathLike[str] | ModelFolder,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    compute: torch.dtype | None = None,
-    chunk: int = 1024,
-    recompute: bool = False,
-) -> GPT:
-    """The model of a folder, its weights kept as `dtype` whatever the file has; the rest as for `GPT`."""
-    found = folder if isinstance(folder, ModelFolder) else find_model(folder)
-    model = GPT(found.shape(), device=device, dtype=dtype, compute=compute, chunk=chunk, recompute=recompute)
-    load_weights(model, found)
-    return model
-
-
-def load_weights(model: GPT, folder: str | os.PathLike[str] | ModelFolder) -> None:
-    """Fills a model that is there already, straight from the file."""
-    found = folder if isinstance(folder, ModelFolder) else find_model(folder)
-    wanted = tensors_by_name(model.weights)
-    sources = files_by_name(found, model.shape)
-    for path in sorted(set(sources.values())):
-        read_tensors_into(path, {name: wanted[name] for name in wanted if sources[name] == path}, cast=True)
-    model.weights.refresh()
-
-
 def files_by_name(found: ModelFolder, shape: Shape) -> dict[str, Path]:
     """In which file each tensor of a model is; weights that are missing, of another size or kind are refused."""
-    wanted = tensors_by_name(Weights(shape, device="meta"))
+    wanted = {tensor.name: tensor.shape for tensor in named_tensors(shape)}
     sources: dict[str, Path] = {}
     for path, names in _files(found.weights).items():
         header = read_header(path)

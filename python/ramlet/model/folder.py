@@ -18,13 +18,14 @@ from typing import Any
 from ramlet.errors import ModelError
 from ramlet.model.hf_config import end_ids, shape_from_hf
 from ramlet.model.shape import Shape
-from ramlet.small_files import SMALL, read_json_object
-from ramlet.training.run_files import whole_run
+from ramlet.runtime.small_files import SMALL, read_json_object
 
-__all__ = ["ModelFolder", "find_model", "read_json"]
+__all__ = ["ModelFolder", "find_model", "read_json", "whole_run"]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+NEXT = ".next"
+"""In a run: the one that is about to replace it (training/run_files.py)."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ def find_model(path: str | os.PathLike[str]) -> ModelFolder:
         if (described / "config.json").exists():
             return ModelFolder(weights, described)
     raise ModelError(f"{weights} has no config.json, nor has the run above it: a model's shape must be known")
+
+
+def whole_run(run: Path) -> Path:
+    """Where the files of the run in this folder are: the folder itself, or `.next` after a kill while it moved in."""
+    moving = run / NEXT
+    return moving if moving.is_dir() else run
 
 
 def _has_weights(folder: Path) -> bool:

@@ -52,7 +52,7 @@ def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]
 def generation_config(end_id: int | None) -> dict[str, Any]:
     """A text begins behind the end of the one before, so the same token is its beginning."""
     ids: dict[str, Any] = {"bos_token_id": end_id, "eos_token_id": end_id, "pad_token_id": end_id}
-    # A text begins behind an end, and none is empty: the first token is no end (generation/continuing.py).
+    # A text begins behind an end, and none is empty: the first token is no end (engines/torch/continuing.py).
     return ids if end_id is None else {**ids, "min_new_tokens": 1}
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ramlet.errors import SettingsError
-from ramlet.plurals import plural
+from ramlet.runtime.plurals import plural
 
 __all__ = ["Shape"]
 

@@ -15,36 +15,16 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 
-__all__ = ["parse_count", "shape_for"]
+__all__ = ["shape_for"]
 
 TOLERANCE = 0.03
-_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
 MOST = 10**13
 """Ten times what has ever been trained; the search for a shape takes longer the larger it is."""
-
-
-def parse_count(text: str | int, what: str = "--params") -> int:
-    """`10M`, `1.5b`, `300k`, `1_000_000` as a number.
-
-    >>> parse_count("124M"), parse_count("1.5b"), parse_count("65_536")
-    (124000000, 1500000000, 65536)
-    """
-    if isinstance(text, int):
-        return text
-    word = text.strip().lower().replace("_", "").replace(",", "")
-    suffix = word[-1:] if word[-1:].isalpha() else ""
-    try:
-        count = float(word[: len(word) - len(suffix)]) * _SUFFIXES[suffix]
-    except (ValueError, KeyError):
-        raise SettingsError(f"cannot read {what} {text!r} as a number: write it like 10M, 1.5B or 300000") from None
-    if not math.isfinite(count) or count < 1:
-        raise SettingsError(f"{what} {text} is too small: write it like 10M, 1.5B or 300000")
-    return round(count)
 
 
 def shape_for(
@@ -58,7 +38,7 @@ def shape_for(
     if best is None:
         raise SettingsError(
             f"no model of {parameters:,} parameters has room for a vocabulary of {vocab_size:,}: "
-            f"give --params {search.least_above(parameters):,} or more, or take a smaller vocabulary"
+            f"give {option('params', search.least_above(parameters))} or more, or take a smaller vocabulary"
         )
     return best
 

@@ -11,9 +11,9 @@ The file:
                    "__metadata__": {text: text}}, filled up with spaces to a multiple of 8
     the rest       the tensors' elements, little-endian, row by row, without a gap
 
-The safetensors library makes a file out of whole tensors on the CPU and refuses those that share memory. Here
-tensors may be views, on any device and of another type than the file's, and at no time is more than 16 MiB of them held
-a second time. A tensor on the CPU that has the file's type goes straight from its memory to the file and back.
+No engine is needed to read or to copy a file. A tensor of an engine is anything that is `Stored`: it hands out its
+bytes in pieces, and takes them back, so tensors may be views, on any device and of another type than the file's, and at
+no time is more than 16 MiB of them held a second time.
 """
 
 from __future__ import annotations
@@ -25,55 +25,57 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
-from ramlet.atomic_files import replacing
-from ramlet.dataset.checksum import file_checksum
 from ramlet.errors import ModelError
-from ramlet.plurals import plural
-from ramlet.small_files import open_regular, parse_json
+from ramlet.model.dtypes import DTYPES, convert
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.plurals import plural
+from ramlet.runtime.small_files import open_regular, parse_json
 
-__all__ = ["Entry", "Header", "check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"]
+__all__ = [
+    *("Entry", "Header", "Stored"),
+    *("check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"),
+]
 
 BUFFER = 16 << 20
 LONGEST_HEADER = 100_000_000
 """As in the library: a longer one is no header but another kind of file."""
 
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_TYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+class Stored(Protocol):
+    """A tensor of an engine that can be written to a file and read from one."""
+
+    @property
+    def dtype(self) -> str:
+        """A key of `DTYPES`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def pieces(self, dtype: str, most: int) -> Iterator[memoryview]:
+        """Its elements as `dtype`, row by row, in pieces of at most so many bytes, each valid until the next."""
+
+    def places(self, dtype: str, most: int) -> Iterator[memoryview]:
+        """The same to write into: what is put into a piece is taken over when the next is asked for."""
+
+    def copied(self) -> Stored:
+        """A copy in RAM, which no later step changes."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """Where one tensor lies in the file, and what it is."""
 
-    dtype: torch.dtype
+    dtype: str
     shape: tuple[int, ...]
     start: int
     """From the beginning of the file, in bytes."""
 
     @property
     def size(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True)
@@ -84,25 +86,14 @@ class Header:
 
 def write_tensors(
     path: str | os.PathLike[str],
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Stored],
     metadata: Mapping[str, str] | None = None,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: str | None = None,
 ) -> str:
     """Writes the tensors, whole or not at all, and returns the file's XXH64; `dtype` is for the floating ones."""
-    listed = {name: (_stored(tensor.dtype, dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
-    buffer = _Buffer()
-
-    def data(name: str) -> Iterator[memoryview]:
-        kind = listed[name][0]
-        for piece in _pieces(tensors[name].detach(), BUFFER // kind.itemsize):
-            staged = piece
-            if not _in_place(piece, kind):
-                staged = buffer.of(kind, piece.shape)
-                staged.copy_(piece)
-            yield _memory(staged)
-
-    return _write(path, listed, data, metadata)
+    listed = {name: (_stored(tensor.dtype, dtype), tensor.shape) for name, tensor in tensors.items()}
+    return _write(path, listed, lambda name: tensors[name].pieces(listed[name][0], BUFFER), metadata)
 
 
 def copy_tensors(
@@ -110,52 +101,51 @@ def copy_tensors(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: str | None = None,
 ) -> str:
     """Writes one file of tensors that are in others, each named with its file; they are never held whole."""
     headers = {source: read_header(source) for source in set(sources.values())}
     entries = {name: headers[source].tensors[name] for name, source in sources.items()}
     listed = {name: (_stored(entry.dtype, dtype), entry.shape) for name, entry in entries.items()}
-    given, made = _Buffer(), _Buffer()
+    given, made = memoryview(bytearray(BUFFER)), memoryview(bytearray(BUFFER))
 
     def data(name: str) -> Iterator[memoryview]:
         entry, kind = entries[name], listed[name][0]
-        most = BUFFER // max(entry.dtype.itemsize, kind.itemsize)
-        count = math.prod(entry.shape)
+        item = DTYPES[entry.dtype].itemsize
+        most = BUFFER // max(item, DTYPES[kind].itemsize) * item
         with _opened(sources[name]) as file:
             file.seek(entry.start)
-            for start in range(0, count, most):
-                piece = given.of(entry.dtype, torch.Size([min(most, count - start)]))
-                _fill(file, _memory(piece), sources[name])
+            for start in range(0, entry.size, most):
+                piece = given[: min(most, entry.size - start)]
+                _fill(file, piece, sources[name])
                 if entry.dtype != kind:
-                    wide = piece
-                    piece = made.of(kind, wide.shape)
-                    piece.copy_(wide)
-                    if kind == torch.float16 and not torch.equal(piece.isfinite(), wide.isfinite()):
-                        raise ModelError(f"{name} has numbers too large for fp16: take bf16 or fp32")
-                yield _memory(piece)
+                    try:
+                        piece = convert(piece, entry.dtype, kind, made)
+                    except OverflowError:
+                        raise ModelError(f"{name} has numbers too large for fp16: take bf16 or fp32") from None
+                yield piece
 
     return _write(path, listed, data, metadata)
 
 
-def _stored(given: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
-    return wanted if wanted is not None and given.is_floating_point else given
+def _stored(given: str, wanted: str | None) -> str:
+    return wanted if wanted is not None and DTYPES[given].floating else given
 
 
 def _write(
     path: str | os.PathLike[str],
-    listed: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+    listed: Mapping[str, tuple[str, tuple[int, ...]]],
     data: Callable[[str], Iterator[memoryview]],
     metadata: Mapping[str, str] | None,
 ) -> str:
     # The widest type first, or one behind an odd number of bytes would lie where no reader can view it.
-    order = sorted(listed, key=lambda name: -listed[name][0].itemsize)
+    order = sorted(listed, key=lambda name: -DTYPES[listed[name][0]].itemsize)
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name in order:
         dtype, shape = listed[name]
-        start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        start, end = end, end + math.prod(shape) * DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with replacing(path, binary=True) as file:
@@ -167,39 +157,34 @@ def _write(
         return file_checksum(file.name)
 
 
-def read_tensors_into(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], *, cast: bool = False) -> Header:
+def read_tensors_into(path: str | os.PathLike[str], tensors: Mapping[str, Stored], *, cast: bool = False) -> Header:
     """Fills the tensors from the file; one of another type is refused, or cast where that is wanted.
 
     The file may hold more than is asked for. After an error the tensors hold anything.
     """
     header = read_header(path)
     for name, tensor in tensors.items():
-        check_tensor(path, header, name, tensor)
-        entry = header.tensors[name]
-        if entry.dtype != tensor.dtype and not cast:
-            raise ModelError(f"{path} holds {name} as {_name(entry.dtype)}, where {_name(tensor.dtype)} is wanted")
-    buffer = _Buffer()
+        check_tensor(path, header, name, tensor.shape)
+        held, wanted = DTYPES[header.tensors[name].dtype].name, DTYPES[tensor.dtype].name
+        if held != wanted and not cast:
+            raise ModelError(f"{path} holds {name} as {held}, where {wanted} is wanted")
     with _opened(path) as file:
         for name in sorted(tensors, key=lambda name: header.tensors[name].start):
             entry = header.tensors[name]
             file.seek(entry.start)
-            for piece in _pieces(tensors[name].detach(), BUFFER // entry.dtype.itemsize):
-                straight = _in_place(piece, entry.dtype)
-                staged = piece if straight else buffer.of(entry.dtype, piece.shape)
-                _fill(file, _memory(staged), path)
-                if not straight:
-                    piece.copy_(staged)
+            for place in tensors[name].places(entry.dtype, BUFFER):
+                _fill(file, place, path)
     return header
 
 
-def check_tensor(path: str | os.PathLike[str], header: Header, name: str, like: Tensor) -> None:
+def check_tensor(path: str | os.PathLike[str], header: Header, name: str, shape: tuple[int, ...]) -> None:
     """Whether the file has this tensor, in this size."""
     entry = header.tensors.get(name)
     if entry is None:
         raise ModelError(f"{path} holds no tensor {name}: it is not the file of this model")
-    if entry.shape != tuple(like.shape):
+    if entry.shape != shape:
         raise ModelError(
-            f"{path} holds {name} as {_size(entry.shape)}, not {_size(like.shape)}: it is not the file of this model"
+            f"{path} holds {name} as {_size(entry.shape)}, not {_size(shape)}: it is not the file of this model"
         )
 
 
@@ -250,8 +235,8 @@ def _entry(given: Mapping[str, Any], base: int) -> Entry:
     shape = tuple(given["shape"])
     if not all(type(number) is int and number >= 0 for number in (start, end, *shape)):
         raise ValueError
-    entry = Entry(_TYPES[given["dtype"]], shape, base + start)
-    if end - start != entry.size:
+    entry = Entry(given["dtype"], shape, base + start)
+    if end - start != entry.size:  # a KeyError where the type is unknown
         raise ValueError
     return entry
 
@@ -260,50 +245,8 @@ def _broken(path: str | os.PathLike[str], how: str) -> ModelError:
     return ModelError(f"{path} is no whole safetensors file: {how}; restore it, or take another")
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _size(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "one number"
-
-
-def _pieces(tensor: Tensor, most: int) -> Iterator[Tensor]:
-    """Views of at most so many elements that, one after another, are the tensor row by row."""
-    if tensor.is_contiguous():
-        flat = tensor.view(-1)
-        for start in range(0, flat.numel(), most):
-            yield flat[start : start + most]
-    elif tensor.numel() <= most:
-        yield tensor
-    else:
-        rows = max(1, most // math.prod(tensor.shape[1:]))
-        for start in range(0, tensor.shape[0], rows):
-            part = tensor[start : start + rows]
-            # One row that is too long goes by its own rows.
-            yield from _pieces(part[0] if len(part) == 1 else part, most)
-
-
-def _in_place(piece: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the piece's memory is what stands in the file."""
-    return piece.device.type == "cpu" and piece.dtype == dtype and piece.is_contiguous()
-
-
-def _memory(tensor: Tensor) -> memoryview:
-    array: Any = tensor.view(-1).view(torch.uint8).numpy()
-    return memoryview(array)
-
-
-class _Buffer:
-    """Memory for one piece, taken when the first piece needs it."""
-
-    def __init__(self) -> None:
-        self._bytes: Tensor | None = None
-
-    def of(self, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-        if self._bytes is None:
-            self._bytes = torch.empty(BUFFER, dtype=torch.uint8)
-        return self._bytes[: shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
 def _fill(file: FileIO, memory: memoryview, path: str | os.PathLike[str]) -> None:

@@ -21,26 +21,27 @@ data is the end.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ramlet.config_file import OPTIONS, ConfigReader
-from ramlet.config_nodes import NodeReader, compose
-from ramlet.config_values import count, share_of_memory, switch, word
 from ramlet.errors import SettingsError
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging import Input
 from ramlet.pipeline import krill
 from ramlet.pipeline.places import input_at, path_at, tokenizer_at
-from ramlet.pipeline.sections import MODEL, READING_ALSO, RUN_ALSO, RUN_SWITCHES, TOKENIZER_ALSO, SettingsReader
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.read_settings import ReadSettings
-from ramlet.staging import Input
-from ramlet.train_settings import TrainSettings
-from ramlet.training.settings import RunSettings
+from ramlet.preparing.config_file import ConfigReader
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.settings.declared import keys
+from ramlet.settings.kinds import Count, Memory, Switch, Text
+from ramlet.settings.yaml_nodes import Convert, NodeReader, compose
+from ramlet.settings.yaml_settings import SettingsReader
+from ramlet.tokenizer.settings import TrainSettings
+from ramlet.training.settings import MODEL, RunSettings
 
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["Pipeline", "Section", "load"]
+__all__ = ["SECTIONS", "TOP", "Pipeline", "Section", "load"]
 
 END = "<|endoftext|>"
 
@@ -101,13 +102,27 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
     return reader.pipeline()
 
 
-_READING = (*(each.name for each in fields(ReadSettings)), *READING_ALSO)
-_TRAINING_OWN = ("eval", "eval_dataset_dir", "host_memory")
-_TOKENIZER_OWN = ("text", "inputs", "datasets", "spill_dir", "hub_id")
-_DATA = (*(key for key in OPTIONS if key not in ("tokenizer", "output_format")), "text", "inputs", "datasets")
-_TOP = (
+word = Text(empty=True).read
+
+_TEXT = ("text", "inputs", "datasets")
+_OWN: dict[str, Convert] = {
+    "memory": Memory().read,
+    "threads": Count().read,
+    "work": word,
+    "report": Switch().read,
+    "host_memory": Memory().read,
+}
+_RUN = keys(RunSettings)
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "tokenizer": (*keys(TrainSettings), "spill_dir"),
+    "data": tuple(key for key in keys(PrepareSettings) if key not in ("tokenizer", "tokenization", "output_format")),
+    "model": tuple(key for key, of in _RUN.items() if of.setting.panel == MODEL),
+    "training": (*(key for key, of in _RUN.items() if of.setting.panel != MODEL), "eval", "host_memory"),
+}
+"""The settings that each has."""
+TOP = (
     *("memory", "threads", "work", "text", "tokenizer", "data", "model", "training", "report"),
-    *_READING,
+    *keys(ReadSettings),
     *("inputs", "datasets", "preprocess", "train", "vocab_size", "hub_tokenizer_id", "output_dir"),
     *(*krill.DATA, *krill.TRAINING, *krill.NOTED),
 )
@@ -123,31 +138,30 @@ class _Reader(NodeReader):
         self.texts: dict[str, tuple[Input, ...]] = {}
         """By section; that of the top under `text`."""
         self.hub_tokenizer: str | None = None
-        self.reading = SettingsReader(name, ReadSettings, READING_ALSO)
-        self.learning = SettingsReader(name, TrainSettings, TOKENIZER_ALSO)
+        self.reading = SettingsReader(name, ReadSettings)
+        self.learning = SettingsReader(name, TrainSettings)
         self.preparing = ConfigReader(name)
-        self.running = SettingsReader(name, RunSettings, RUN_ALSO, RUN_SWITCHES)
-        training = [key for key in self.running.options if self.running.field(key) not in MODEL]
+        self.running = SettingsReader(name, RunSettings)
         self.keys = {
-            "tokenizer": (*self.learning.options, *_TOKENIZER_OWN),
-            "data": _DATA,
-            "model": tuple(key for key in self.running.options if self.running.field(key) in MODEL),
-            "training": (*training, *_TRAINING_OWN, *krill.TRAINING, *krill.NOTED, "output_dir"),
+            "tokenizer": (*SECTIONS["tokenizer"], *_TEXT, "hub_id"),
+            "data": (*SECTIONS["data"], *_TEXT),
+            "model": SECTIONS["model"],
+            "training": (*SECTIONS["training"], "eval_dataset_dir", *krill.TRAINING, *krill.NOTED, "output_dir"),
             "preprocess": krill.PREPROCESS,
         }
 
     # -- the top
 
     def top(self, node: yaml.Node, value: yaml.Node) -> None:
-        key = self._known(node, _TOP, "the top of the file")
+        key = self._known(node, TOP, "the top of the file")
         if key in ("tokenizer", "data", "model", "training", "preprocess", "train"):
             section = "training" if key == "train" else key
             self.once(section, key, node)
             self.nodes[section] = node
             getattr(self, f"_{section}")(value)
-        elif key in ("text", "inputs", "datasets"):
+        elif key in _TEXT:
             self._take_text("text", key, node, value)
-        elif key in _READING:
+        elif key in self.reading.keys:
             self.reading.take(key, node, value)
         elif key == "vocab_size":
             self._taken_for(key, "tokenizer: vocab_size")
@@ -162,12 +176,7 @@ class _Reader(NodeReader):
             self._own(key, node, value)
 
     def _own(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
-        read = {"memory": share_of_memory, "threads": count, "work": word, "report": switch, "host_memory": word}[key]
-        found = self.converted(key, value, read)
-        if key == "threads" and found < 1:
-            raise self.fault(value, f"threads is a whole number of at least 1, not {found}")
-        if found == "":
-            raise self.fault(value, f"{key} is empty: give a value or leave the key out")
+        found = self.filled(key, value, _OWN[key])
         self.once(key, key, node)
         self.own[key] = found
 
@@ -175,7 +184,7 @@ class _Reader(NodeReader):
         """The key, or where it belongs, or the nearest one."""
         key = self.word(node)
         if key not in known:
-            if key in _TOP[:9]:
+            if key in TOP[:9]:
                 raise self.fault(node, f"{node.value!r} stands at the top of the file, not under {where}")
             home = next((section for section, keys in self.keys.items() if key in keys), None)
             if home is not None:
@@ -204,7 +213,7 @@ class _Reader(NodeReader):
             return
         for node, each in self.pairs(value, "tokenizer"):
             key = self._known(node, self.keys["tokenizer"], "tokenizer")
-            if key in ("text", "inputs", "datasets"):
+            if key in _TEXT:
                 self._take_text("tokenizer", key, node, each)
             elif key == "hub_id":
                 self._hub_tokenizer(key, node, each)
@@ -229,7 +238,7 @@ class _Reader(NodeReader):
             return
         for node, each in self.pairs(value):
             key = self._known(node, self.keys["data"], "data")
-            if key in ("text", "inputs", "datasets"):
+            if key in _TEXT:
                 self._take_text("data", key, node, each)
             else:
                 self.preparing.take(key, node, each)
@@ -254,7 +263,7 @@ class _Reader(NodeReader):
                 self.own["evals"] = self._evals(each)
             elif key == "host_memory":
                 self._own(key, node, each)
-            elif key in self.running.options and key != "optimizer":
+            elif key in self.running.keys and key != "optimizer":
                 self.running.take(key, node, each)
             else:
                 self._krill_training(key, node, each)
@@ -293,26 +302,17 @@ class _Reader(NodeReader):
             self.once("work", key, node)
             self.own["work"] = self.converted(key, value, word)
             self._taken_for(key, "work")
-        elif key == "optimizer":
-            said = self.converted(key, value, word)
-            self.running.put(key, key, node, krill.optimizer(said))
-            if said == "muon":
-                self.notes.append("optimizer muon is not here: AdamW is taken")
-            elif krill.optimizer(said) != said:
-                raise self.fault(value, f"optimizer is one of auto, adamw, adamw8bit, not {said!r}")
+        elif key == "optimizer" and self.plain(value) == "muon":
+            self.running.put(key, key, node, "auto")
+            self.notes.append("optimizer muon is not here: AdamW is taken")
         elif key == "model_config_name":
-            params = self.converted(key, value, lambda said: krill.parameters(word(said)))
+            params = self.converted(key, value, krill.parameters)
             self.running.put("params", key, node, params)
             self._taken_for(key, f"model: {{params: {params}}}")
         else:
-            self.running.put(krill.TRAINING[key], key, node, self._number(key, krill.TRAINING[key], value))
+            self.running.take(key, node, value, krill.TRAINING[key])
             if key != krill.TRAINING[key]:
                 self._taken_for(key, f"training: {krill.TRAINING[key]}")
-
-    def _number(self, key: str, name: str, value: yaml.Node) -> Any:
-        alone = SettingsReader(self.name, RunSettings, {key: name})
-        alone.take(key, value, value)
-        return alone.found.get(name)
 
     # -- all together
 

@@ -9,9 +9,7 @@ What a word was taken for is told as a note. Nothing is ever uploaded.
 
 from __future__ import annotations
 
-from ramlet.training.settings import OPTIMIZERS
-
-__all__ = ["DATA", "NOTED", "PREPROCESS", "TRAINING", "optimizer", "parameters"]
+__all__ = ["DATA", "NOTED", "PREPROCESS", "TRAINING", "parameters"]
 
 DATA = {
     "sequence_len": "pack",
@@ -49,20 +47,11 @@ _SIZES = {"pico": 520_000, "micro": 20_000_000, "small": 187_000_000}
 """Parameters of its presets with its vocabulary of 32,000."""
 
 
-def parameters(preset: str) -> int:
+def parameters(preset: object) -> int:
     """
     >>> parameters("micro")
     20000000
     """
-    if preset not in _SIZES:
+    if not isinstance(preset, str) or preset not in _SIZES:
         raise ValueError(f"is {', '.join(_SIZES)}, not {preset!r}: give model: {{params: 10M}} instead")
     return _SIZES[preset]
-
-
-def optimizer(name: str) -> str:
-    """One that is here.
-
-    >>> optimizer("muon"), optimizer("adamw8bit")
-    ('auto', 'adamw8bit')
-    """
-    return name if name in OPTIMIZERS else "auto"

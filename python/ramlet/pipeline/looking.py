@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ramlet import _native, sources
+from ramlet import _native
 from ramlet.errors import BrokenInput, SourceError
-from ramlet.prepare_settings import WHOLE_FILE_BYTES
-from ramlet.read_settings import ReadSettings
-from ramlet.staging import Input, needs_staging
+from ramlet.inputs import sources
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging import Input, needs_staging
+from ramlet.preparing.settings import WHOLE_FILE_BYTES
 
 __all__ = ["TextFound", "look_at_text", "text_in"]
 
@@ -50,7 +51,7 @@ class TextFound:
 
     def bytes_per_token(self, vocab_size: int) -> float:
         """Learned from one half of the sample, measured on the other."""
-        from ramlet.tokenizer import Tokenizer
+        from ramlet.tokenizer.tokenizer import Tokenizer
 
         learned, measured = self.sample[::2], self.sample[1::2] or self.sample
         size = sum(len(each.encode("utf-8", "replace")) for each in measured)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ramlet.formats.hub import looks_like_a_name
-from ramlet.staging import Input, looks_remote
+from ramlet.inputs.staging import Input, looks_remote
+from ramlet.tokenizer.files.hub import looks_like_a_name
 
 __all__ = ["input_at", "path_at", "place_of", "tokenizer_at"]
 

@@ -1,12 +1,12 @@
 """A stage as a process of its own: `ramlet tokenizer train ...`, as a user would type it.
 
     ended = run_stage(["prepare", "corpus/", "--out", "data"], captured=True)
-    ended.code, ended.output, ended.errors, ended.asked_to_stop
+    ended.code, ended.output, ended.error, ended.asked_to_stop
 
-What it prints is shown, or captured. Also when it is shown, on a terminal, its `error: ` lines are heard here.
+What it prints is shown, or captured. Its error it does not print but hands over as JSON: the one who waits tells it.
 
 In a process of its own each stage begins with nothing but its own base: torch, the tables of the tokenizer and what
-allocators keep are gone when it ends. It is given the whole budget, and told what the process that waits takes of it.
+allocators keep are gone when it ends. It is given the whole budget, and what the process that waits takes of it.
 In one process the base of training would be that of all stages together. What is printed as the command is what runs.
 
 It has its own session, so that Ctrl-C comes once, from here, whoever was sent it. Its standard input is a pipe that
@@ -15,8 +15,8 @@ ends when this process does, also by kill -9: then the stage ends too, or the ne
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,16 +25,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any
 
 import ramlet
-from ramlet.budget import HELD
+from ramlet.errors import RamletError, from_json
 
 __all__ = ["Ended", "run_stage"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-MOST_HEARD = 4096
-"""Bytes of an error: what a pipe takes at once, also when no one reads yet."""
+MOST_HEARD = 65_536
+"""Bytes of an error: what a pipe holds, also when no one reads yet."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,14 @@ class Ended:
     code: int
     """Negative for a signal."""
     output: str
-    errors: str
-    """What it wrote to standard error; where that is shown, only the lines that tell an error."""
+    error: RamletError | None
+    """What went wrong, where it has told so."""
     asked_to_stop: bool
     """By Ctrl-C or SIGTERM, sent to this process."""
 
 
-def run_stage(words: list[str], *, captured: bool, held: int = 0) -> Ended:
-    """Runs the command and waits for it; what it prints is shown, or captured.
-
-    `held` is what this process takes of the budget that the command is given.
-    """
+def run_stage(words: list[str], *, captured: bool) -> Ended:
+    """Runs the command and waits for it; what it prints is shown, or captured."""
     # It must find the ramlet that is running here, wherever that was imported from.
     home = os.path.dirname(os.path.dirname(os.path.abspath(ramlet.__file__)))
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
@@ -66,7 +63,7 @@ def run_stage(words: list[str], *, captured: bool, held: int = 0) -> Ended:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if captured else None,
             stderr=subprocess.PIPE if captured else None,
-            env={**os.environ, "PYTHONPATH": path, HELD: str(held)},
+            env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
             pass_fds=[telling],
         )
@@ -74,26 +71,26 @@ def run_stage(words: list[str], *, captured: bool, held: int = 0) -> Ended:
         stops.sent_to(process)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
-            output, errors = _waited_for(process)
-            errors = errors if captured else _heard(hearing)
+            output = _waited_for(process)
+            error = _heard(hearing)
         except BaseException:
             process.kill()
             process.wait()
             raise
         finally:
             os.close(hearing)
-    return Ended(process.returncode, output, errors, stops.asked)
+    return Ended(process.returncode, output, error, stops.asked)
 
 
-def _heard(hearing: int) -> str:
+def _heard(hearing: int) -> RamletError | None:
     """Not read to the end, which a process that the stage has left behind may keep open."""
     os.set_blocking(hearing, False)
-    with suppress(BlockingIOError):
-        return os.read(hearing, MOST_HEARD).decode("utf-8", "replace")
-    return ""
+    with suppress(BlockingIOError, ValueError):
+        return from_json(json.loads(os.read(hearing, MOST_HEARD)))
+    return None
 
 
-def _waited_for(process: subprocess.Popen[bytes]) -> tuple[str, str]:
+def _waited_for(process: subprocess.Popen[bytes]) -> str:
     """Not `communicate`, which would close the pipe that says that this process is there."""
     found = {"output": b"", "errors": b""}
 
@@ -110,7 +107,7 @@ def _waited_for(process: subprocess.Popen[bytes]) -> tuple[str, str]:
     for stream in (process.stdin, *streams.values()):
         if stream is not None:
             stream.close()
-    return found["output"].decode("utf-8", "replace"), found["errors"].decode("utf-8", "replace")
+    return found["output"].decode("utf-8", "replace")
 
 
 class _Stops:
@@ -162,22 +159,12 @@ def _end_with_the_other() -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # what is on disk is whole at any moment
 
 
-class _Overheard:
-    """Standard error, of which the process that waits hears what tells an error."""
-
-    def __init__(self, shown: TextIO, telling: int) -> None:
-        self._shown = shown
-        self._telling = telling
-
-    def write(self, text: str) -> int:
-        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
-        if plain.startswith("error: "):
-            with suppress(OSError):
-                os.write(self._telling, plain.encode("utf-8", "replace")[: MOST_HEARD - 1] + b"\n")
-        return self._shown.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shown, name)
+def _tell(error: RamletError, telling: int) -> None:
+    told = json.dumps(error.as_json(), default=str).encode()
+    if len(told) > MOST_HEARD:  # a value of a file that is repeated in a sentence may be of any length
+        told = json.dumps(type(error)(error.sentence[:1000]).as_json()).encode()
+    with suppress(OSError):
+        os.write(telling, told)
 
 
 def _main() -> None:
@@ -186,13 +173,12 @@ def _main() -> None:
 
     telling = int(sys.argv.pop(1))
     os.set_inheritable(telling, False)
-    sys.stderr = cast(TextIO, _Overheard(sys.stderr, telling))
     sys.argv[0] = "ramlet"
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     except KeyboardInterrupt:
         sys.exit(130)
-    run()
+    run(told_to=lambda error: _tell(error, telling))
 
 
 if __name__ == "__main__":

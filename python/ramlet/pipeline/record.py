@@ -19,11 +19,11 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from ramlet.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.errors import SettingsError
-from ramlet.folder_lock import Lock, hold
 from ramlet.pipeline.stages import Stage
-from ramlet.small_files import read_json
+from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
+from ramlet.runtime.folder_lock import Lock, hold
+from ramlet.runtime.small_files import read_json
 
 __all__ = ["NAME", "Noted", "Record"]
 

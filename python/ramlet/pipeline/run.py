@@ -17,16 +17,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ramlet.budget import Budget, Meter, format_bytes
-from ramlet.errors import Interrupted, PipelineError, SettingsError
-from ramlet.memory import resident_memory
-from ramlet.pipeline.advice import advice
+from ramlet.errors import Interrupted, PipelineError, RamletError, SettingsError, option
 from ramlet.pipeline.file import Pipeline, load
 from ramlet.pipeline.judging import Verdict, judge
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.record import Record
 from ramlet.pipeline.stages import NAMES, Stage, fetched, fetched_to, names_of, refuse_early, shown, stages
-from ramlet.setting_names import meant
+from ramlet.pipeline.wording import in_words_of_the_file
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.memory import resident_memory
+from ramlet.settings.names import meant
 
 __all__ = ["PipelineListener", "PipelineResult", "StageResult", "run_pipeline"]
 
@@ -77,9 +77,6 @@ class PipelineListener:
 
     def staged(self, done: int, total: int) -> None: ...
 
-    def advised(self, line: str) -> None:
-        """What to do in the file about a stage that failed, which has told its own sentence."""
-
 
 def run_pipeline(
     path: str | os.PathLike[str],
@@ -106,7 +103,9 @@ def run_pipeline(
     for name in [*forced, *([only] if only is not None else [])]:
         _check_name(name, asked, pipeline.path)
         if only not in (None, name):
-            raise SettingsError(f"--only {only} leaves out {name}, which --force asks for: leave one of the two out")
+            raise SettingsError(
+                f"{option('only', only)} leaves out {name}, which {option('force')} asks for: leave one of the two out"
+            )
     given = memory if memory is not None else pipeline.memory
     budget = Budget.parse(given)
     refuse_early(pipeline)
@@ -155,7 +154,9 @@ class _Run:
                 if only is not None:
                     return
             elif verdict.runs:
-                raise SettingsError(f"{stage.name} comes before {only} and is due ({verdict.why}): leave --only out")
+                raise SettingsError(
+                    f"{stage.name} comes before {only} and is due ({verdict.why}): leave {option('only')} out"
+                )
 
     def _stage(self, stage: Stage, verdict: Verdict, dry_run: bool) -> StageResult:
         more = ["--resume"] if verdict.resumes else []
@@ -187,9 +188,9 @@ class _Run:
         self._tell_memory()
         words = stage.command(self._memory(stage), self.threads, *more, host=self._host_memory(stage))
         words += ["--json", "--quiet"] if captured else ["--quiet"] if self.listener.quiet else []
-        ended = run_stage(words, captured=captured, held=self._own())
+        ended = run_stage(words, captured=captured)
         if ended.code != 0:
-            raise self._failure(stage, ended, told=not captured)
+            raise self._failure(stage, ended)
         if not stage.finished:
             raise PipelineError(f"{stage.name} ended without {stage.done[0]}: run the same command again")
         figures = _figures(ended.output)
@@ -199,35 +200,37 @@ class _Run:
             raise Interrupted
         return figures
 
-    def _failure(self, stage: Stage, ended: Ended, *, told: bool) -> Exception:
-        lines = [line for line in ended.errors.splitlines() if line.strip()]
-        if ended.asked_to_stop and not told:
-            return Interrupted(lines[-1] if lines and "interrupted" in lines[-1] else "")
-        sentence = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-        flag = self.written != self.pipeline.memory
-        advised = advice(stage, sentence, self.pipeline.path, own=self._own(), flag=flag)
-        if ended.code < 0 and not ended.asked_to_stop:
+    def _failure(self, stage: Stage, ended: Ended) -> RamletError:
+        error = ended.error
+        if ended.asked_to_stop:
+            return error if isinstance(error, Interrupted) else Interrupted()
+        if error is not None:
+            given = self.written != self.pipeline.memory
+            own = format_bytes(self._own())
+            sentence = in_words_of_the_file(stage, error, self.pipeline.path, own=own, given=given)
+        elif ended.code < 0:
             sentence = (
                 f"it was ended from outside (signal {-ended.code}; 9 is often the system that is out of memory): "
                 "give less memory, and run the same command to go on"
             )
-            told = False
-        if told and advised:
-            self.listener.advised(f"{stage.name}: {advised}")
-        error = PipelineError(f"{stage.name}: {'; '.join(filter(None, [sentence, advised])) or 'it failed, see above'}")
-        error.code = 130 if ended.asked_to_stop else max(1, ended.code)
-        error.told = told
-        return error
+        else:
+            sentence = f"it ended with exit code {ended.code} and said nothing"
+        failed = PipelineError(f"{stage.name}: {sentence}", **(error.facts if error is not None else {}))
+        failed.code = max(1, ended.code)
+        return failed
 
     def _memory(self, stage: Stage) -> str | int:
         # Of a GPU: a part of what is free is one of the device's memory, which only the stage knows.
         if stage.on_gpu and (self.written is None or str(self.written).strip().endswith(("%", "auto"))):
             return self.written or "auto"
-        return self.budget.total
+        return self._less_own(self.budget)
 
-    @staticmethod
-    def _host_memory(stage: Stage) -> str | None:
-        return None if stage.host_memory is None else str(Budget.parse(stage.host_memory).total)
+    def _host_memory(self, stage: Stage) -> str | None:
+        return None if stage.host_memory is None else self._less_own(Budget.parse(stage.host_memory))
+
+    def _less_own(self, budget: Budget) -> str:
+        """As a stage is told it: the whole, and what this process takes of it."""
+        return f"{budget.total}B-{self._own()}B"
 
     def _tell_memory(self) -> None:
         """Once: a stage speaks of the budget that it has."""
@@ -247,7 +250,7 @@ class _Run:
 
     def _fetched(self, stage: Stage) -> dict[str, Any]:
         """Text that is not on this disk, made local files."""
-        from ramlet.staging.apart import stage_apart
+        from ramlet.inputs.apart import stage_apart
 
         pipeline = self.pipeline
         sections = [each for each in (pipeline.learned, pipeline.prepared) if each is not None]

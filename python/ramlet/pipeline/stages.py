@@ -20,27 +20,28 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from ramlet import sources
 from ramlet.errors import SettingsError
+from ramlet.inputs import sources
+from ramlet.inputs.shelf import key_of
+from ramlet.inputs.staging import Input, needs_staging
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import place_of
-from ramlet.staging import Input, needs_staging
-from ramlet.staging.shelf import key_of
-from ramlet.tokenizer_model import digest
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.digest import digest
+from ramlet.settings.declared import argv
+from ramlet.tokenizer.settings import TrainSettings
 from ramlet.training.mix import parse_data
+from ramlet.training.settings import RunSettings
 
 __all__ = ["NAMES", "Stage", "fetched", "fetched_to", "names_of", "refuse_early", "stages"]
 
 NAMES = ("text", "tokenizer", "data", "training", "report")
 
-_FLAGS = {"kind": "--type", "special_tokens": "--special-token", "documents": "--docs"}
-_DATA_FLAGS = {"documents": "--docs", "format": "--input-format"}
-_OFF = {"normalize": "--no-normalize", "filter": "--no-filter", "tied": "--untied", "recompute": "--no-recompute"}
 _MARKS = ("dataset_metadata.json", "model.safetensors", "config.json", "tokenizer.json")
 """Of a folder that a stage reads: what changes whenever its content does."""
 
@@ -238,7 +239,14 @@ class _Text:
 
 def _tokenizer(pipeline: Pipeline, section: Section, text: _Text) -> Stage:
     out = os.path.join(pipeline.work, "tokenizer")
-    words = ["tokenizer", "train", *map(_plainly, text.paths(section)), "--out", out, *_options(section.given, _FLAGS)]
+    words = [
+        "tokenizer",
+        "train",
+        *map(_plainly, text.paths(section)),
+        "--out",
+        out,
+        *argv(TrainSettings, section.given),
+    ]
     if pipeline.spill_dir is not None:
         words += ["--spill-dir", pipeline.spill_dir]
     done = tuple(os.path.join(out, name) for name in ("tokenizer.json", "stats.json"))
@@ -254,7 +262,7 @@ def _data(pipeline: Pipeline, section: Section, tokenizer: Stage | None, text: _
         settings = replace(settings, tokens_per_shard=given["tokens_per_shard"])
     named = pipeline.tokenizer if tokenizer is None else tokenizer.out
     words = ["prepare", *map(_plainly, text.paths(section)), "--tokenizer", named, "--out", out]
-    words += _options(given, _DATA_FLAGS)
+    words += argv(PrepareSettings, given)
     known = _identity(pipeline, named) if tokenizer is None else tokenizer.fingerprint
     decisive = {name: value for name, value in _plain(settings).items() if name != "tokenizer"}
     if settings.dedup_cache is not None:
@@ -275,7 +283,7 @@ def _training(pipeline: Pipeline, section: Section, data: Stage | None) -> Stage
     out = os.path.join(pipeline.work, "run")
     names = pipeline.datasets if data is None else (data.out,)
     words = ["train", *(word for name in names for word in ("--data", name)), "--out", out]
-    words += _options(section.given, {})
+    words += argv(RunSettings, section.given)
     words += [word for name, path in pipeline.evals.items() for word in ("--eval", f"{name}={path}")]
     decisive = section.settings.decisive()
     for key in ("config", "init_from"):
@@ -298,20 +306,6 @@ def _training(pipeline: Pipeline, section: Section, data: Stage | None) -> Stage
         host_memory=pipeline.host_memory,
         on_gpu=section.settings.device != "cpu" and os.path.exists("/dev/nvidiactl"),
     )
-
-
-def _options(given: Mapping[str, Any], flags: Mapping[str, str]) -> list[str]:
-    words: list[str] = []
-    for name, value in given.items():
-        flag = flags.get(name, f"--{name.replace('_', '-')}")
-        if value is True:
-            words.append(flag)
-        elif value is False:
-            words += [_OFF[name]] if name in _OFF else []
-        elif value is not None:
-            for each in value if isinstance(value, tuple) else (value,):
-                words += [f"{flag}={each}"] if str(each).startswith("-") else [flag, str(each)]
-    return words
 
 
 def _plainly(path: str) -> str:

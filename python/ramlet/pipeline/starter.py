@@ -21,19 +21,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from ramlet.atomic_files import replacing
-from ramlet.budget import format_bytes
-from ramlet.errors import BudgetError, DiskFull, SettingsError
-from ramlet.folder_lock import hold
-from ramlet.memory import free_memory
+from ramlet.engines import Engine, open_engine
+from ramlet.errors import BudgetError, DiskFull, SettingsError, option
+from ramlet.inputs.staging import Input, needs_staging
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
 from ramlet.pipeline.record import NAME as RECORD
-from ramlet.plurals import plural
-from ramlet.staging import Input, needs_staging
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.memory import free_memory
+from ramlet.runtime.plurals import plural
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Machine, look
 from ramlet.training.settings import default_seq_len
@@ -192,13 +192,13 @@ def propose_pipeline(
     """Looks at text and machine; nothing is written. A file that is there is refused, unless `force`."""
     folder = os.path.dirname(os.path.abspath(out))
     if not os.path.isdir(folder):
-        raise SettingsError(f"there is no folder {folder}: make it, or give another --out")
+        raise SettingsError(f"there is no folder {folder}: make it, or give another {option('out')}")
     text = look_at_text(_closely(inputs, out))
     refuse_existing(out, force=force)
-    torch = _torch(threads)
-    machine = look(torch=torch)
+    engine = _engine(threads)
+    machine = look(engine)
     allowed = memory or int(min(free_memory(), machine.memory) / 2)
-    chosen = _Choice(text, machine).chosen(seconds, allowed, params, fits=torch is not None)
+    chosen = _Choice(text, machine).chosen(seconds, allowed, params, fits=engine is not None)
     course, a_step = chosen.course, chosen.a_step
     steps = int(float(f"{max(LEAST_STEPS, min(course.steps, int(seconds / a_step))):.1e}"))
     cut = None
@@ -227,7 +227,7 @@ def propose_pipeline(
 def refuse_existing(out: str, *, force: bool) -> None:
     """Stops before a file that is there, unless it is to be replaced."""
     if os.path.lexists(out) and not force:
-        raise SettingsError(f"{out} is there already: --force replaces it, or give another --out")
+        raise SettingsError(f"{out} is there already: {option('force')} replaces it, or give another {option('out')}")
 
 
 def write(proposal: Proposal, *, force: bool = False) -> None:
@@ -267,18 +267,16 @@ def _closely(inputs: Sequence[str], out: str) -> list[str]:
         elif os.path.realpath(each) == os.path.realpath(folder):
             found += text_in(each, without=[out, os.path.join(folder, _work_for(out)), *results])
         elif not os.path.relpath(os.path.realpath(folder), os.path.realpath(each)).startswith(".."):
-            raise SettingsError(f"the results would lie in {each}, among the text: give --out a place outside of it")
+            raise SettingsError(
+                f"the results would lie in {each}, among the text: give {option('out')} a place outside of it"
+            )
         else:
             found.append(each)
     return found
 
 
-def _torch(threads: int | None) -> Any:
-    if find_spec("torch") is None:
-        return None
-    from ramlet.training.base_memory import load_torch
-
-    return load_torch(threads)
+def _engine(threads: int | None) -> Engine | None:
+    return None if find_spec("torch") is None else open_engine(threads=threads)
 
 
 @dataclass(frozen=True)
@@ -366,7 +364,9 @@ def _plan(params: int, vocab: int, memory: int, course: Course) -> None:
         own = WAITING if memory > 2 * WAITING else 0
         plan(params=params, vocab_size=vocab, memory=memory - own, batch_size=course.sequences, seq_len=course.seq_len)
     except BudgetError as error:
-        raise BudgetError(f"{error}; and {format_bytes(WAITING)} for `ramlet run` itself") from None
+        raise BudgetError(
+            f"{error.sentence}; and {format_bytes(WAITING)} for the pipeline's own process", **error.facts
+        ) from None
 
 
 def _seconds(machine: Machine, flops: float) -> float:

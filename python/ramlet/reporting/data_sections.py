@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ramlet.dataset.ledger import DOCUMENT_RULES, LINE_RULES
-from ramlet.plurals import plural
+from ramlet.dataset.ledger import taken
 from ramlet.reporting.bars import Way, flow
 from ramlet.reporting.charts import histogram
 from ramlet.reporting.found import DatasetFound, TokenizerFound, figure, look
@@ -13,6 +12,7 @@ from ramlet.reporting.lengths import EDGES
 from ramlet.reporting.markup import escape, figures, number, share, short, size, table
 from ramlet.reporting.memory_sections import peak_of_budget
 from ramlet.reporting.run_sections import memory_figure
+from ramlet.runtime.plurals import plural
 
 __all__ = ["dataset_head", "ledger", "lengths", "tokenizer_head"]
 
@@ -69,12 +69,13 @@ def ledger(dataset: DatasetFound) -> str:
     documents, held = account["documents"], account["bytes"]
     read = documents["read"] + documents["cut"]
     ways: list[Way] = [("kept", documents["kept"], _counted(documents["kept"], read), KEPT)]
-    ways += _dropped(DOCUMENT_RULES, documents["dropped"], lambda count: _counted(count, read), DROPPED)
+    dropped = taken(account, "document")
+    ways += _ways([(row.rule.name, row.units) for row in dropped], lambda count: _counted(count, read))
     of_bytes: list[Way] = [("kept", held["kept"], _weighed(held["kept"], held["read"]), KEPT)]
-    of_bytes += _dropped(DOCUMENT_RULES, held["dropped"], lambda count: _weighed(count, held["read"]), DROPPED)
-    of_bytes += _dropped(LINE_RULES, held["lines_dropped"], lambda count: _weighed(count, held["read"]), DROPPED)
+    for rows in (dropped, taken(account, "line")):
+        of_bytes += _ways([(row.rule.name, row.bytes) for row in rows], lambda count: _weighed(count, held["read"]))
     if held["normalised"] > 0:
-        of_bytes.append(("normalising", held["normalised"], _weighed(held["normalised"], held["read"]), ALTERED))
+        of_bytes.append(("normalization", held["normalised"], _weighed(held["normalised"], held["read"]), ALTERED))
     cut = f", {documents['cut']:,} of them parts of longer ones" if documents["cut"] else ""
     drawn = flow(
         "Documents", f"{read:,} read{cut}", ways, about=f"{documents['kept']:,} of {read:,} documents were kept"
@@ -82,11 +83,11 @@ def ledger(dataset: DatasetFound) -> str:
     return f'<div class="pair">{drawn}</div>{_reasons(dataset)}' if drawn else ""
 
 
-def _dropped(rules: dict[str, str], counts: dict[str, int], words: Callable[[int], str], colour: int) -> list[Way]:
-    found = [(rule, counts[rule]) for rule in rules if counts[rule] > 0]
+def _ways(amounts: list[tuple[str, int]], words: Callable[[int], str]) -> list[Way]:
     return [
-        (rule.replace("_", " "), count, words(count), colour)
-        for rule, count in sorted(found, key=lambda pair: -pair[1])
+        (rule.replace("_", " "), amount, words(amount), DROPPED)
+        for rule, amount in sorted(amounts, key=lambda pair: -pair[1])
+        if amount
     ]
 
 
@@ -104,19 +105,14 @@ def _weighed(count: int, total: int) -> str:
 
 def _reasons(dataset: DatasetFound) -> str:
     """A table of the reasons, and an example of what each left out."""
-    account = dataset.manifest.ledger
     rows = []
-    for rules, counts, sizes, what in (
-        (DOCUMENT_RULES, account["documents"]["dropped"], account["bytes"]["dropped"], "documents"),
-        (LINE_RULES, account["lines"]["dropped"], account["bytes"]["lines_dropped"], "lines"),
-    ):
-        for rule, why in rules.items():
-            if counts[rule]:
-                examples = dataset.manifest.examples.get(rule) or [{}]
-                shown = escape(str(examples[0].get("text") or "")[:90])
-                example = f"<br><q>{shown}</q>" if shown else ""
-                name = f"<b>{rule.replace('_', ' ')}</b> <small>{escape(why)}</small>{example}"
-                rows.append((counts[rule], (name, f"{counts[rule]:,} {what}", size(sizes[rule]))))
+    for unit in ("document", "line"):
+        for rule, count, amount in taken(dataset.manifest.ledger, unit):
+            examples = dataset.manifest.examples.get(rule.name) or [{}]
+            shown = escape(str(examples[0].get("text") or "")[:90])
+            example = f"<br><q>{shown}</q>" if shown else ""
+            name = f"<b>{escape(rule.name.replace('_', ' '))}</b> <small>{escape(rule.meaning)}</small>{example}"
+            rows.append((count, (name, f"{count:,} {unit}s", size(amount))))
     cells = [row for _, row in sorted(rows, key=lambda row: -row[0])]
     return table(("left out because", "how many", "bytes"), cells, numbers=(1, 2)) if cells else ""
 

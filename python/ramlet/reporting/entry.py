@@ -12,13 +12,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ramlet.atomic_files import replacing
-from ramlet.budget import Budget
-from ramlet.errors import SettingsError
-from ramlet.folder_lock import hold
+from ramlet.errors import SettingsError, option
 from ramlet.reporting.found import Progress
 from ramlet.reporting.page import page
 from ramlet.reporting.story import Story, Teller
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.folder_lock import hold
 
 __all__ = ["report", "write_report"]
 
@@ -47,12 +47,14 @@ def write_report(
     stories = Teller(progress, budget).tell(paths)
     target = Path(out) if out is not None else Path(paths[0]) / NAME
     if target.is_dir():
-        raise SettingsError(f"{target} is a folder: name a file for the page, as in --out {target / NAME}")
+        raise SettingsError(f"{target} is a folder: name a file for the page, as in {option('out', target / NAME)}")
     try:
         with hold(target, "report", makes_folder=False), replacing(target, streams=True) as file:
             file.write(page(stories))
     except OSError as error:
         if isinstance(error, SettingsError) or error.strerror is None:
             raise
-        raise SettingsError(f"cannot write {target}: {error.strerror}; name another place with --out FILE") from None
+        raise SettingsError(
+            f"cannot write {target}: {error.strerror}; name another place with {option('out')} FILE"
+        ) from None
     return target, stories

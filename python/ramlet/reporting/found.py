@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramlet.budget import Budget, within
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import Manifest
-from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError
+from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError, option
 from ramlet.reporting.lengths import Lengths, count_lengths
 from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
-from ramlet.small_files import YAML, read_json_object, read_text
+from ramlet.runtime.budget import Budget, within
+from ramlet.runtime.small_files import YAML, read_json_object, read_text
 from ramlet.training.run_files import whole_run
 
 __all__ = ["DatasetFound", "Finder", "Found", "Run", "TokenizerFound", "figure", "look"]
@@ -101,7 +101,9 @@ class Finder:
         metrics = self._metrics.setdefault(place, Metrics(place / METRICS))
         metrics.read(self._bytes(f"reading {METRICS}"))
         if not metrics.lines and not waiting:
-            raise ModelError(f"{path} has no step yet: wait for its first one, or give --watch to see it come")
+            raise ModelError(
+                f"{path} has no step yet: wait for its first one, or give {option('watch')} to see it come"
+            )
         files = tuple(place / name for name in (SETTINGS, METRICS, STATISTICS, MEASURES))
         return Run(path, _settings(place), metrics, _json(place / STATISTICS, ModelError), _measures(place), files)
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ramlet.budget import format_bytes
+from ramlet.runtime.budget import format_bytes
 
 __all__ = [
     "MOST_SHOWN",

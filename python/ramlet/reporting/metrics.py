@@ -22,7 +22,7 @@ from typing import IO, Any
 from ramlet.errors import ModelError
 from ramlet.reporting.curves import Curve
 from ramlet.reporting.markup import MOST_SHOWN
-from ramlet.small_files import open_regular
+from ramlet.runtime.small_files import open_regular
 
 __all__ = ["Metrics", "Sample"]
 

@@ -9,12 +9,11 @@ datasets and tokenizers keep a fingerprint alone, and a stream's tokenizer.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from typing import Any
 
 from ramlet.reporting.found import DatasetFound, Run, TokenizerFound, figure, look
 from ramlet.reporting.story import Story
+from ramlet.settings.declared import argv, differing
 
 __all__ = ["commands"]
 
@@ -31,19 +30,17 @@ def commands(story: Story) -> list[str]:
 
 
 def _tokenizer(found: TokenizerFound) -> str:
-    from ramlet.train_settings import TrainSettings
+    from ramlet.tokenizer.settings import TrainSettings
 
-    names = {"documents": "docs", "kind": "type", "special_tokens": "special-token"}
-    given = _flags(TrainSettings, look(found.statistics, "settings"), names)
+    given = _flags(TrainSettings, look(found.statistics, "settings"))
     return _joined("ramlet tokenizer train", INPUT, *given, *_memory(found.statistics), "--out", _quoted(found.path))
 
 
 def _prepare(found: DatasetFound) -> str:
-    from ramlet.prepare_settings import PrepareSettings
+    from ramlet.preparing.settings import PrepareSettings
 
-    names = {"documents": "docs", "format": "input-format", "output_format": "format"}
     runs = found.manifest.runs
-    given = _flags(PrepareSettings, look(runs[-1], "settings") if runs else None, names)
+    given = _flags(PrepareSettings, look(runs[-1], "settings") if runs else None)
     if len(runs) > 1:
         given.append("--append")
     return _joined("ramlet prepare", INPUT, *given, *_memory(found.statistics), "--out", _quoted(found.path))
@@ -63,7 +60,7 @@ def _train(run: Run) -> str:
             data += ["--data", _quoted(f"{each.get('path')}{weight}")]
     if "--stream" in data:
         data += ["--tokenizer", "TOKENIZER"]
-    given = _flags(RunSettings, look(run.settings, "all_settings"), {})
+    given = _flags(RunSettings, look(run.settings, "all_settings"))
     folders = look(run.settings, "evals")
     evals = [f"--eval {_quoted(f'{name}={path}')}" for name, path in (folders or {}).items()]
     budget = figure(run.settings, "plan", "budget")
@@ -72,27 +69,9 @@ def _train(run: Run) -> str:
     return _joined("ramlet train", *data, *given, *evals, *memory, "--out", _quoted(run.path))
 
 
-def _flags(settings: Any, given: Any, names: Mapping[str, str]) -> list[str]:
+def _flags(settings: type[Any], given: Any) -> list[str]:
     """What was said otherwise than the defaults of this class of settings."""
-    found: list[str] = []
-    for each in fields(settings):
-        if not isinstance(given, dict) or each.name not in given:
-            continue
-        value = given[each.name]
-        default = None if each.default is MISSING else each.default
-        if value == default or (isinstance(value, list) and tuple(value) == default):
-            continue
-        flag = f"--{names.get(each.name, each.name).replace('_', '-')}"
-        if each.name == "tied":
-            found.append("--untied")
-        elif isinstance(value, bool):
-            found.append(flag if value else flag.replace("--", "--no-", 1))
-        elif isinstance(value, list):
-            for one in value:
-                found += [flag, _quoted(one)]
-        else:
-            found += [flag, _quoted(value)]
-    return found
+    return [_quoted(word) for word in argv(settings, differing(settings, given))] if isinstance(given, dict) else []
 
 
 def _memory(statistics: Any) -> list[str]:

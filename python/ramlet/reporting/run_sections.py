@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ramlet.plurals import plural
 from ramlet.reporting.bars import measured_bars
 from ramlet.reporting.charts import Series, line_chart
 from ramlet.reporting.found import Run, figure, look
 from ramlet.reporting.markup import duration, escape, figures, number, share, short, size, table
 from ramlet.reporting.memory_sections import peak_of_budget
 from ramlet.reporting.metrics import Metrics, Sample
+from ramlet.runtime.plurals import plural
 
 __all__ = ["compared", "forgetting", "losses", "main_score", "measures", "run_head", "samples", "speed", "thrift"]
 

@@ -26,10 +26,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ramlet.budget import Budget
-from ramlet.errors import RamletError, SettingsError
+from ramlet.errors import RamletError, SettingsError, option
 from ramlet.reporting.page import page, sentence_page
 from ramlet.reporting.story import Teller
+from ramlet.runtime.budget import Budget
 
 __all__ = ["PageServer"]
 
@@ -65,7 +65,9 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise SettingsError(f"cannot listen on port {port}: {reason}; give another --port, or none") from None
+            raise SettingsError(
+                f"cannot listen on port {port}: {reason}; give another {option('port')}, or none"
+            ) from None
 
     @property
     def port(self) -> int:

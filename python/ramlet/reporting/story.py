@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramlet.budget import Budget
 from ramlet.errors import RamletError, SettingsError
-from ramlet.plurals import plural
 from ramlet.reporting.found import DatasetFound, Finder, Progress, Run, TokenizerFound
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.plurals import plural
 
 __all__ = ["Story", "Teller"]
 

@@ -21,16 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from ramlet.atomic_files import replacing, sync_folder
-from ramlet.dataset.checksum import file_checksum
+from ramlet.engines import Trainee
 from ramlet.errors import ModelError
-from ramlet.model.files import tensors_by_name
-from ramlet.model.tensor_file import read_header, read_tensors_into, write_tensors
-from ramlet.small_files import read_json_object
+from ramlet.model.dtypes import DTYPES
+from ramlet.model.tensor_file import Stored, read_header, read_tensors_into, write_tensors
+from ramlet.runtime.atomic_files import replacing, sync_folder
+from ramlet.runtime.checksum import file_checksum
+from ramlet.runtime.small_files import read_json_object
 from ramlet.training.run_files import CHECKPOINTS
-from ramlet.training.step import Trainee
 
 __all__ = ["Snapshot", "checkpoints", "damaged", "latest", "load", "path_of", "prune", "read_state", "save"]
 
@@ -44,28 +42,24 @@ class Snapshot:
 
     step: int
     state: dict[str, Any]
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
+    model: dict[str, Stored]
+    optimizer: dict[str, Stored]
 
     @classmethod
     def of(cls, trainee: Trainee, step: int, state: Mapping[str, Any]) -> Snapshot:
         """The tensors themselves: to be written before the next step."""
-        return cls(
-            step,
-            {**state, "loss_scale": trainee.scale_state()},
-            tensors_by_name(trainee.model.weights),
-            trainee.optimizer_tensors(),
-        )
+        return cls(step, {**state, "loss_scale": trainee.scale_state()}, trainee.weights(), trainee.states())
 
     def on_host(self) -> Snapshot:
         """A copy in RAM, which the next steps leave alone."""
-        model = {name: tensor.to("cpu", copy=True) for name, tensor in self.model.items()}
-        optimizer = {name: tensor.to("cpu", copy=True) for name, tensor in self.optimizer.items()}
+        model = {name: tensor.copied() for name, tensor in self.model.items()}
+        optimizer = {name: tensor.copied() for name, tensor in self.optimizer.items()}
         return replace(self, model=model, optimizer=optimizer)
 
     @property
     def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.model.values(), *self.optimizer.values()))
+        tensors = (*self.model.values(), *self.optimizer.values())
+        return sum(math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
 
 
 def path_of(run: Path, step: int) -> Path:
@@ -166,11 +160,10 @@ def load(path: Path, trainee: Trainee) -> dict[str, Any]:
             raise ModelError(f"{file} is damaged, its tensors are not as they were written: {_way_out(path)}") from None
         if file_checksum(file) != state["xxh64"].get(name):
             raise ModelError(f"{file} is damaged, its checksum is not the one written down: {_way_out(path)}")
-    read_tensors_into(path / _FILES[0], tensors_by_name(trainee.model.weights))
+    read_tensors_into(path / _FILES[0], trainee.weights())
     trainee.prepare_states()
-    read_tensors_into(path / _FILES[1], trainee.optimizer_tensors())
-    trainee.model.weights.refresh()
-    trainee.restore_scale(state["loss_scale"])
+    read_tensors_into(path / _FILES[1], trainee.states())
+    trainee.restored(state["loss_scale"])
     return state
 
 

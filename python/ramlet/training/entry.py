@@ -11,24 +11,24 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.budget import Budget, Meter
-from ramlet.config_values import count
-from ramlet.errors import SettingsError
-from ramlet.setting_names import check_names
-from ramlet.sources import check_path
-from ramlet.threads import check_threads
-from ramlet.tokenizer import Tokenizer
+from ramlet.engines import open_engine
+from ramlet.errors import SettingsError, option
+from ramlet.inputs.sources import check_path
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.threads import check_threads
+from ramlet.settings.declared import declared
+from ramlet.settings.names import check_names
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from ramlet.training.feed import Feed
-    from ramlet.training.start import TrainResult
+    from ramlet.training.trainer import TrainResult
 
 __all__ = ["Data", "train"]
 
 Data = str | os.PathLike[str] | Sequence[tuple[str | os.PathLike[str], float]]
-_AMOUNTS = ("params", "tokens", "tokens_per_step", "batch_size", "max_steps", "seq_len", "max_examples", "eval_tokens")
 
 
 def train(
@@ -58,32 +58,25 @@ def train(
     anew, True also goes on with another end or learning rate. `listener` is told of steps, evaluations and samples.
     The settings are the options of `ramlet train`, with underscores.
     """
-    check_names(settings, [*vars(RunSettings()), *(train.__kwdefaults__ or ())])
-    for name in _AMOUNTS:
-        if isinstance(settings.get(name), str):
-            try:
-                settings[name] = count(settings[name])
-            except ValueError as error:
-                raise SettingsError(f"{name} {error}") from None
+    check_names(settings, [*declared(RunSettings), *(train.__kwdefaults__ or ())])
     chosen = RunSettings(**settings)
     check_threads(threads)
     check_path(out)
     if (data is None) == (stream is None):
         raise SettingsError("name what to train on: a dataset, or a stream of text, and not both")
-    from ramlet.training.base_memory import load_torch
-
     budget = Budget.parse(memory if chosen.device == "cpu" else host_memory or memory)
     with nullcontext(meter) if meter is not None else Meter(budget) as watching:
         # Before torch, which takes seconds to load: what is wrong with the data is told at once.
         feed = _feed(data, stream, tokenizer, chosen, Path(out), reading or {})
         watching.stage("loading torch")
-        load_torch(threads)
-        from ramlet.training.start import train_run
+        engine = open_engine(chosen.device, threads)
+        from ramlet.training.trainer import train_run
 
         return train_run(
             chosen,
             feed,
             out,
+            engine=engine,
             evals={name: os.fspath(path) for name, path in (evals or {}).items()},
             memory=memory,
             meter=watching,
@@ -101,7 +94,9 @@ def _feed(
         pairs = [(data, 1.0)] if isinstance(data, (str, os.PathLike)) else list(data)
         return DataFeed([(os.fspath(path), float(weight)) for path, weight in pairs], settings)
     if tokenizer is None:
-        raise SettingsError("a stream is tokenized while it is trained on: name the tokenizer, with --tokenizer")
+        raise SettingsError(
+            f"a stream is tokenized while it is trained on: name the tokenizer, with {option('tokenizer')}"
+        )
     sources = [stream] if isinstance(stream, (str, os.PathLike)) else stream
     if isinstance(tokenizer, (str, os.PathLike)):
         named: Tokenizer | str = os.fspath(tokenizer)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.tokens import Tokens, open_tokens
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def usable_split(data: str, *, seq_len: int, val_fraction: float, split: str | N
     if tokens.packed_length not in (None, seq_len):
         raise SettingsError(
             f"{data} is packed in sequences of {tokens.packed_length:,}, and the model is evaluated with {seq_len:,}: "
-            "prepare it without --pack, or with the same"
+            f"prepare it without {option('pack')}, or with the same"
         )
     tokens.examples(seq_len, seq_len)  # for its error
     return tokens
@@ -75,10 +75,10 @@ def _check_ids(tokens: Tokens, feed: Feed) -> None:
     if feed.fingerprint is not None and theirs not in (None, feed.fingerprint):
         raise DatasetError(
             f"{tokens.name} was made with another tokenizer ({theirs[:12]}) than the training data "
-            f"({feed.fingerprint[:12]}): prepare it with the same --tokenizer"
+            f"({feed.fingerprint[:12]}): prepare it with the same {option('tokenizer')}"
         )
     if tokens.vocab_size() > feed.vocab_size:
         raise DatasetError(
             f"{tokens.name} has {tokens.vocab_size():,} different tokens and the training data {feed.vocab_size:,}: "
-            "prepare it with the same --tokenizer"
+            f"prepare it with the same {option('tokenizer')}"
         )

@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from ramlet.engines import Model, training_names
 from ramlet.errors import SettingsError
-from ramlet.loading.batch import training_names
-from ramlet.model.gpt import GPT
-from ramlet.training.step import document_mask
 
 if TYPE_CHECKING:
-    from ramlet.tokenizer import Tokenizer
+    import numpy as np
+    import numpy.typing as npt
+
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["EvalSet", "Score", "byte_lengths", "evaluate_model"]
 
@@ -61,11 +59,11 @@ class EvalSet:
     seq_len: int
     micro_batch: int
     tokens: int
-    lengths: Tensor | None
+    lengths: npt.NDArray[np.int64] | None
     val_fraction: float = 0.1
     document_mask: bool = False
 
-    def batches(self, told: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Mapping[str, Tensor]]:
+    def batches(self, told: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Mapping[str, Any]]:
         """What is evaluated; `told` hears how many of how many tokens were asked for."""
         from ramlet.loading.loader import Loader
 
@@ -76,7 +74,6 @@ class EvalSet:
             batch_size=self.micro_batch,
             seed=EVAL_SEED,
             epochs=1,
-            as_torch=True,
             val_fraction=self.val_fraction,
             document_mask=self.document_mask,
             read_ahead=1,
@@ -91,18 +88,11 @@ class EvalSet:
                     return
 
 
-def evaluate_model(model: GPT, wanted: EvalSet, told: Callable[[int, int], None] = lambda done, total: None) -> Score:
+def evaluate_model(model: Model, wanted: EvalSet, told: Callable[[int, int], None] = lambda done, total: None) -> Score:
     """The model's score on the set; `told` hears how many of how many tokens are done."""
     total, tokens, size = 0.0, 0, 0
     for batch in wanted.batches(told):
-        placed = {name: value.to(model.device) for name, value in batch.items()}
-        losses = model.losses(
-            placed["input_ids"],
-            placed["targets"],
-            positions=placed.get("position_ids"),
-            mask=document_mask(placed.get("document_ids")),
-        )
-        for row in losses.view(placed["targets"].shape).tolist():
+        for row in model.token_losses(batch):
             total += math.fsum(row)  # exact, so that it does not matter how many rows a batch has
         targets = batch["targets"].reshape(-1)
         targets = targets[targets >= 0]
@@ -113,13 +103,15 @@ def evaluate_model(model: GPT, wanted: EvalSet, told: Callable[[int, int], None]
     return Score(total / max(1, tokens), tokens, bits)
 
 
-def byte_lengths(tokenizer: Tokenizer) -> Tensor | None:
+def byte_lengths(tokenizer: Tokenizer) -> npt.NDArray[np.int64] | None:
     """How many bytes of text each id stands for; special tokens are no text. None where the tokenizer does not tell."""
     try:
         words = tokenizer.vocabulary
     except SettingsError:
         return None
-    lengths = torch.zeros(tokenizer.vocab_size, dtype=torch.int64)
+    import numpy as np
+
+    lengths = np.zeros(tokenizer.vocab_size, np.int64)
     specials = set(tokenizer.special_tokens.values())
     for number, word in words.items():
         if number not in specials:

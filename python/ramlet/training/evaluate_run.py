@@ -11,19 +11,18 @@ one micro-batch on its way through the widest layer.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.budget import Budget, with_reserve
-from ramlet.errors import DatasetError, ModelError, SettingsError
+from ramlet.engines import open_engine
+from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.loading.tokens import Tokens
-from ramlet.memory import resident_memory
 from ramlet.model.folder import ModelFolder, find_model
-from ramlet.model.order import unit_rows
 from ramlet.model.shape import Shape
+from ramlet.runtime.budget import Budget
 from ramlet.training.eval_sets import usable_split
 from ramlet.training.run_files import SETTINGS
 from ramlet.training.run_folder import RunFolder
@@ -34,26 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-FAST_TOKENS = 2048
-FAST_CHUNK, LEAST_CHUNK = 512, 64
-LIBRARIES = 64 << 20
-"""What torch and its libraries take when the first products are made, and the buffer that weights are read through."""
-TOKEN_BYTES = 200
-"""What a token takes while its bytes are looked up."""
 EVERYTHING = 1 << 62
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """How a step through the model is divided, and what it takes."""
-
-    micro_batch: int
-    chunk: int
-    parts: dict[str, int]
-
-    @property
-    def peak(self) -> int:
-        return sum(self.parts.values())
 
 
 def evaluate(
@@ -92,31 +72,28 @@ def evaluate(
     learned = _learned_with(found)
     length = seq_len or learned.seq_len or shape.context
     if not 1 <= length <= shape.context:
-        raise SettingsError(f"--seq-len {length:,} is not within the model's context of {shape.context:,}: give less")
+        raise SettingsError(
+            f"{option('seq_len', length)} is not within the model's context of {shape.context:,}: give less"
+        )
     sets = {
         name: usable_split(os.fspath(path), seq_len=length, val_fraction=learned.val_fraction, split=split)
         for name, path in named.items()
     }
     tokenizer = _tokenizer(found, shape, sets)
-    from ramlet.training.base_memory import keep_large_blocks, load_torch
-
-    load_torch(threads)
+    engine = open_engine(device, threads)
     # A heap has gaps, up to 90 MB of them here; an evaluation is too short for the time that it saves.
-    keep_large_blocks(False)
-    from ramlet.model.files import load_model
-    from ramlet.model.weights import DTYPES
-    from ramlet.training.device import choose_device
+    engine.keep_freed(False)
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
 
-    place = choose_device(device)
     if precision == "auto":
-        precision = "fp32" if place.kind == "cpu" else place.precision("auto")
-    budget = place.budget(memory)
-    place.cap(budget)
+        precision = "fp32" if engine.kind == "cpu" else engine.precision("auto")
+    budget = engine.budget(memory)
+    engine.cap(budget)
     lengths = byte_lengths(tokenizer) if tokenizer is not None else None
-    base = resident_memory() if place.kind == "cpu" else 0
-    fit = _fit(shape, length, precision, base, budget, masked=learned.document_mask)
-    model = load_model(found, device=place.name, dtype=DTYPES[precision], chunk=fit.chunk)
+    division = engine.division(
+        shape, seq_len=length, precision=precision, budget=budget, document_mask=learned.document_mask
+    )
+    model = engine.load(found, precision, chunk=division.chunk)
     scores: dict[str, Score] = {}
     for name, found_tokens in sets.items():
         told = partial(progress, name) if progress is not None else lambda done, total: None
@@ -127,7 +104,7 @@ def evaluate(
                 data=named[name],
                 split=found_tokens.split,
                 seq_len=length,
-                micro_batch=fit.micro_batch,
+                micro_batch=division.micro_batch,
                 tokens=count,
                 lengths=lengths,
                 val_fraction=learned.val_fraction,
@@ -157,7 +134,7 @@ def _learned_with(found: ModelFolder) -> _Learned:
 
 def _tokenizer(found: ModelFolder, shape: Shape, sets: Mapping[str, Tokens]) -> Any:
     """The model's, which must be that of all sets; None where there is none."""
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     file = found.described / "tokenizer.json"
     tokenizer = Tokenizer.load(file) if file.is_file() else None
@@ -166,7 +143,7 @@ def _tokenizer(found: ModelFolder, shape: Shape, sets: Mapping[str, Tokens]) -> 
         if tokenizer is not None and theirs not in (None, tokenizer.fingerprint):
             raise DatasetError(
                 f"{tokens.name} was made with another tokenizer ({theirs[:12]}) than the model learned with "
-                f"({tokenizer.fingerprint[:12]}): prepare it with --tokenizer {file}"
+                f"({tokenizer.fingerprint[:12]}): prepare it with {option('tokenizer', file)}"
             )
         if tokens.vocab_size() > shape.vocab_size:
             raise ModelError(
@@ -174,46 +151,3 @@ def _tokenizer(found: ModelFolder, shape: Shape, sets: Mapping[str, Tokens]) -> 
                 "prepare it with the model's own tokenizer"
             )
     return tokenizer
-
-
-def _fit(shape: Shape, seq_len: int, precision: str, base: int, budget: Budget, *, masked: bool) -> _Fit:
-    """The fastest way that fits; the error names the smallest budget for the slowest."""
-    tried = None
-    for tried in _ways(shape, seq_len, precision, base, masked=masked):
-        if tried.peak <= budget.total - budget.reserve:
-            return tried
-    assert tried is not None
-    budget.require(with_reserve(tried.peak), tried.parts, measured=base)
-    return tried
-
-
-def _ways(shape: Shape, seq_len: int, precision: str, base: int, *, masked: bool) -> Iterator[_Fit]:
-    item = 4 if precision == "fp32" else 2
-    filled = (shape.padded_vocab - shape.vocab_size) * shape.width * (1 if shape.tied else 2)
-    micro_batch = max(1, FAST_TOKENS // seq_len)
-    chunk = min(FAST_CHUNK, micro_batch * seq_len)
-    while True:
-        tokens = micro_batch * seq_len
-        # The widest moment of a layer: the stream and its norm; queries, keys and values, turned and not; or gate, up
-        # and their product. All in fp32 while they are reckoned.
-        layer = tokens * (4 * shape.width + max(2 * shape.qkv_width + 2 * shape.width, 4 * shape.feed_forward)) * 4
-        mask = tokens * seq_len * (1 + item * shape.heads * 2) if masked else 0
-        yield _Fit(
-            micro_batch,
-            chunk,
-            {
-                "Python and PyTorch": base,
-                "the weights": (shape.parameters + filled) * item + shape.context * shape.head_width * 4,
-                "a micro-batch on its way": layer + mask + tokens * 8 * 16,
-                "logits": chunk * shape.padded_vocab * (item + 4),
-                "tokens' lengths": shape.vocab_size * TOKEN_BYTES,
-                "libraries": LIBRARIES,
-            },
-        )
-        if micro_batch // 2 >= unit_rows(seq_len):
-            micro_batch //= 2
-            chunk = min(chunk, micro_batch * seq_len)
-        elif chunk > LEAST_CHUNK:
-            chunk = max(LEAST_CHUNK, chunk // 2)
-        else:
-            return

@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramlet.errors import DatasetError, SettingsError, SourceError
+from ramlet.engines import Ranks
+from ramlet.errors import DatasetError, SettingsError, SourceError, option
+from ramlet.inputs.staging import needs_staging
 from ramlet.loading.loader import Loader
 from ramlet.loading.stream_loader import StreamLoader
 from ramlet.loading.tokens import open_tokens
-from ramlet.prepare_settings import PrepareSettings
-from ramlet.prepare_tokenizer import choose
-from ramlet.staging import needs_staging
-from ramlet.tokenizer import Tokenizer
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.preparing.tokenizer import choose
+from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.mix import Mix
-from ramlet.training.ranks import Ranks
 from ramlet.training.settings import RunSettings
 
 __all__ = ["DataFeed", "Feed", "StreamFeed"]
@@ -87,7 +87,6 @@ class DataFeed:
             rank=ranks.rank,
             world=ranks.world,
             micro_batch=micro_batch,
-            as_torch=True,
             document_mask=settings.document_mask,
             val_fraction=settings.val_fraction,
         )
@@ -136,8 +135,8 @@ class StreamFeed:
         loaded = tokenizer if isinstance(tokenizer, Tokenizer) else choose(PrepareSettings(tokenizer=tokenizer), None)
         if loaded is None:
             raise SettingsError(
-                "which characters there are is known when all of the text was read: give it as --input, "
-                "or the stream another --tokenizer"
+                f"which characters there are is known when all of the text was read: give it as {option('input')}, "
+                f"or the stream another {option('tokenizer')}"
             )
         self._tokenizer = loaded
         self.tokenizer_file: Path | None = work / "tokenizer.json"
@@ -171,7 +170,6 @@ class StreamFeed:
             rank=ranks.rank,
             world=ranks.world,
             micro_batch=micro_batch,
-            as_torch=True,
             document_mask=settings.document_mask,
             work_dir=work,
             **self._reading,
@@ -186,7 +184,7 @@ class StreamFeed:
         if not count:
             raise SourceError(
                 f"{', '.join(self._sources)} has less than one sequence of {seq_len:,} tokens: choose a smaller "
-                "--seq-len, or give it more text"
+                f"{option('seq_len')}, or give it more text"
             )
         return count
 

@@ -1,6 +1,6 @@
 """What a run is, once every setting that was left open is decided.
 
-job = resolve(settings, feed, device)
+job = resolve(settings, feed, engine)
 job.shape, job.seq_len, job.sequences, job.steps, job.schedule, job.precision
 """
 
@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ramlet.errors import DatasetError, ModelError, SettingsError
+from ramlet.engines import Engine
+from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.small_files import YAML, parse_json, read_text
-from ramlet.training.device import Device
+from ramlet.runtime.small_files import YAML, parse_json, read_text
 from ramlet.training.feed import Feed
 from ramlet.training.pace import times_left
 from ramlet.training.schedule import Schedule, default_rate
@@ -63,7 +63,7 @@ class Job:
         }
 
 
-def resolve(settings: RunSettings, feed: Feed, device: Device, *, evals: int = 0) -> Job:
+def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0) -> Job:
     """Decides what the settings leave open, and refuses what does not fit together.
 
     `evals` is how many sets there are to evaluate on, besides the data's own.
@@ -88,7 +88,7 @@ def resolve(settings: RunSettings, feed: Feed, device: Device, *, evals: int = 0
         shape = known
     if seq_len > shape.context:
         raise SettingsError(
-            f"--seq-len {seq_len:,} is longer than the model's context of {shape.context:,}: give at most that"
+            f"{option('seq_len', seq_len)} is longer than the model's context of {shape.context:,}: give at most that"
         )
     sequences = settings.step_sequences(seq_len)
     steps = _steps(settings, feed, seq_len, sequences)
@@ -104,7 +104,7 @@ def resolve(settings: RunSettings, feed: Feed, device: Device, *, evals: int = 0
         seq_len=seq_len,
         sequences=sequences,
         steps=steps,
-        precision=device.precision(settings.precision),
+        precision=engine.precision(settings.precision),
         schedule=Schedule(
             peak=peak,
             floor=peak / 10 if settings.min_lr is None else settings.min_lr,
@@ -147,7 +147,9 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
     if settings.init_from is not None:
         shape = _start_shape(settings.init_from, feed)
         if settings.params is not None or settings.config is not None:
-            raise SettingsError(f"{settings.init_from} says how large the model is: leave --params and --config out")
+            raise SettingsError(
+                f"{settings.init_from} says how large the model is: leave {option('params')} and {option('config')} out"
+            )
         return shape
     if settings.config is None:
         return None
@@ -165,8 +167,8 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
 
 
 def _start_shape(name: str, feed: Feed) -> Shape:
-    from ramlet.model.files import find_model
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.model.folder import find_model
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     found = find_model(name)
     shape = found.shape()
@@ -176,7 +178,7 @@ def _start_shape(name: str, feed: Feed) -> Shape:
         if theirs != feed.fingerprint:
             raise DatasetError(
                 f"{name} was trained with another tokenizer ({theirs[:12]}) than the data was made with "
-                f"({feed.fingerprint[:12]}): prepare the data with --tokenizer {file}"
+                f"({feed.fingerprint[:12]}): prepare the data with {option('tokenizer', file)}"
             )
     if feed.vocab_size > shape.vocab_size:
         raise ModelError(
@@ -215,7 +217,7 @@ def _steps(settings: RunSettings, feed: Feed, seq_len: int, sequences: int) -> i
     examples = feed.examples(seq_len)
     if examples is None:
         raise SettingsError(
-            "a stream from elsewhere has no known length: say when to stop with --max-steps or --tokens, or how long "
-            "an epoch is with --max-examples"
+            f"a stream from elsewhere has no known length: say when to stop with {option('max_steps')} "
+            f"or {option('tokens')}, or how long an epoch is with {option('max_examples')}"
         )
     return math.ceil((settings.epochs or 1) * examples / sequences)

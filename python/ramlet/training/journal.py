@@ -20,8 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from ramlet.errors import DiskFull, ModelError, SettingsError
-from ramlet.small_files import open_regular
+from ramlet.errors import DiskFull, ModelError, SettingsError, option
+from ramlet.runtime.small_files import open_regular
 from ramlet.training.run_files import METRICS, TENSORBOARD
 
 __all__ = ["Journal", "load_loggers"]
@@ -81,10 +81,7 @@ class Journal:
         figures = dict(_flat(values))
         if self._board is not None:
             for name, value in figures.items():
-                if isinstance(value, str):
-                    self._board.add_text(name, value, step)
-                else:
-                    self._board.add_scalar(name, value, step)
+                self._board.add(name, value, step)
         if self._wandb is not None:
             self._wandb.log(figures, step=step)
 
@@ -119,7 +116,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
 def load_loggers(*, tensorboard: bool, wandb: bool) -> None:
     """Loads what is asked for: what is missing is told before the run begins, and what it takes is in the plan."""
     for wanted, module, name, install in (
-        (tensorboard, "torch.utils.tensorboard", "TensorBoard", "tensorboard"),
+        (tensorboard, "ramlet.training.board", "TensorBoard", "tensorboard"),
         (wandb, "wandb", "W&B", "wandb"),
     ):
         if wanted:
@@ -127,18 +124,15 @@ def load_loggers(*, tensorboard: bool, wandb: bool) -> None:
                 import_module(module)
             except ImportError:
                 raise SettingsError(
-                    f"{name} is not installed: pip install {install}, or leave --{install} out"
+                    f"{name} is not installed: pip install {install}, or leave {option(install)} out"
                 ) from None
 
 
 def _tensorboard(run: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SettingsError(
-            "TensorBoard is not installed: pip install tensorboard, or leave --tensorboard out"
-        ) from None
-    return SummaryWriter(str(run / TENSORBOARD), purge_step=step or None)
+    load_loggers(tensorboard=True, wandb=False)
+    from ramlet.training.board import Board
+
+    return Board(run / TENSORBOARD, step)
 
 
 def _wandb(run: Path) -> Any:

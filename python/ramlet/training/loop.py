@@ -16,23 +16,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ramlet.budget import Meter
-from ramlet.errors import Interrupted, TrainingStopped
+from ramlet.engines import Engine, Pending, Ranks, Trainee
+from ramlet.engines.plan import Plan
+from ramlet.errors import Interrupted, TrainingStopped, option
+from ramlet.runtime.budget import Meter
 from ramlet.training import checkpoint
-from ramlet.training.device import Device
 from ramlet.training.evaluate import EvalSet, evaluate_model
 from ramlet.training.job import Job
 from ramlet.training.journal import Journal
 from ramlet.training.listener import Listener
 from ramlet.training.pace import Pace
-from ramlet.training.plan import Plan
-from ramlet.training.ranks import Ranks
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.signals import GaveUp, StopSignals
-from ramlet.training.step import Trainee
 
 __all__ = ["Progress", "Run", "run_steps"]
 
@@ -100,7 +96,7 @@ class Progress:
 
 @dataclass
 class Run:
-    """All that the steps need; `start.py` makes it."""
+    """All that the steps need; a `Trainer` makes it."""
 
     folder: RunFolder
     job: Job
@@ -110,8 +106,7 @@ class Run:
     evals: list[EvalSet]
     journal: Journal
     listener: Listener
-    device: Device
-    ranks: Ranks
+    engine: Engine
     meter: Meter
     progress: Progress
     saver: Saver
@@ -123,6 +118,10 @@ class Run:
     """When the last step was done, or what comes between steps, as the device has it."""
     warned_of: set[str] = field(default_factory=set)
     """Sets that the model was said to be forgetting: once, then only the figures tell."""
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.engine.ranks
 
     @property
     def path(self) -> Path:
@@ -138,7 +137,7 @@ def run_steps(run: Run) -> None:
             raise _interrupted(run)
         batches = iter(run.loader)
         began = time.monotonic() - progress.seconds
-        run.mark = run.device.mark()
+        run.mark = run.engine.mark()
         pending: _Figures | None = None
         while progress.step < run.job.steps:
             figures = _one_step(run, batches)
@@ -147,7 +146,7 @@ def run_steps(run: Run) -> None:
             if pending is not None:
                 _settle(run, pending)
             pending = figures
-            if not run.device.runs_behind:
+            if not run.engine.runs_behind:
                 _settle(run, pending)
                 pending = None
             stopping = run.ranks.any(signals.asked)
@@ -158,7 +157,7 @@ def run_steps(run: Run) -> None:
                     pending = None
                 stopping = _attend(run, jobs, stopping=stopping)
                 began = time.monotonic() - progress.seconds
-                run.mark = run.device.mark()
+                run.mark = run.engine.mark()
             if stopping and (progress.step < run.job.steps or progress.owed):
                 raise _interrupted(run)
 
@@ -180,8 +179,8 @@ class _Figures:
     """Learned from in this step; `so_far` counts all."""
     so_far: int
     rate: float
-    loss: torch.Tensor
-    length: torch.Tensor
+    loss: Pending
+    grad_norm: Pending
     mark: Any
     """When it is done."""
 
@@ -189,49 +188,46 @@ class _Figures:
 def _one_step(run: Run, batches: Iterator[Any]) -> _Figures:
     """Learns from one global batch, this rank's share of it, and steps."""
     assumed = run.plan.batch_size * run.plan.seq_len
-    total = torch.zeros((), device=run.device.name, dtype=torch.float64)
+    total: Any = 0.0
     learned = 0
     while True:
         batch = next(batches)
         learned += int((batch["targets"] >= 0).sum())
-        total += run.trainee.learn(batch, 1.0 / assumed)
+        total = total + run.trainee.learn(batch, 1.0 / assumed)
         if batch.last_of_step:
             break
-    counted = torch.tensor(float(learned), device=run.device.name) if run.ranks.world > 1 else None
-    if counted is not None:
-        run.ranks.sum(total, counted)
-        learned = int(counted.item())
+    total, learned = run.trainee.over_ranks(total, learned)
     if not learned:
         learned = 1  # nothing but padding: gradients are 0 whatever they are divided by
     rate = run.job.schedule(run.progress.step)
-    length = run.trainee.update(rate, run.job.settings.clip, assumed / learned)
+    grad_norm = run.trainee.update(rate, run.job.settings.clip, assumed / learned)
     run.progress.step += 1
     run.progress.tokens += learned
     so_far = run.progress.tokens
-    return _Figures(run.progress.step, learned, so_far, rate, total / learned, length, run.device.mark())
+    return _Figures(run.progress.step, learned, so_far, rate, total / learned, grad_norm, run.engine.mark())
 
 
 def _settle(run: Run, figures: _Figures) -> None:
     """Reads a step's figures, tells of them, and ends the run where they say that it went wrong."""
-    loss, length = float(figures.loss), float(figures.length)  # a GPU has done the step by then
+    loss, grad_norm = float(figures.loss), float(figures.grad_norm)  # a GPU has done the step by then
     progress = run.progress
-    seconds = run.device.seconds(run.mark, figures.mark)
+    seconds = run.engine.seconds(run.mark, figures.mark)
     run.mark = figures.mark
     run.pace.stepped(seconds)
     speed = figures.tokens / max(1e-9, seconds)
-    overflow = not math.isfinite(length) and run.trainee.overflow_is_normal
+    overflow = not math.isfinite(grad_norm) and run.trainee.overflow_is_normal
     if not overflow:
-        _check_health(run, figures.step, loss, length)
+        _check_health(run, figures.step, loss, grad_norm)
         progress.recent = [*progress.recent, loss][-SPIKE_WINDOW:]
         progress.loss = loss
-    memory = run.device.current(run.meter)
+    memory = run.engine.current(run.meter)
     if figures.step % run.job.settings.log_every == 0 or figures.step in (1, run.job.steps):
         run.journal.write(
             figures.step,
             tokens=figures.so_far,
             loss=round(loss, 6),
             lr=figures.rate,
-            grad_norm=round(length, 6) if math.isfinite(length) else None,
+            grad_norm=round(grad_norm, 6) if math.isfinite(grad_norm) else None,
             tokens_per_second=round(speed),
             memory=memory,
             seconds=round(progress.seconds, 3),
@@ -242,23 +238,23 @@ def _settle(run: Run, figures: _Figures) -> None:
     run.listener.stepped(figures.step, run.job.steps, loss, speed, memory)
 
 
-def _check_health(run: Run, step: int, loss: float, length: float) -> None:
+def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
     recent = run.progress.recent
     usual = sum(recent) / len(recent) if recent else loss
-    if math.isfinite(loss) and math.isfinite(length):
+    if math.isfinite(loss) and math.isfinite(grad_norm):
         spiked = run.job.settings.spike and len(recent) >= SPIKE_WINDOW and loss > usual + run.job.settings.spike
         if not spiked:
             return
         what = f"the loss jumped to {loss:.3f} from about {usual:.3f}"
-        check = ", or without this check by --spike 0"
+        check = f", or without this check by {option('spike', 0)}"
     else:
         what = "the loss is no number any more" if not math.isfinite(loss) else "the gradients are no numbers any more"
         check = ""
     good = checkpoint.latest(run.path)
     way = (
-        f"the last good checkpoint is {good}: go on from it with a lower --lr (ramlet train --init-from)"
+        f"the last good checkpoint is {good}: go on from it with {option('init_from')} and a lower {option('lr')}"
         if good
-        else "there is no checkpoint before it: run it again with a lower --lr"
+        else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     )
     raise TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {way}{check}")
 
@@ -358,7 +354,7 @@ def _evaluate(run: Run) -> bool:
         run.warned_of.add(name)
         run.listener.warned(
             f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
-            f"{rises[name]:.3f} above what it was before (a lower --lr, or some of that data mixed in, helps)"
+            f"{rises[name]:.3f} above what it was before (a lower learning rate, or some of that data mixed in, helps)"
         )
     return True
 

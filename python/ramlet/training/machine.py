@@ -1,6 +1,6 @@
 """What this machine has: memory, cores, speed, a GPU, and the datasets that lie about.
 
-    machine = look(device="cpu")
+    machine = look(open_engine("cpu"))
     machine.free, machine.threads, machine.flops, machine.gpu
     find_datasets(".")
 
@@ -11,23 +11,20 @@ estimates.
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ramlet.dataset.manifest import NAME as MANIFEST
+from ramlet.dataset.manifest import Manifest
+from ramlet.engines import Engine
 from ramlet.errors import DatasetError
-from ramlet.memory import free_memory
-from ramlet.small_files import MANIFEST as MANIFEST_BYTES
-from ramlet.small_files import read_json
-from ramlet.threads import available_threads
+from ramlet.runtime.memory import free_memory
+from ramlet.runtime.threads import available_threads
 
 __all__ = ["Found", "Machine", "find_datasets", "look"]
 
 EFFICIENCY = {"cpu": 0.5, "cuda": 0.45}
 """Of the speed of its products, how much a whole step reaches: attention, norms and the optimizer are the rest."""
-
-MANIFEST = "dataset_metadata.json"
 
 
 @dataclass(frozen=True)
@@ -56,38 +53,15 @@ class Found:
     vocab_size: int
 
 
-def look(device: str | None = None, *, torch: Any = None, seconds: float = 1.0) -> Machine:
-    """Looks at the machine; without torch nothing is measured."""
+def look(engine: Engine | None = None, *, seconds: float = 1.0) -> Machine:
+    """Looks at the machine; without an engine nothing is measured."""
     threads = available_threads()
-    if torch is None:
-        return Machine(device or "cpu", threads, free_memory(), 0.0, "fp32")
-    gpu = torch.cuda.is_available() if device != "cpu" else False
-    chosen = device or ("cuda" if gpu else "cpu")
-    speeds = {kind: _speed(torch, chosen, kind, seconds / 2) for kind in ("bf16", "fp32")}
+    if engine is None:
+        return Machine("cpu", threads, free_memory(), 0.0, "fp32")
+    speeds = {kind: engine.flops(kind, seconds / 2) for kind in ("bf16", "fp32")}
     compute = max(speeds, key=lambda kind: speeds[kind])
-    memory = torch.cuda.mem_get_info()[0] if chosen == "cuda" else free_memory()
-    name = torch.cuda.get_device_name() if chosen == "cuda" else None
-    return Machine(chosen, threads, memory, speeds[compute], compute, name)
-
-
-def _speed(torch: Any, device: str, kind: str, seconds: float) -> float:
-    """Operations a second in the best of many products of the size that small models have."""
-    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[kind]
-    tokens, width = (1024, 512) if device == "cpu" else (8192, 2048)
-    x = torch.ones(tokens, width, dtype=dtype, device=device)
-    weight = torch.ones(4 * width, width, dtype=dtype, device=device)
-    out = torch.empty(tokens, 4 * width, dtype=dtype, device=device)
-    best = 0.0
-    end = time.perf_counter() + seconds
-    while True:
-        began = time.perf_counter()
-        torch.mm(x, weight.t(), out=out)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        best = max(best, 8.0 * tokens * width * width / (now - began))
-        if now >= end:
-            return best
+    gpu = next((str(each["name"]) for each in engine.gpus()), None)
+    return Machine(engine.kind, threads, engine.free(), speeds[compute], compute, gpu)
 
 
 def find_datasets(folder: str | os.PathLike[str] = ".", depth: int = 2) -> list[Found]:
@@ -96,9 +70,9 @@ def find_datasets(folder: str | os.PathLike[str] = ".", depth: int = 2) -> list[
     patterns = ["/".join(["*"] * level + [MANIFEST]) for level in range(depth + 1)]
     for path in (path for pattern in patterns for path in sorted(Path(folder).glob(pattern))):
         try:
-            manifest = read_json(path, DatasetError, MANIFEST_BYTES)
-            tokens = int(manifest["splits"]["train"]["tokens"])
-            found.append(Found(os.path.relpath(path.parent, folder), tokens, int(manifest["vocab_size"])))
-        except (OSError, ValueError, KeyError, TypeError):
+            manifest = Manifest.read(path.parent)
+        except (OSError, DatasetError):
             continue
+        tokens = manifest.splits["train"].tokens
+        found.append(Found(os.path.relpath(path.parent, folder), tokens, manifest.vocab_size))
     return sorted(found, key=lambda one: -one.tokens)

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ramlet.budget import Meter
 from ramlet.dataset.manifest import NAME
-from ramlet.prepare_settings import WHOLE_FILE_BYTES, PrepareSettings
-from ramlet.sources import expand, survey
+from ramlet.inputs.sources import expand, survey
+from ramlet.preparing.settings import WHOLE_FILE_BYTES, PrepareSettings
+from ramlet.runtime.budget import Meter
 from ramlet.training.run_folder import RunFolder
 
 __all__ = ["prepare_own"]
@@ -44,7 +44,7 @@ def prepare_own(
     if os.environ.get("RANK", "0") != "0":
         return _made_by_the_first(made)
     RunFolder(run).refuse_foreign()
-    from ramlet.prepare_dataset import prepare_to
+    from ramlet.preparing.run import prepare_to
 
     chosen = tokenizer or _tokenizer_for(inputs, run, meter, threads, progress)
     settings = PrepareSettings(tokenizer=chosen, val_fraction=val_fraction, document_bytes=_part_bytes(inputs))
@@ -61,7 +61,7 @@ def _made_by_the_first(dataset: Path) -> Path:
 
 def _part_bytes(inputs: Sequence[str]) -> int | None:
     """The longest document of a small text; None where the usual length makes enough of them, or no one knows yet."""
-    from ramlet.staging import needs_staging
+    from ramlet.inputs.staging import needs_staging
 
     if any(needs_staging(name) for name in inputs):
         return None
@@ -83,8 +83,8 @@ def _tokenizer_for(
     size = survey(list(inputs)).total_bytes
     if size <= CHARACTERS_UP_TO:
         return "char"
-    from ramlet.train_folder import train_to_folder
-    from ramlet.train_settings import TrainSettings
+    from ramlet.tokenizer.folder import train_to_folder
+    from ramlet.tokenizer.settings import TrainSettings
 
     settings = TrainSettings(vocab_size=16_384 if size >= LARGE_FROM else 8_192, special_tokens=(END,))
     folder = run / "data" / "tokenizer"

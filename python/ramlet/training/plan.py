@@ -1,350 +1,68 @@
-"""Spend a memory budget: from a model, a batch and a budget to micro-batches, chunks and the rest.
-
-    plan = make_plan(shape, seq_len=256, batch_size=32, budget=Budget.parse("1GB"), compute="bf16", base=310_000_000)
-    plan.choice.micro_batch, plan.accumulation, plan.peak, plan.notes
-
-What costs least is given up first: the micro-batch (the effective batch stays: gradients of more micro-batches are
-added up), on a GPU before it the size of the logits' chunks, then a second forward pass (`recompute`). On a CPU none of
-these changes a bit of the result (model/order.py). Only when all that is not enough, and the user has not fixed them,
-come the two that change results: 8-bit optimizer states, bf16 weights; the plan's notes say so. Where nothing fits, the
-error names the smallest budget that does.
-
-Without pressure the micro-batch is not the largest that fits but the fastest: beyond `FAST_TOKENS` a larger one takes
-memory and gains nothing.
-"""
+"""How a run finds its plan: what the user has fixed, what a run that goes on must keep, and what fits beside."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from ramlet.budget import Budget, adding_up, format_bytes, with_reserve
+from ramlet.engines import Engine
+from ramlet.engines.plan import Plan, Task
 from ramlet.errors import BudgetError, SettingsError
-from ramlet.model.order import group_rows, head_chunk, unit_rows
-from ramlet.model.shape import Shape
-from ramlet.training.predict import PARTS, Choice, Correction, Prediction, predict, work_bytes
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.training.feed import Feed
+from ramlet.training.job import Job
+from ramlet.training.listener import Listener
+from ramlet.training.settings import RunSettings
 
-__all__ = ["Choice", "Plan", "make_plan"]
-
-FAST_TOKENS = 16384
-"""Tokens of a micro-batch from which on more of them are not faster on a GPU."""
-
-SMALL_TOKENS = 512
-"""Tokens of a micro-batch below which it becomes slow itself."""
-
-FAST_CHUNK, LEAST_CHUNK = 4096, 256
-"""Of the logits on a GPU: smaller chunks make the products of the head too thin to be fast."""
-
-JITTER = 12_000_000
-"""By how much what is resident before the model differs from run to run; added to a smallest budget that is named."""
-
-NOTHING_LEARNED = Correction()
-
-LoaderBytes = int | Callable[[int], int]
-"""What a loader holds: a number, or one that follows from the micro-batch."""
+__all__ = ["plan_run"]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A choice that fits, and what it was made from."""
-
-    shape: Shape
-    seq_len: int
-    batch_size: int
-    device: str
-    choice: Choice
-    parts: dict[str, int]
-    """Bytes at the highest moment, by part."""
-    budget: int
-    moment: str = ""
-    logits: int = 0
-    """Bytes of a chunk's logits, which may be gone at the highest moment."""
-    world: int = 1
-    notes: tuple[str, ...] = ()
-    """What the user should know: a sentence each."""
-    document_mask: bool = False
-    correction: Correction = NOTHING_LEARNED
-    """What a probe has taught, already in the parts."""
-    whole_data: int = 0
-    """Bytes of all sequences, were they held at once; 0 where no one asked."""
-    measured: int = 0
-    """The highest that the probe saw, also at a smaller micro-batch; 0 where there was none."""
-    held: int = 0
-    """Of the budget that was asked for, beside this one: what a process that waits for the run takes."""
-
-    @property
-    def peak(self) -> int:
-        """The predicted peak in bytes, corrected by the probe where there was one."""
-        return sum(self.parts.values())
-
-    def at_least(self, peak: int) -> Plan:
-        """The same, where so much was resident already: while torch was loaded, say."""
-        missing = max(0, peak - self.peak)
-        return replace(self, parts={**self.parts, "overhead": self.parts["overhead"] + missing})
-
-    def expected(self, rows: int, correction: Correction, doubt: float = 1.0) -> int:
-        """The peak with micro-batches of so many rows, corrected otherwise than the parts are."""
-        known = self.parts["activations"] + self.parts["logits"] + self.correction.extra
-        return self.peak - known + correction.extra + int(self.work(rows) * correction.factor * doubt)
-
-    def work(self, rows: int) -> int:
-        """What a micro-batch of so many rows takes, as predicted without a correction."""
-        choice = self.choice.with_(micro_batch=rows)
-        mask = self.document_mask
-        return work_bytes(self.shape, choice, seq_len=self.seq_len, device=self.device, document_mask=mask)
-
-    @property
-    def share(self) -> int:
-        """Sequences of a batch that one rank learns from, at most."""
-        return -(-self.batch_size // self.world)
-
-    @property
-    def accumulation(self) -> int:
-        """Micro-batches in a batch; the last may be smaller."""
-        return -(-self.share // self.choice.micro_batch)
-
-    def part_sizes(self, rank: int = 0) -> set[int]:
-        """How many sequences a rank's micro-batches have: the planned number, and what is left for the last."""
-        share = len(range(rank, self.batch_size, self.world))
-        micro_batch = min(self.choice.micro_batch, share)
-        return {size for size in (micro_batch, share % micro_batch if micro_batch else 0) if size}
-
-    def table(self) -> list[tuple[str, str, str]]:
-        """Rows for people: what, how much, and a word on it."""
-        words = {
-            "weights": f"{self.choice.weights}{_copy_words(self.choice)}",
-            "gradients": self.choice.weights,
-            "optimizer": self.choice.optimizer,
-            "activations": f"{self.choice.micro_batch} x {self.seq_len} tokens, {self.choice.compute}"
-            + (", layers made again on the way back" if self.choice.recompute else ""),
-            "logits": f"{self.choice.chunk} tokens at a time"
-            + ("" if self.parts["logits"] else f"; {format_bytes(self.logits)}, gone before the peak"),
-            "data": "what the loader and the micro-batch hold"
-            + (f", instead of {format_bytes(self.whole_data)}" if self.whole_data else ""),
-            "overhead": "Python, torch and its libraries" if self.device == "cpu" else "the libraries' workspace",
-        }
-        rows = [(name, format_bytes(self.parts[name]), words[name]) for name in PARTS]
-        of = f"of {format_bytes(self.budget + self.held)}"
-        return [*rows, ("predicted peak", format_bytes(self.peak), of)]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "shape": self.shape.to_dict(), "notes": list(self.notes), "peak": self.peak}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        given = {name: value for name, value in values.items() if name not in ("peak", "tokens_per_second")}
-        given["shape"] = Shape(**given["shape"])
-        given["choice"] = Choice(**given["choice"])
-        given["correction"] = Correction(**given["correction"])
-        given["notes"] = tuple(given["notes"])
-        return cls(**given)
-
-
-def _copy_words(choice: Choice) -> str:
-    return "" if choice.compute == choice.weights else f", and a copy in {choice.compute}"
-
-
-def make_plan(
-    shape: Shape,
-    *,
-    seq_len: int,
-    batch_size: int,
+def plan_run(
+    job: Job,
+    feed: Feed,
+    engine: Engine,
     budget: Budget,
-    device: str = "cpu",
-    compute: str = "fp32",
-    forced: Mapping[str, Any] | None = None,
-    base: int = 0,
-    loader_bytes: LoaderBytes = 0,
-    document_mask: bool = False,
-    world: int = 1,
-    threads: int = 1,
-    correction: Correction | None = None,
+    meter: Meter,
+    listener: Listener,
+    noted: Mapping[str, Any] | None,
 ) -> Plan:
-    """The cheapest choice that fits.
-
-    `forced` holds what the user has fixed, by the names of `Choice`; `base` is what is resident already. The budget is
-    that of this process.
-    """
-    _check(shape, seq_len, batch_size, world)
-    forced = {name: value for name, value in (forced or {}).items() if value is not None}
-    share = -(-batch_size // world)
-    room = budget.total - budget.reserve
-
-    def predicted(choice: Choice) -> Prediction:
-        held = loader_bytes if isinstance(loader_bytes, int) else loader_bytes(choice.micro_batch)
-        return predict(
-            shape,
-            choice,
-            seq_len=seq_len,
-            device=device,
-            base=base,
-            loader_bytes=held,
-            document_mask=document_mask,
-            threads=threads,
-            correction=correction,
-        )
-
-    least: tuple[Choice, Prediction] | None = None
-    for choice in _choices(shape, seq_len, share, device, compute, forced):
-        prediction = predicted(choice)
-        if prediction.peak <= room:
-            return Plan(
-                shape,
-                seq_len,
-                batch_size,
-                device,
-                choice,
-                prediction.parts,
-                budget.total,
-                prediction.moment,
-                prediction.logits,
-                world,
-                _notes(choice, seq_len, share, device, forced),
-                document_mask,
-                correction or NOTHING_LEARNED,
-                held=budget.held,
-            )
-        if least is None or prediction.peak < least[1].peak:
-            least = (choice, prediction)
-    if least is None:
-        raise SettingsError("weights in bf16 go with adamw8bit, which rounds them fairly: leave one of the two out")
-    raise too_small(budget, *least)
-
-
-def too_small(budget: Budget, choice: Choice, prediction: Prediction) -> BudgetError:
-    """The error that names the smallest budget that works, and what takes it."""
-    enough = math.ceil((smallest_budget(prediction.peak) + budget.held) / 1e6)
-    words = adding_up({name: size for name, size in prediction.parts.items() if size}, enough)
-    how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
-    return BudgetError(
-        f"needs at least {enough}MB: {words}, with {how} "
-        f"(the budget is {budget}); give more, or take a smaller model, a shorter --seq-len"
-        f"{'' if choice.optimizer == 'adamw8bit' else ' or --optimizer adamw8bit'}"
+    """What fits the budget, corrected by a few real steps; of a run that goes on what it was begun with, if it fits."""
+    with feed.loader(job.seq_len, job.sequences, None, engine.ranks) as loader:
+        held = loader.memory
+    task = Task(
+        job.shape,
+        job.seq_len,
+        job.sequences,
+        budget,
+        job.precision,
+        job.settings.document_mask,
+        _fixed(job.settings),
+        resident=engine.resident(stepping=True),
+        loader_bytes=(lambda rows: held(micro_batch=rows)) if engine.kind == "cpu" else 0,
     )
+    meter.stage("probing")
+    if noted is None:
+        return engine.fit(task, job.settings, meter)
+    before = dict(noted["plan"]["choice"])
+    # Its states are on disk as they are; only how a step is divided may change, and on a GPU with it the last bits.
+    kept = {name: before[name] for name in ("optimizer", "weights", "compute")}
+    if any(kept[name] != value for name, value in task.forced.items() if name in kept):
+        raise SettingsError("a run keeps its optimizer and its kind of weights: leave these settings as they were")
+    try:
+        return engine.fit(replace(task, forced={**before, **task.forced}), job.settings, meter)
+    except BudgetError:
+        if engine.kind != "cpu":
+            listener.noted("the budget is smaller than before: steps are divided differently, which changes last bits")
+    return engine.fit(replace(task, forced={**task.forced, **kept}), job.settings, meter)
 
 
-def smallest_budget(peak: int) -> int:
-    """The budget, in whole megabytes, whose room holds the peak also when a run finds a little more resident."""
-    needed = peak + JITTER
-    total = math.ceil(with_reserve(needed) / 1e6) * 10**6
-    assert total - Budget(total).reserve >= needed
-    return total
-
-
-def _choices(
-    shape: Shape, seq_len: int, share: int, device: str, compute: str, forced: Mapping[str, Any]
-) -> Iterator[Choice]:
-    """All that may be chosen, the cheapest first."""
-    compute = forced.get("compute", compute)
-    for optimizer, weights in _states(compute, forced):
-        for recompute in [forced["recompute"]] if "recompute" in forced else [False, True]:
-            for reuse in [forced["reuse"]] if "reuse" in forced else [True, False]:
-                for micro_batch in _micro_batches(seq_len, share, device, forced):
-                    gappy = recompute or weights == "bf16"
-                    if "reuse" in forced or _may_reuse(
-                        reuse, micro_batch, micro_batch * seq_len, device, gappy, forced
-                    ):
-                        held = _held(shape, seq_len, share, micro_batch, device)
-                        for chunk in _chunks(shape, seq_len, micro_batch, device, forced):
-                            yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held)
-
-
-def _may_reuse(reuse: bool, micro_batch: int, tokens: int, device: str, gappy: bool, forced: Mapping[str, Any]) -> bool:
-    """A smaller micro-batch costs less than giving every tensor back: that comes when there is none, or hardly one.
-
-    `gappy` is where kept blocks may leave more gaps than predicted: where layers are made again, and with bf16 weights,
-    of whose runs most, not all, took 5% more. There all is given back.
-    """
-    if device != "cpu":
-        return reuse
-    if gappy:
-        return not reuse
-    return reuse or micro_batch == 1 or tokens <= SMALL_TOKENS or "micro_batch" in forced
-
-
-def _states(compute: str, forced: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Optimizer and weights: first those that change nothing. AdamW in 32 bits steps no bf16 weights."""
-    for optimizer, weights in (("adamw", "fp32"), ("adamw8bit", "fp32"), ("adamw8bit", "bf16")):
-        fits = forced.get("optimizer", optimizer) == optimizer and forced.get("weights", weights) == weights
-        # With products in fp32 an fp32 copy would stand beside bf16 weights: nothing saved.
-        saves = weights == "fp32" or compute != "fp32" or "weights" in forced
-        if fits and saves:
-            yield optimizer, weights
-
-
-def _micro_batches(seq_len: int, share: int, device: str, forced: Mapping[str, Any]) -> Iterator[int]:
-    """From the fastest down. On a CPU such that none changes a result; on a GPU none uneven for nothing: a batch of 32
-    in three parts is 11, 11, 10."""
-    if "micro_batch" in forced:
-        yield min(forced["micro_batch"], share)
-        return
-    if device == "cpu":
-        micro_batch = group_rows(seq_len)
-        while micro_batch >= 2 * share and micro_batch > unit_rows(seq_len):
-            micro_batch //= 2  # the same, for all are at most the share
-        while micro_batch >= unit_rows(seq_len):
-            yield min(micro_batch, share)
-            micro_batch //= 2
-        return
-    largest = min(share, max(1, FAST_TOKENS // seq_len))
-    last = 0
-    for parts in range(-(-share // largest), share + 1):
-        micro_batch = -(-share // parts)
-        if micro_batch != last:
-            yield micro_batch
-        last = micro_batch
-
-
-def _in_order(seq_len: int, share: int, micro_batch: int) -> bool:
-    """Whether gradients come out on a CPU as with every other micro-batch that is: whole units, that a group is of."""
-    rows = unit_rows(seq_len)
-    return micro_batch >= share or (micro_batch % rows == 0 and group_rows(seq_len) % micro_batch == 0)
-
-
-def _held(shape: Shape, seq_len: int, share: int, micro_batch: int, device: str) -> int:
-    """Tokens of a group, where a tied embedding must wait until it is complete."""
-    group = min(share, group_rows(seq_len))
-    waits = device == "cpu" and shape.tied and micro_batch < group and _in_order(seq_len, share, micro_batch)
-    return group * seq_len if waits else 0
-
-
-def _chunks(shape: Shape, seq_len: int, micro_batch: int, device: str, forced: Mapping[str, Any]) -> Iterator[int]:
-    """On a CPU one, which the model decides: another would change results."""
-    if "chunk" in forced:
-        yield forced["chunk"]
-        return
-    tokens = micro_batch * seq_len
-    if device == "cpu":
-        yield min(head_chunk(seq_len, shape.width), tokens)
-        return
-    chunk = min(FAST_CHUNK, tokens)
-    while True:
-        yield chunk
-        if chunk <= LEAST_CHUNK:
-            return
-        chunk = max(LEAST_CHUNK, chunk // 2)
-
-
-def _notes(choice: Choice, seq_len: int, share: int, device: str, forced: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = []
-    if device == "cpu" and not _in_order(seq_len, share, choice.micro_batch):
-        notes.append(
-            f"micro-batches of {choice.micro_batch} sum gradients in an order of their own: "
-            "the last digits differ from a run that is left to choose"
-        )
-    if choice.optimizer == "adamw8bit" and "optimizer" not in forced:
-        notes.append(
-            "the optimizer's states are kept in 8 bits, for nothing else fits: results differ slightly from adamw"
-        )
-    if choice.weights == "bf16" and "weights" not in forced:
-        notes.append("the weights are kept in bf16, for nothing else fits: results are less exact than with fp32")
-    return tuple(notes)
-
-
-def _check(shape: Shape, seq_len: int, batch_size: int, world: int) -> None:
-    if batch_size < 1 or world < 1:
-        raise SettingsError(f"a batch of {batch_size} for {world} processes is none: give at least 1 of each")
-    if not 1 <= seq_len <= shape.context:
-        raise SettingsError(f"--seq-len {seq_len} must be between 1 and the model's context of {shape.context}")
+def _fixed(settings: RunSettings) -> dict[str, Any]:
+    """By the names of `Choice`: what is not left to the plan."""
+    wanted = {
+        "micro_batch": settings.micro_batch,
+        "recompute": settings.recompute,
+        "optimizer": None if settings.optimizer == "auto" else settings.optimizer,
+        "weights": None if settings.weights == "auto" else settings.weights,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ramlet.budget import Budget
-from ramlet.config_values import count
-from ramlet.errors import BudgetError, SettingsError
+from ramlet.engines import open_engine
+from ramlet.engines.plan import Plan, Task
+from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.shape import Shape
-from ramlet.model.sizing import parse_count, shape_for
+from ramlet.model.sizing import shape_for
+from ramlet.runtime.budget import Budget
+from ramlet.settings.declared import argv, differing
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
-from ramlet.training.plan import Plan, make_plan
-from ramlet.training.probe import allowance
-from ramlet.training.settings import default_seq_len
+from ramlet.training.settings import RunSettings, default_seq_len
 
 __all__ = ["Proposal", "Row", "plan", "propose"]
 
@@ -34,7 +34,6 @@ PATIENCE = 3600.0
 SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000, 760_000_000)
 ALL_SIZES = (*SIZES, 1_300_000_000, 3_000_000_000, 7_000_000_000)
 """With those that only a GPU trains."""
-BATCH_SIZE = 32
 VOCABULARY = 8192
 """Where no dataset says."""
 TOKENIZER_BYTES = 400
@@ -52,7 +51,7 @@ class Row:
     """What it would be trained for."""
     seconds: float | None
     """About how long that takes."""
-    refusal: str = ""
+    refusal: BudgetError | None = None
     """Why it does not fit, and what would."""
 
 
@@ -94,38 +93,41 @@ def plan(
     `num_sequences` only says how much it would be to hold all data at once, which nothing here does. BudgetError where
     it does not fit. Loads torch, for a plan starts from what is resident then.
     """
-    if params is not None and config is not None:
-        raise SettingsError("params and config each say how large the model is: give one of them")
-    site = _Site(memory, device, precision, threads)
+    given: dict[str, Any] = {"params": params, "config": config, "seq_len": seq_len, "micro_batch": micro_batch}
+    given |= {"recompute": recompute, "document_mask": document_mask, "optimizer": optimizer, "weights": weights}
+    given |= {"precision": precision, "device": device or "auto"}
+    given |= {} if batch_size is None else {"batch_size": batch_size}
+    chosen = RunSettings(**given)
+    site = _Site(memory, chosen.device, precision, threads)
     found = _dataset(data)
     vocab_size = vocab_size or (found.vocab_size if found else VOCABULARY)
     forced = {
         "optimizer": None if optimizer == "auto" else optimizer,
         "weights": None if weights == "auto" else weights,
-        "micro_batch": micro_batch,
+        "micro_batch": chosen.micro_batch,
         "recompute": recompute,
     }
-    length = count(seq_len) if seq_len is not None else None
-    batch = count(batch_size) if batch_size is not None else BATCH_SIZE
+    length, batch = chosen.seq_len, chosen.batch_size
     if params is None and config is None:
-        machine = look(site.device, torch=site.torch)
+        machine = look(site.engine)
         sizes = [size for size in ALL_SIZES if size <= _largest(found)]
         rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
         best = _best(rows, found)
         if best is None or best.plan is None:
-            raise BudgetError(rows[0].refusal)
-        chosen = best.plan
-    elif config is not None:
+            assert rows[0].refusal is not None  # or there would be a plan
+            raise rows[0].refusal
+        made = best.plan
+    elif chosen.config is not None:
         from ramlet.training.job import read_model_config
 
         given = {name: value for name, value in (("vocab_size", vocab_size), ("context", length)) if value}
-        shape = Shape.from_config(read_model_config(os.fspath(config)), **given)
-        chosen = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
+        shape = Shape.from_config(read_model_config(chosen.config), **given)
+        made = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
     else:
-        assert params is not None
-        chosen = site.plan(parse_count(params), length, batch, vocab_size, forced, document_mask)
-    sequences = num_sequences or (found.tokens // chosen.seq_len if found else 0)
-    return replace(chosen, whole_data=sequences * chosen.seq_len * 16)
+        assert chosen.params is not None
+        made = site.plan(chosen.params, length, batch, vocab_size, forced, document_mask)
+    sequences = num_sequences or (found.tokens // made.seq_len if found else 0)
+    return replace(made, whole_data=sequences * made.seq_len * 16)
 
 
 def propose(
@@ -140,10 +142,10 @@ def propose(
     found = (_known(data),) if data is not None else tuple(find_datasets(folder))
     dataset = found[0] if found else None
     site = _Site(memory, device, "auto", threads)
-    machine = look(site.device, torch=site.torch)
+    machine = look(site.engine)
     site.compute = machine.compute
     vocab_size = dataset.vocab_size if dataset else VOCABULARY
-    rows = site.rows(ALL_SIZES if site.device == "cuda" else SIZES, dataset, machine, vocab_size)
+    rows = site.rows(ALL_SIZES if site.engine.kind == "cuda" else SIZES, dataset, machine, vocab_size)
     best = _best(rows, dataset)
     return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
 
@@ -164,15 +166,12 @@ def _command(best: Row | None, dataset: Found | None, memory: Any, device: str |
     if best is None:
         return ""
     path = dataset.path if dataset else "DATASET"
-    words = ["ramlet", "train", "--data", path, "--out", "RUN", "--params", _short(best.params)]
+    words = ["ramlet", "train", "--data", path, "--out", "RUN"]
     if isinstance(memory, str) and memory != "auto":
         words += ["--memory", memory]
-    if device is not None:
-        words += ["--device", device]
-    if best.course.sequences != BATCH_SIZE:
-        words += ["--batch-size", str(best.course.sequences)]
-    words += ["--max-steps", str(best.course.steps)]
-    return shlex.join(words)
+    size, steps = best.course.sequences, best.course.steps
+    given = {"params": _short(best.params), "device": device, "batch_size": size, "max_steps": steps}
+    return shlex.join([*words, *argv(RunSettings, differing(RunSettings, given))])
 
 
 def _short(number: int) -> str:
@@ -204,18 +203,13 @@ class _Site:
     def __init__(
         self, memory: Budget | str | int | None, device: str | None, precision: str, threads: int | None
     ) -> None:
-        from ramlet.training.base_memory import load_torch, settled_memory
-
-        self.torch = load_torch(threads)
+        self.engine = open_engine(device or "auto", threads)
         # What a run has loaded when it plans.
-        from ramlet.training import start  # noqa: F401
-        from ramlet.training.device import choose_device
+        from ramlet.training import trainer  # noqa: F401
 
-        chosen = choose_device(device or "auto")
-        self.device = chosen.kind
-        self.budget = chosen.budget(memory)
-        self.compute = chosen.precision(precision)
-        self._base = settled_memory() if self.device == "cpu" else 0
+        self.budget = self.engine.budget(memory)
+        self.compute = self.engine.precision(precision)
+        self._base = self.engine.resident()
 
     def plan(
         self, params: int, seq_len: int | None, batch: int, vocab: int, forced: dict[str, Any], document_mask: bool
@@ -225,20 +219,18 @@ class _Site:
         return self.plan_shape(shape, length, batch, forced, document_mask)
 
     def plan_shape(self, shape: Shape, seq_len: int, batch: int, forced: dict[str, Any], document_mask: bool) -> Plan:
-        return make_plan(
-            shape,
-            seq_len=seq_len,
-            batch_size=batch,
-            budget=self.budget,
-            device=self.device,
-            compute=self.compute,
-            forced=forced,
-            base=self._base and self._base + TOKENIZER_BYTES * shape.vocab_size,
-            loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
-            document_mask=document_mask,
-            threads=self.torch.get_num_threads(),
-            # As a run begins with it: what is planned here must not be refused there.
-            correction=allowance(self.budget) if self.device == "cpu" else None,
+        return self.engine.sketch(
+            Task(
+                shape,
+                seq_len,
+                batch,
+                self.budget,
+                self.compute,
+                document_mask,
+                forced,
+                resident=self._base and self._base + TOKENIZER_BYTES * shape.vocab_size,
+                loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
+            )
         )
 
     def rows(
@@ -261,15 +253,17 @@ class _Site:
                 shape = shape_for(params, vocab_size=vocab, context=length)
             except SettingsError:
                 continue
-            plan, refusal = None, ""
+            plan, refusal = None, None
             try:
                 plan = self.plan_shape(shape, length, batch or course.sequences, forced or {}, document_mask)
             except BudgetError as error:
-                refusal = str(error)
+                refusal = error
             seconds = machine.seconds(shape.step_flops(course.tokens, length))
             rows.append(Row(params, plan, course, seconds, refusal))
         if not rows:
-            raise SettingsError("the vocabulary is too large for a model that so little text can train: give --params")
+            raise SettingsError(
+                f"the vocabulary is too large for a model that so little text can train: give {option('params')}"
+            )
         return rows
 
 

@@ -16,9 +16,10 @@ import os
 import shutil
 from pathlib import Path
 
-from ramlet.atomic_files import sync_folder
+from ramlet.model.folder import NEXT, whole_run
+from ramlet.runtime.atomic_files import sync_folder
 
-__all__ = ["clear", "link", "move_in", "settle", "whole_run"]
+__all__ = ["NEXT", "clear", "link", "move_in", "settle", "whole_run"]
 
 SETTINGS = "settings.yaml"
 STATISTICS = "stats.json"
@@ -32,13 +33,6 @@ WRITTEN = (
 )
 """All that is of one run alone, but for its settings, which are there before all of it, and as long as any of it."""
 NEW = ".new"
-NEXT = ".next"
-
-
-def whole_run(run: Path) -> Path:
-    """Where the files of the run in this folder are: the folder itself, or `.next` after a kill while it moved in."""
-    moving = run / NEXT
-    return moving if moving.is_dir() else run
 
 
 def clear(run: Path) -> None:

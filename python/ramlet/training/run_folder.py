@@ -22,10 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ramlet.atomic_files import is_temporary, replacing
-from ramlet.errors import ModelError, SettingsError
-from ramlet.folder_lock import Lock, hold
-from ramlet.small_files import YAML, read_json_object, read_text
+from ramlet.errors import ModelError, SettingsError, option
+from ramlet.runtime.atomic_files import is_temporary, replacing
+from ramlet.runtime.folder_lock import Lock, hold
+from ramlet.runtime.small_files import YAML, read_json_object, read_text
 from ramlet.training import run_files
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
 
@@ -57,7 +57,9 @@ class RunFolder:
         except BaseException as error:
             self._lock.release()
             if isinstance(error, OSError):
-                raise SettingsError(f"cannot write into {self.path}: {error.strerror}; choose another --out") from None
+                raise SettingsError(
+                    f"cannot write into {self.path}: {error.strerror}; choose another {option('out')}"
+                ) from None
             raise
         return self
 
@@ -71,7 +73,7 @@ class RunFolder:
         if names - _BEFORE and SETTINGS not in names:
             raise SettingsError(
                 f"{self.path} holds something else ({sorted(names - _BEFORE)[0]} is in it): "
-                "choose another --out, or an empty folder"
+                f"choose another {option('out')}, or an empty folder"
             )
 
     def __exit__(self, *_: object) -> None:
@@ -93,9 +95,11 @@ class RunFolder:
             return None
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise SettingsError(f"{self.path / SETTINGS} cannot be read ({reason}): choose another --out") from None
+            raise SettingsError(
+                f"{self.path / SETTINGS} cannot be read ({reason}): choose another {option('out')}"
+            ) from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
-            raise SettingsError(f"{self.path / SETTINGS} is not a run's: choose another --out")
+            raise SettingsError(f"{self.path / SETTINGS} is not a run's: choose another {option('out')}")
         if odd := _odd(noted):
             raise SettingsError(f"{self.path / SETTINGS} is damaged, for {odd} is not as it was written: restore it")
         return noted
@@ -114,23 +118,25 @@ class RunFolder:
             if _without(noted["data"], "fingerprint") == _without(now["data"], "fingerprint"):
                 raise SettingsError(
                     f"{_shown(now['data'])} is not what it was when {self.path} was trained on it: "
-                    f"go on with it in another --out, with --init-from {self.path}"
+                    f"go on with it in another {option('out')}, with {option('init_from', self.path)}"
                 )
             raise SettingsError(
                 f"{self.path} was trained on other data ({_shown(noted['data'])}): "
-                "choose another --out, or give the same"
+                f"choose another {option('out')}, or give the same"
             )
         for name, value in now["settings"].items():
             before = noted["settings"].get(name)
             if before == value or (resume and name in EXTENDABLE):
                 continue
-            hint = ", or --resume to go on with it" if name in EXTENDABLE else ""
+            hint = f", or {option('resume')} to go on with it" if name in EXTENDABLE else ""
             raise SettingsError(
                 f"{self.path} holds a run with {name} {before}, not {value}: "
-                f"choose another --out, or give the same{hint}"
+                f"choose another {option('out')}, or give the same{hint}"
             )
         if noted["job"]["shape"] != shape:
-            raise SettingsError(f"{self.path} holds a model of another shape: choose another --out, or give the same")
+            raise SettingsError(
+                f"{self.path} holds a model of another shape: choose another {option('out')}, or give the same"
+            )
 
     def holds_model(self) -> bool:
         """Whether there is anything to lose: a model, or a checkpoint to go on from."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ramlet.budget import Budget
+from ramlet.runtime.budget import Budget
 from ramlet.training import checkpoint
 from ramlet.training.checkpoint import Snapshot
 from ramlet.training.run_folder import RunFolder

@@ -1,4 +1,4 @@
-"""What PyTorch finds here, told by a process of its own: `python -m ramlet.training.self_check BUDGET`.
+"""What the engine finds here, told by a process of its own: `python -m ramlet.training.self_check BUDGET`.
 
     {"torch": "2.11.0", "device": "cpu", "precision": "fp32", "gpus": [], "largest": {"params": 124000000, ...}, ...}
 
@@ -13,30 +13,27 @@ import os
 import sys
 from typing import Any
 
+from ramlet.engines import open_engine
+from ramlet.training.propose import propose
+
 __all__ = ["check"]
 
 
 def check(budget: int) -> dict[str, Any]:
     """The device, its precision, the GPUs, and the sizes of model that fit, with about how long they take."""
-    from ramlet.training.base_memory import load_torch
-
-    torch = load_torch()
-    from ramlet.training.device import choose_device
-    from ramlet.training.propose import propose
-
-    chosen = choose_device("auto")
+    engine = open_engine()
     # No folder to find datasets in: the sizes are to follow from the machine alone.
-    told = propose(memory=budget if chosen.kind == "cpu" else None, device=chosen.kind, folder=os.devnull)
+    told = propose(memory=budget if engine.kind == "cpu" else None, device=engine.kind, folder=os.devnull)
     fitting = [row for row in told.rows if row.plan is not None]
     quick = [row for row in fitting if row.seconds is not None and row.seconds <= 86400]
     return {
-        "torch": torch.__version__,
-        "device": chosen.kind,
-        "precision": chosen.precision("auto"),
-        "threads": torch.get_num_threads(),
+        **engine.versions,
+        "device": engine.kind,
+        "precision": engine.precision("auto"),
+        "threads": engine.threads,
         "flops": told.machine.flops,
         "budget": told.budget,
-        "gpus": [_gpu(torch, index) for index in range(torch.cuda.device_count() if chosen.kind == "cuda" else 0)],
+        "gpus": engine.gpus(),
         "largest": _row(fitting[-1]) if fitting else None,
         "in_a_day": _row(quick[-1]) if quick else None,
         "all_fit": len(fitting) == len(told.rows),
@@ -45,13 +42,6 @@ def check(budget: int) -> dict[str, Any]:
 
 def _row(row: Any) -> dict[str, Any]:
     return {"params": row.params, "peak": row.plan.peak, "tokens": row.course.tokens, "seconds": row.seconds}
-
-
-def _gpu(torch: Any, index: int) -> dict[str, Any]:
-    free, total = torch.cuda.mem_get_info(index)
-    with torch.cuda.device(index):
-        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    return {"name": torch.cuda.get_device_name(index), "memory": total, "free": free, "bf16": bool(bf16)}
 
 
 if __name__ == "__main__":

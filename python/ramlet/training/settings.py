@@ -8,14 +8,15 @@ Memory, threads, how often something is logged and where things lie decide nothi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
+from ramlet.settings.declared import Declared, setting
+from ramlet.settings.kinds import Choice, Count, Number, Place, Switch, Text, share
 
-__all__ = ["RunSettings", "default_seq_len", "help_text"]
+__all__ = ["RunSettings", "default_seq_len"]
 
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 OPTIMIZERS = ("auto", "adamw", "adamw8bit")
@@ -29,127 +30,213 @@ EVAL_SHARE = 0.1
 """Of the time of a run that its evaluations take together, at most, where nothing is said."""
 LARGE = 50_000_000
 """Parameters from which on sequences are longer, where nothing is said."""
-
-
-def _option(default: Any, help: str, *, decides: bool = True) -> Any:  # noqa: A002 - what the command calls it
-    return field(default=default, metadata={"help": help, "decides": decides})
+MODEL, DATA, LENGTH, LEARNING = "Model", "Data", "Batches and steps", "Learning rate and optimizer"
+MEMORY, WATCHING, KEEPING = "Memory and speed", "Evaluation and samples", "Checkpoints and logs"
+"""Groups of settings, in the help and in the docs; in a pipeline the first is a section of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(Declared):
     """All that a run follows from, but for its data."""
 
-    params: int | None = _option(None, "How large the model is to be: 10M, 124M, 1.3B; the embedding counts.")
-    config: str | None = _option(
-        None, "A JSON or YAML file with the model's shape, in our words, transformers' or nanoGPT's."
-    )
-    init_from: str | None = _option(None, "Start from the weights of this run or checkpoint, or of a Llama folder.")
-    seq_len: int | None = _option(
-        None, "Tokens in a sequence; left out: the packed length, the model's context, or 256 (1024 from 50M on)."
-    )
-    kv_groups: int = _option(1, "So many heads share their keys and values (grouped-query attention).")
-    tied: bool = _option(True, "The embedding is also the head.")
-
-    batch_size: int = _option(32, "Sequences in a step, times --gradient-accumulation-steps; memory never changes it.")
-    gradient_accumulation_steps: int = _option(1, "Batches that make one step.")
-    tokens_per_step: int | None = _option(None, "The step's size in tokens instead, up to a whole sequence.")
-    max_steps: int | None = _option(None, "Stop after so many steps.")
-    epochs: float | None = _option(None, "Stop after so many times through the data; the default is once.")
-    tokens: int | None = _option(None, "Stop after so many tokens.")
-
-    lr: float | None = _option(
-        None, "The highest learning rate; left out: by size, 0.0025 to 5M, 0.0006 for 124M; a tenth with --init-from."
-    )
-    min_lr: float | None = _option(None, "Where it ends; left out: a tenth of it.")
-    warmup: int | None = _option(None, "Steps until it is reached; left out: a twentieth of all, at most 2000.")
-    schedule: str = _option("cosine", "How it falls afterwards: cosine, linear or constant.")
-    weight_decay: float = _option(0.1, "Pull of the matrices towards 0; norms have none.")
-    beta1: float = _option(0.9, "AdamW's memory of the gradient.")
-    beta2: float = _option(0.95, "AdamW's memory of its square.")
-    eps: float = _option(1e-8, "AdamW's smallest divisor.")
-    clip: float = _option(1.0, "Gradients longer than this are made as long; 0: never.")
-    optimizer: str = _option("auto", "adamw, adamw8bit, or auto: 8-bit states only where nothing else fits.")
-    precision: str = _option("auto", "bf16, fp16 or fp32; auto: bf16 where the hardware has it.")
-    weights: str = _option("auto", "What weights are kept in: fp32, bf16, or auto: bf16 only where nothing else fits.")
-
-    device: str = _option("auto", "cpu or cuda; auto: cuda where there is one.")
-    seed: int = _option(1, "Of the weights, the order of the data and the samples.")
-    stride: int | None = _option(None, "Tokens from one sequence to the next; left out: no overlap.")
-    max_examples: int | None = _option(None, "Use only the first so many sequences.")
-    document_mask: bool = _option(False, "Tokens look no further back than their own document.")
-    val_fraction: float = _option(0.1, "Of a .npy file: the share at its end that is kept for validation.")
-    shuffle_buffer: int = _option(1000, "Of a stream: sequences that are shuffled together.")
-
-    micro_batch: int | None = _option(
-        None, "Sequences that go through the model at once; left out: what fits.", decides=False
-    )
-    recompute: bool | None = _option(
-        None, "Make activations again on the way back; left out: where it must.", decides=False
-    )
-    eval_every: int | None = _option(
+    params: int | None = setting(
         None,
-        f"Steps between evaluations; left out: {EVALUATIONS} over the run, fewer in a short one; 0: only at its end.",
+        Count(),
+        "Number of parameters, embedding included: 10M, 124M, 1.3B.",
+        called=("params", "target_params"),
+        short="p",
+        panel=MODEL,
+    )
+    config: str | None = setting(
+        None,
+        Place(metavar="FILE"),
+        "JSON or YAML file with the model's shape, in the words of ramlet, transformers or nanoGPT.",
+        called=("config", "config_file"),
+        panel=MODEL,
+    )
+    init_from: str | None = setting(
+        None,
+        Place(metavar="RUN"),
+        "Initialize the weights from this run, checkpoint or Llama folder.",
+        called=("init_from", "init_from_model"),
+        panel=MODEL,
+    )
+    seq_len: int | None = setting(
+        None,
+        Count(metavar="T"),
+        "Sequence length in tokens.",
+        panel=MODEL,
+        shown=f"packed length, the model's context, or 256; 1024 from {LARGE // 10**6}M parameters",
+    )
+    kv_groups: int = setting(
+        1, Count(), "Query heads that share one key/value head (grouped-query attention).", panel=MODEL
+    )
+    tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
+
+    batch_size: int = setting(
+        32,
+        Count(metavar="B"),
+        "Sequences in a batch; the memory budget never changes it.",
+        panel=LENGTH,
+    )
+    gradient_accumulation_steps: int = setting(1, Count(), "Batches in an optimizer step.", panel=LENGTH)
+    tokens_per_step: int | None = setting(
+        None, Count(), "Size of a step in tokens instead, rounded up to whole sequences.", panel=LENGTH
+    )
+    max_steps: int | None = setting(
+        None, Count(), "Stop after this many steps.", called=("max_steps", "max_iters"), panel=LENGTH
+    )
+    epochs: float | None = setting(
+        None, Number(above=0, metavar="N"), "Stop after this many epochs.", panel=LENGTH, shown="1"
+    )
+    tokens: int | None = setting(None, Count(), "Stop after this many tokens.", panel=LENGTH)
+
+    lr: float | None = setting(
+        None,
+        Number(),
+        "Peak learning rate.",
+        called=("lr", "learning_rate"),
+        panel=LEARNING,
+        shown="by size: 0.0025 up to 5M, 0.0006 at 124M; a tenth of that with {init_from}",
+    )
+    min_lr: float | None = setting(None, Number(), "Final learning rate.", panel=LEARNING, shown="lr / 10")
+    warmup: int | None = setting(
+        None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of all, at most 2000"
+    )
+    schedule: str = setting("cosine", Choice(SCHEDULES), "Learning rate schedule after the warmup.", panel=LEARNING)
+    weight_decay: float = setting(0.1, Number(), "Weight decay; not applied to norms.", panel=LEARNING)
+    beta1: float = setting(0.9, Number(below=1), "AdamW's beta1.", panel=LEARNING)
+    beta2: float = setting(0.95, Number(below=1), "AdamW's beta2.", panel=LEARNING)
+    eps: float = setting(1e-8, Number(), "AdamW's epsilon.", panel=LEARNING)
+    clip: float = setting(1.0, Number(), "Clip the gradient norm to this; 0 disables.", panel=LEARNING)
+    optimizer: str = setting(
+        "auto",
+        Choice(OPTIMIZERS),
+        "Optimizer; auto takes adamw, with 8-bit states only if nothing else fits.",
+        stands_for={"use_8bit_optimizer": "adamw8bit"},
+        panel=MEMORY,
+    )
+    precision: str = setting(
+        "auto",
+        Choice(PRECISIONS),
+        "Precision of matrix products; auto takes bf16 if the hardware supports it.",
+        stands_for={"use_mixed_precision": "bf16"},
+        panel=MEMORY,
+    )
+    weights: str = setting(
+        "auto",
+        Choice(("auto", "fp32", "bf16")),
+        "Precision of the stored weights; auto takes bf16 only if nothing else fits.",
+        panel=MEMORY,
+    )
+
+    device: str = setting("auto", Choice(DEVICES), "Device; auto takes cuda if there is one.", panel=MEMORY)
+    seed: int = setting(
+        1, Count(least=0, metavar="S"), "Seed of the weights, the data order and the samples.", panel=LEARNING
+    )
+    stride: int | None = setting(
+        None, Count(), "Tokens from one sequence to the next.", panel=DATA, shown="the sequence length"
+    )
+    max_examples: int | None = setting(None, Count(), "Use only the first N sequences.", panel=DATA, shown="all")
+    document_mask: bool = setting(False, Switch(), "Mask attention across document boundaries.", panel=DATA)
+    val_fraction: float = setting(
+        0.1, share(below_one=True), "Fraction of a .npy file, at its end, for validation.", panel=DATA
+    )
+    shuffle_buffer: int = setting(
+        1000,
+        Count(),
+        "Sequences in the shuffle buffer of a stream.",
+        called=("shuffle_buffer", "shuffle_buffer_size"),
+        panel=DATA,
+    )
+
+    micro_batch: int | None = setting(
+        None, Count(), "Sequences in one forward pass.", panel=MEMORY, shown="what fits", decides=False
+    )
+    recompute: bool | None = setting(
+        None, Switch(), "Activation checkpointing.", panel=MEMORY, shown="only if needed", decides=False
+    )
+    eval_every: int | None = setting(
+        None,
+        Count(least=0, metavar="STEPS"),
+        "Steps between evaluations; 0 evaluates only at the end.",
+        panel=WATCHING,
+        shown=f"{EVALUATIONS} over the run, fewer in a short one",
         decides=False,
     )
-    eval_tokens: int | None = _option(
+    eval_tokens: int | None = setting(
         None,
-        f"Tokens that an evaluation looks at; left out: {EVAL_TOKENS:,}, or fewer, so that all evaluations "
-        f"together take no more than about {EVAL_SHARE:.0%} of the run.",
+        Count(),
+        "Tokens in an evaluation.",
+        panel=WATCHING,
+        shown=f"{EVAL_TOKENS:,}; fewer if evaluations would take over {EVAL_SHARE:.0%} of the run",
         decides=False,
     )
-    forgetting: float = _option(0.1, "Warn when a set's loss is so much above what it was before.", decides=False)
-    sample_every: int | None = _option(
-        None, f"Steps between samples; left out: {EVALUATIONS // 2} over the run; 0: none.", decides=False
+    forgetting: float = setting(
+        0.1, Number(), "Warn when a set's loss rises this far above where it started.", panel=WATCHING, decides=False
     )
-    sample_prompt: str = _option("", "What samples begin with.", decides=False)
-    sample_tokens: int = _option(100, "How long samples are.", decides=False)
-    checkpoint_every: int | None = _option(
-        None, f"Steps between checkpoints; left out: --eval-every, or {EVALUATIONS} over the run.", decides=False
+    sample_every: int | None = setting(
+        None,
+        Count(least=0, metavar="STEPS"),
+        "Steps between samples; 0 disables.",
+        panel=WATCHING,
+        shown=f"{EVALUATIONS // 2} over the run",
+        decides=False,
     )
-    keep: int = _option(2, "Checkpoints to keep, besides the best.", decides=False)
-    log_every: int = _option(10, "Steps between lines in metrics.jsonl.", decides=False)
-    spike: float = _option(3.0, "Stop when the loss jumps so far above its recent mean; 0: never.", decides=False)
-    tensorboard: bool = _option(False, "Also write TensorBoard files into RUN/tensorboard.", decides=False)
-    wandb: bool = _option(False, "Also log to Weights & Biases, where it is installed.", decides=False)
+    sample_prompt: str = setting("", Text(empty=True), "Prompt of the samples.", panel=WATCHING, decides=False)
+    sample_tokens: int = setting(100, Count(), "Tokens in a sample.", panel=WATCHING, decides=False)
+    checkpoint_every: int | None = setting(
+        None,
+        Count(least=0, metavar="STEPS"),
+        "Steps between checkpoints.",
+        panel=KEEPING,
+        shown=f"{{eval_every}}, or {EVALUATIONS} over the run",
+        decides=False,
+    )
+    keep: int = setting(2, Count(), "Checkpoints to keep, besides the best.", panel=KEEPING, decides=False)
+    log_every: int = setting(
+        10, Count(metavar="STEPS"), "Steps between lines in metrics.jsonl.", panel=KEEPING, decides=False
+    )
+    spike: float = setting(
+        3.0,
+        Number(),
+        "Stop when the loss jumps this far above its recent mean; 0 disables.",
+        panel=KEEPING,
+        decides=False,
+    )
+    tensorboard: bool = setting(
+        False, Switch(), "Also write TensorBoard files to RUN/tensorboard.", panel=KEEPING, decides=False
+    )
+    wandb: bool = setting(
+        False, Switch(), "Also log to Weights & Biases, if it is installed.", panel=KEEPING, decides=False
+    )
 
     def __post_init__(self) -> None:
-        for name, words in (
-            ("precision", PRECISIONS),
-            ("optimizer", OPTIMIZERS),
-            ("schedule", SCHEDULES),
-            ("device", DEVICES),
-            ("weights", ("auto", "fp32", "bf16")),
-        ):
-            if getattr(self, name) not in words:
-                raise SettingsError(f"{name} is one of {', '.join(words)}, not {getattr(self, name)!r}")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not value >= 1:
-                raise SettingsError(f"{name} is at least 1, not {value}")
-        for name in _NOT_NEGATIVE:
-            value = getattr(self, name)
-            if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise SettingsError(f"{name} is a number of at least 0, not {value}")
-        for name in ("beta1", "beta2", "val_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingsError(f"{name} is at least 0 and below 1, not {getattr(self, name)}")
-        if self.epochs is not None and not (self.epochs > 0 and math.isfinite(self.epochs)):
-            raise SettingsError(f"epochs is more than 0, not {self.epochs}")
-        ends = [name for name in ("max_steps", "epochs", "tokens") if getattr(self, name) is not None]
+        super().__post_init__()
+        ends = [option(name) for name in ("max_steps", "epochs", "tokens") if getattr(self, name) is not None]
         if len(ends) > 1:
             raise SettingsError(f"{' and '.join(ends)} each say when to stop: give one of them")
         if self.params is not None and self.config is not None:
-            raise SettingsError("params and config each say how large the model is: give one of them")
+            raise SettingsError(
+                f"{option('params')} and {option('config')} each say how large the model is: give one of them"
+            )
         if self.tokens_per_step is not None and self.gradient_accumulation_steps != 1:
-            raise SettingsError("tokens_per_step already is the size of a step: leave gradient_accumulation_steps out")
+            raise SettingsError(
+                f"{option('tokens_per_step')} already is the size of a step: "
+                f"leave {option('gradient_accumulation_steps')} out"
+            )
         if self.weights == "bf16" and self.optimizer == "adamw":
-            raise SettingsError("weights in bf16 go with adamw8bit, which rounds them fairly: leave one of the two out")
+            raise SettingsError(
+                f"{option('weights', 'bf16')} goes with {option('optimizer', 'adamw8bit')}, "
+                "which rounds them fairly: leave one of the two out"
+            )
 
     def require_size(self) -> None:
         """Stops where nothing says how large the model is."""
         if self.params is None and self.config is None and self.init_from is None:
             raise SettingsError(
-                "how large is the model to be? Give --params 10M, or --config FILE; `ramlet plan` proposes one"
+                f"how large is the model to be? Give {option('params', '10M')}, or a {option('config')}; "
+                "`ramlet plan` proposes one"
             )
 
     def step_sequences(self, seq_len: int) -> int:
@@ -166,39 +253,18 @@ class RunSettings:
             if rise > self.forgetting and name != "val" and not name.startswith("val_")
         }
 
-    def decisive(self) -> dict[str, Any]:
-        """What the result follows from."""
-        values = asdict(self)
-        return {each.name: values[each.name] for each in fields(self) if each.metadata["decides"]}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
         """As settings.yaml has them; what is not known here is left out."""
         known = {each.name for each in fields(cls)}
         try:
             return cls(**{name: value for name, value in values.items() if name in known})
-        except TypeError:  # a word where a number is wanted
+        except SettingsError:
             raise SettingsError(
                 "settings.yaml is damaged, for a setting is not as it was written: restore it"
             ) from None
 
 
-_POSITIVE = (
-    *("params", "seq_len", "kv_groups", "batch_size", "gradient_accumulation_steps", "tokens_per_step", "max_steps"),
-    *("tokens", "stride", "max_examples", "micro_batch", "eval_tokens", "sample_tokens", "keep", "log_every"),
-    "shuffle_buffer",
-)
-_NOT_NEGATIVE = (
-    *("lr", "min_lr", "warmup", "weight_decay", "eps", "clip", "forgetting", "spike", "seed"),
-    *("eval_every", "sample_every", "checkpoint_every"),
-)
-
-
 def default_seq_len(params: int) -> int:
     """Tokens in a sequence where nothing says it: longer ones for models that can use them."""
     return 1024 if params >= LARGE else 256
-
-
-def help_text(name: str) -> str:
-    """A setting's one line of help."""
-    return next(str(each.metadata["help"]) for each in fields(RunSettings) if each.name == name)

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet.budget import format_bytes
 from ramlet.cli.data.options import DatasetPath
 from ramlet.cli.options import Debug, Json
 from ramlet.cli.tokenizer.options import plural, print_json
 from ramlet.cli.tokenizer.show import BAR, shown, write_tokens
+from ramlet.runtime.budget import format_bytes
 
 SAMPLES = "Samples"
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from ramlet.budget import Budget, Meter
 from ramlet.cli.progress import Progress
+from ramlet.runtime.budget import Budget, Meter
 
 DatasetPath = Annotated[
     Path, typer.Argument(metavar="DATASET", show_default=False, help="The folder of a prepared dataset.")
@@ -33,7 +33,7 @@ def within(memory: str, *, silent: bool, vocabulary: int = 0) -> Iterator[tuple[
     """
     import numpy  # noqa: F401 - what it takes must be counted
 
-    from ramlet.memory import peak_memory
+    from ramlet.runtime.memory import peak_memory
 
     budget = Budget.parse(memory)
     parts = {"blocks of ids": BLOCKS}

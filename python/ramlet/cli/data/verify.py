@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ramlet.budget import format_bytes
 from ramlet.cli.data.options import DatasetPath, within
 from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import note, plural, print_json
+from ramlet.runtime.budget import format_bytes
 
 
 def verify(
@@ -31,12 +31,12 @@ def verify(
       ramlet data verify my-dataset
       ramlet data verify my-dataset --adopt
     """
-    from ramlet.budget import Budget
-    from ramlet.budget import within as in_force
     from ramlet.dataset.adopt import Adopted, moved_over
     from ramlet.dataset.adopt import adopt as take_in
     from ramlet.dataset.manifest import Manifest
     from ramlet.dataset.verify import verify as check
+    from ramlet.runtime.budget import Budget
+    from ramlet.runtime.budget import within as in_force
 
     adopted = Adopted()
     with in_force(Budget.parse(memory)):
@@ -66,6 +66,8 @@ def verify(
             note(line, quiet=quiet)
         for problem in report.problems:
             print(problem)
+        if report.adoptable and not adopt:
+            note(f"--adopt takes in {plural(len(report.adoptable), 'shard')} that the manifest does not have")
         if report.sound:
             figures = [plural(report.shards, "shard"), plural(report.documents, "document")]
             figures += [plural(report.tokens, "token"), format_bytes(report.bytes)]

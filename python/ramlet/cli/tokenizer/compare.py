@@ -9,62 +9,33 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from ramlet.budget import format_bytes
-from ramlet.cli.options import Debug, Inputs, Json, Memory, Quiet
+from ramlet.cli.declared import Given, with_settings
+from ramlet.cli.options import MEMORY, Debug, Inputs, Json, Memory, Quiet
 from ramlet.cli.progress import format_duration
-from ramlet.cli.tokenizer.options import (
-    Docs,
-    DocSeparator,
-    Format,
-    InputFlag,
-    OnError,
-    Processes,
-    TextField,
-    note,
-    parse_count,
-    print_json,
-)
-from ramlet.cli.tokenizer.train import MERGES, VOCABULARY
+from ramlet.cli.tokenizer.options import InputFlag, Processes, note, print_json
 from ramlet.errors import RamletError, SettingsError
-from ramlet.plurals import plural
+from ramlet.inputs.settings import READING, ReadSettings
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.plurals import plural
+from ramlet.settings.declared import argv, declared, options
+from ramlet.tokenizer.settings import MERGES, VOCABULARY, TrainSettings
 
 
+@with_settings(
+    *options(TrainSettings, "vocab_size", "pattern", "min_frequency"),
+    *options(ReadSettings),
+    panels=(VOCABULARY, MERGES, READING, MEMORY),
+)
 def compare(
     inputs: Inputs,
-    vocab_size: Annotated[
-        str,
-        typer.Option(
-            "--vocab-size",
-            "-v",
-            metavar="N",
-            show_default=False,
-            rich_help_panel=VOCABULARY,
-            help="Tokens in all: 32000 or 32k.",
-        ),
-    ],
     memory: Memory = "auto",
     threads: Processes = None,
-    pattern: Annotated[
-        str,
-        typer.Option(
-            "--pattern",
-            metavar="gpt2|cl100k|o200k|llama3|qwen2|REGEX",
-            rich_help_panel=MERGES,
-            help="How text is cut into pieces.",
-        ),
-    ] = "gpt2",
-    min_frequency: Annotated[
-        int, typer.Option("--min-frequency", metavar="N", rich_help_panel=MERGES, help="Merge no rarer pair.")
-    ] = 0,
-    docs: Docs = "file",
-    doc_separator: DocSeparator = None,
-    text_field: TextField = "text",
-    form: Format = None,
-    on_error: OnError = "stop",
+    *,
+    given: Given,
     input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -79,20 +50,14 @@ def compare(
     from importlib.util import find_spec
     from tempfile import TemporaryDirectory
 
-    from ramlet.read_settings import ReadSettings
-    from ramlet.threads import available_threads
-    from ramlet.train_settings import TrainSettings
+    from ramlet.runtime.threads import available_threads
 
     if find_spec("tokenizers") is None:
         raise SettingsError("HF's library is not there to compare with: pip install 'ramlet[hf]'")
     if "-" in inputs:
         raise SettingsError("standard input can be read only once: give files to compare on")
-    reading = ReadSettings(
-        documents=docs, doc_separator=doc_separator, text_field=text_field, format=form, on_error=on_error
-    )
-    settings = TrainSettings(
-        vocab_size=parse_count(vocab_size), pattern=pattern, min_frequency=min_frequency, **asdict(reading)
-    )
+    settings = TrainSettings(**given)
+    reading = {name: getattr(settings, name) for name in declared(ReadSettings)}
     threads = threads or available_threads()
     with TemporaryDirectory(prefix="ramlet-compare-") as folder:
         scratch = Path(folder)
@@ -100,7 +65,7 @@ def compare(
         ours = _run(_our_command(inputs, settings, memory, threads, scratch / "ours"), {})
         note(f"training with HF tokenizers, {plural(threads, 'thread')} ...", quiet=quiet or json)
         theirs = _run(
-            _their_command(inputs, settings, asdict(reading), scratch),
+            _their_command(inputs, settings, reading, scratch),
             {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"},
         )
         result = json_module.loads((scratch / "theirs.json").read_text())
@@ -125,11 +90,7 @@ def compare(
 
 def _our_command(inputs: list[str], settings: Any, memory: str, threads: int, out: Path) -> list[str]:
     words = [sys.executable, "-m", "ramlet", "tokenizer", "train", "--quiet", "--out", str(out)]
-    words += ["--vocab-size", str(settings.vocab_size), "--memory", memory, "--threads", str(threads)]
-    words += ["--pattern", settings.pattern, "--min-frequency", str(settings.min_frequency)]
-    words += ["--docs", settings.documents, "--text-field", settings.text_field, "--on-error", settings.on_error]
-    words += ["--format", settings.format] if settings.format else []
-    words += ["--doc-separator", settings.doc_separator] if settings.doc_separator is not None else []
+    words += ["--memory", memory, "--threads", str(threads), *argv(TrainSettings, asdict(settings))]
     return [*words, "--", *inputs]
 
 
@@ -144,7 +105,7 @@ def _their_command(inputs: list[str], settings: Any, reading: dict[str, Any], sc
         "result": str(scratch / "theirs.json"),
     }
     (scratch / "settings.json").write_text(json_module.dumps(chosen))
-    return [sys.executable, "-m", "ramlet.hf_training", str(scratch / "settings.json")]
+    return [sys.executable, "-m", "ramlet.tokenizer.hf_training", str(scratch / "settings.json")]
 
 
 def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import typer
 from ramlet.cli.options import Debug, Json
 from ramlet.cli.tokenizer.options import Pattern, TokenizerName, print_json
 from ramlet.errors import SettingsError, SourceError
-from ramlet.small_files import open_regular
+from ramlet.runtime.small_files import open_regular
 
 
 def decode(
@@ -43,7 +43,7 @@ def decode(
       ramlet tokenizer decode --tokenizer gpt2 15496 11 995
       ramlet tokenizer decode --tokenizer my-tokenizer ids.bin
     """
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     if dtype not in (None, "uint16", "uint32"):
         raise SettingsError(f"ids are stored as uint16 or uint32, not {dtype}")

@@ -9,31 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
-from ramlet.cli.tokenizer.options import (
-    Docs,
-    DocSeparator,
-    Format,
-    OnError,
-    Pattern,
-    TextField,
-    Threads,
-    TokenizerName,
-    note,
-    plural,
-    print_json,
-    reading_notes,
-)
+from ramlet.cli.tokenizer.options import Pattern, Threads, TokenizerName, note, plural, print_json, reading_notes
 from ramlet.errors import SettingsError, SourceError
+from ramlet.inputs.settings import ReadSettings
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.settings.declared import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ramlet.engines import Arrays
-    from ramlet.read_settings import ReadSettings
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.engines import Arrays
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
 AllowSpecial = Annotated[
     list[str] | None,
@@ -41,6 +30,7 @@ AllowSpecial = Annotated[
 ]
 
 
+@with_settings(*options(ReadSettings))
 def encode(
     tokenizer: TokenizerName,
     inputs: Annotated[
@@ -58,11 +48,8 @@ def encode(
     pattern: Pattern = None,
     memory: Memory = "auto",
     threads: Threads = None,
-    docs: Docs = "file",
-    doc_separator: DocSeparator = None,
-    text_field: TextField = "text",
-    form: Format = None,
-    on_error: OnError = "stop",
+    *,
+    given: Given,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -76,12 +63,11 @@ def encode(
     """
     from tempfile import TemporaryDirectory
 
-    from ramlet.encode_files import divide_memory, encode_files
-    from ramlet.memory import peak_memory
-    from ramlet.read_settings import ReadSettings
-    from ramlet.sources import survey
-    from ramlet.threads import available_threads
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.inputs.sources import survey
+    from ramlet.runtime.memory import peak_memory
+    from ramlet.runtime.threads import available_threads
+    from ramlet.tokenizer.encode import divide_memory, encode_files
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     allowed: Any = "all" if allow_special and "all" in allow_special else set(allow_special or ())
     budget = Budget.parse(memory)
@@ -92,14 +78,12 @@ def encode(
         ids = loaded.encode(text, allowed)
         print_json({"ids": ids}) if json else print(*ids)
         return
-    settings = ReadSettings(
-        documents=docs, doc_separator=doc_separator, text_field=text_field, format=form, on_error=on_error
-    )
+    settings = ReadSettings(**given)
     names = inputs or ["-"]
     if names == ["-"] and sys.stdin.isatty():
         note("reading text from the terminal; end it with Ctrl-D", quiet=quiet)
     threads = threads or available_threads()
-    decoding = survey(names, format=form).decoding
+    decoding = survey(names, format=settings.format).decoding
     cache, block_bytes = divide_memory(
         budget, loaded.vocab_size, threads, decoding, streamed=bool(allowed), peak=peak_memory()
     )
@@ -151,10 +135,10 @@ def _write_ids(
     out: Path,
     bar: Progress,
 ) -> dict[str, Any]:
-    from ramlet import sources
-    from ramlet.atomic_files import replacing
-    from ramlet.encode_files import encode_files
-    from ramlet.folder_lock import hold
+    from ramlet.inputs import sources
+    from ramlet.runtime.atomic_files import replacing
+    from ramlet.runtime.folder_lock import hold
+    from ramlet.tokenizer.encode import encode_files
 
     total = sum(source.size or 0 for source in sources.expand(names, format=settings.format))
     read: dict[str, Any] = {}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Annotated, Any
 
 import typer
 
 from ramlet.cli.color import marked
-from ramlet.cli.options import MEMORY, READING
+from ramlet.cli.options import MEMORY
 from ramlet.cli.options import print_json as print_json
-from ramlet.errors import SettingsError
-from ramlet.plurals import plural as plural  # the commands' one place for what they share
+from ramlet.runtime.plurals import plural as plural  # the commands' one place for what they share
 
 Threads = Annotated[
     int | None,
@@ -34,6 +32,7 @@ Processes = Annotated[
         "--processes",
         metavar="N",
         min=1,
+        rich_help_panel=MEMORY,
         show_default="one a processor",
         help="Threads to work on.",
     ),
@@ -43,48 +42,6 @@ Processes = Annotated[
 InputFlag = Annotated[bool, typer.Option("--input", "--input-files", hidden=True)]
 """`--input a.txt b.txt`, as other tools want it: the word says nothing, what follows are the inputs."""
 
-Docs = Annotated[
-    str,
-    typer.Option(
-        "--docs",
-        metavar="file|line",
-        rich_help_panel=READING,
-        help="In text files a document is the file or a line.",
-    ),
-]
-DocSeparator = Annotated[
-    str | None,
-    typer.Option(
-        "--doc-separator", metavar="TEXT", rich_help_panel=READING, help="Documents end at this string instead."
-    ),
-]
-TextField = Annotated[
-    str,
-    typer.Option(
-        "--text-field",
-        metavar="NAME",
-        rich_help_panel=READING,
-        help="The field of .jsonl and .parquet that holds the text.",
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="text|jsonl|parquet",
-        rich_help_panel=READING,
-        help="Read every input so, whatever its suffix.",
-    ),
-]
-OnError = Annotated[
-    str,
-    typer.Option(
-        "--on-error",
-        metavar="stop|skip",
-        rich_help_panel=READING,
-        help="At a broken line: stop, or skip and count it.",
-    ),
-]
 TokenizerName = Annotated[
     str,
     typer.Option(
@@ -101,18 +58,6 @@ Pattern = Annotated[
         "--pattern", metavar="NAME", help="For files that hold none (.tiktoken): gpt2, cl100k, ... or a regex."
     ),
 ]
-
-
-def parse_count(text: str) -> int:
-    """`32000`, `32,000`, `32k` or `32ki`.
-
-    >>> parse_count("32k"), parse_count("50,257"), parse_count("64Ki")
-    (32000, 50257, 65536)
-    """
-    match = re.fullmatch(r"(\d[\d,_]*)\s*(k|ki|m)?", text.strip().lower())
-    if match is None:
-        raise SettingsError(f"cannot read {text!r} as a number of tokens: write it like 32000 or 32k")
-    return int(re.sub("[,_]", "", match[1])) * {None: 1, "k": 1000, "ki": 1024, "m": 1_000_000}[match[2]]
 
 
 def note(line: str, *, quiet: bool = False) -> None:

@@ -15,7 +15,7 @@ from ramlet.cli.tokenizer.encode import AllowSpecial
 from ramlet.cli.tokenizer.options import Pattern, plural, print_json
 
 if TYPE_CHECKING:
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
 KINDS = {
     "bpe": "byte-level BPE",
@@ -51,7 +51,7 @@ def show(
     ramlet tokenizer show my-tokenizer
     ramlet tokenizer show gpt2 --text "Hello, world"
     """
-    from ramlet.tokenizer import Tokenizer
+    from ramlet.tokenizer.tokenizer import Tokenizer
 
     loaded = Tokenizer.load(tokenizer, pattern=pattern)
     if text is not None:

@@ -7,28 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from ramlet.budget import Budget, Meter, format_bytes
+from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, Debug, Inputs, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
-from ramlet.cli.tokenizer.options import (
-    Docs,
-    DocSeparator,
-    Format,
-    InputFlag,
-    OnError,
-    Processes,
-    TextField,
-    note,
-    parse_count,
-    plural,
-    print_json,
-    reading_notes,
-)
+from ramlet.cli.tokenizer.options import InputFlag, Processes, note, plural, print_json, reading_notes
+from ramlet.inputs.settings import READING
+from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.settings.declared import options
+from ramlet.tokenizer.settings import MERGES, VOCABULARY, TrainSettings
 
-VOCABULARY, MERGES = "Vocabulary", "Merges"
 UNITS = {"counting": "bytes", "sorting": "parts", "merging": "tokens"}
 
 
+@with_settings(*options(TrainSettings), panels=(VOCABULARY, MERGES, READING, MEMORY))
 def train(
     inputs: Inputs,
     out: Annotated[
@@ -37,78 +28,8 @@ def train(
             "--out", "-o", "--output-prefix", metavar="DIR", show_default=False, help="Folder for the result."
         ),
     ],
-    vocab_size: Annotated[
-        str | None,
-        typer.Option(
-            "--vocab-size",
-            "-v",
-            metavar="N",
-            rich_help_panel=VOCABULARY,
-            help="Tokens in all, special ones included: 32000 or 32k.",
-        ),
-    ] = None,
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--type",
-            "--tokenizer-type",
-            metavar="bpe|char|byte",
-            rich_help_panel=VOCABULARY,
-            help="Merges, one token a character, or a byte.",
-        ),
-    ] = "bpe",
     memory: Memory = "auto",
     threads: Processes = None,
-    special_token: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--special-token",
-            "-s",
-            "--special-tokens",
-            metavar="TEXT",
-            rich_help_panel=VOCABULARY,
-            help="Cut out before counting; any number of times, or several behind --special-tokens.",
-        ),
-    ] = None,
-    pattern: Annotated[
-        str,
-        typer.Option(
-            "--pattern",
-            metavar="gpt2|cl100k|o200k|llama3|qwen2|REGEX",
-            rich_help_panel=MERGES,
-            help="How text is cut into pieces.",
-        ),
-    ] = "gpt2",
-    tie_break: Annotated[
-        str,
-        typer.Option(
-            "--tie-break",
-            metavar="hf|bytes",
-            rich_help_panel=MERGES,
-            help="Of equal pairs the smallest ids (as HF), or greatest bytes.",
-        ),
-    ] = "hf",
-    min_frequency: Annotated[
-        int, typer.Option("--min-frequency", metavar="N", rich_help_panel=MERGES, help="Merge no rarer pair.")
-    ] = 0,
-    max_token_bytes: Annotated[
-        int | None,
-        typer.Option("--max-token-bytes", metavar="N", rich_help_panel=MERGES, help="Learn no longer token."),
-    ] = None,
-    docs: Docs = "file",
-    doc_separator: DocSeparator = None,
-    text_field: TextField = "text",
-    form: Format = None,
-    on_error: OnError = "stop",
-    unknown: Annotated[
-        str,
-        typer.Option(
-            "--unknown",
-            metavar="error|unk",
-            rich_help_panel=VOCABULARY,
-            help="Of --type char: what an unknown character becomes.",
-        ),
-    ] = "error",
     spill_dir: Annotated[
         Path | None,
         typer.Option(
@@ -120,6 +41,8 @@ def train(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into --out whatever is there.")] = False,
+    *,
+    given: Given,
     input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -134,24 +57,9 @@ def train(
       ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|eot|>" -o my-tokenizer
       ramlet tokenizer train book.txt --type char --out my-tokenizer
     """
-    from ramlet.train_folder import train_to_folder
-    from ramlet.train_settings import TrainSettings
+    from ramlet.tokenizer.folder import train_to_folder
 
-    settings = TrainSettings(
-        vocab_size=None if vocab_size is None else parse_count(vocab_size),
-        kind=kind,
-        pattern=pattern,
-        special_tokens=tuple(special_token or ()),
-        tie_break=tie_break,
-        min_frequency=min_frequency,
-        max_token_bytes=max_token_bytes,
-        documents=docs,
-        doc_separator=doc_separator,
-        text_field=text_field,
-        format=form,
-        on_error=on_error,
-        unknown=unknown,
-    )
+    settings = TrainSettings(**given)
     budget = Budget.parse(memory)
     with Meter(budget) as meter, Progress(meter, silent=quiet or json) as bar:
         latest = ("", 0)

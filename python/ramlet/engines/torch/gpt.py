@@ -1,0 +1,241 @@
+"""The model: token ids -> hidden states -> logits, and a loss that never holds all logits at once.
+
+    model = GPT(shape, device="cpu", compute=torch.bfloat16)
+    model.weights.initialise(seed=1)
+    model.weights.make_gradients()
+    loss = model.learn(input_ids, labels, scale=1 / labels.numel())    # gradients are added to the weights'
+    logits = model.logits(input_ids)
+
+`learn` makes the head's product for `chunk` tokens at a time, turns the logits into their gradient in place and goes
+on: with a vocabulary of 50,000 the three full logit tensors would be more than half of a step's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from ramlet.engines import Sampling, training_names
+from ramlet.engines.torch.forward_memory import EVALUATED_AT_ONCE
+from ramlet.engines.torch.kernels import kernels_for
+from ramlet.engines.torch.layers import (
+    LAYER_WEIGHTS,
+    Embed,
+    FeedForward,
+    GoBack,
+    HeldSlopes,
+    Join,
+    Layer,
+    Normed,
+    Project,
+    Turn,
+)
+from ramlet.engines.torch.order import even_parts, unit_rows
+from ramlet.engines.torch.weights import Weights
+from ramlet.model.shape import Shape
+
+if TYPE_CHECKING:
+    from ramlet.engines.torch.continuing import Continuation
+
+__all__ = ["GPT", "Cache", "document_mask"]
+
+
+class Cache(Protocol):
+    """Keys and values of the tokens before, for generating."""
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds those of the newest tokens and returns all, (batch, heads, tokens, head width)."""
+
+
+class GPT:
+    """A Llama-shaped model over `Weights`."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        compute: torch.dtype | None = None,
+        chunk: int = 1024,
+        recompute: bool = False,
+        held: int = 0,
+    ) -> None:
+        """`dtype` is what weights are kept in, `compute` what products are made in; `chunk` is how many tokens' logits
+        exist at once; `recompute` keeps only each layer's input and makes the rest again on the way back; `held` is of
+        how many tokens the embedding's gradients are added together, or when `settle_gradients` is called."""
+        self.shape = shape
+        self.device = torch.device(device)
+        self.compute = compute or dtype
+        self.chunk = chunk
+        self.recompute = recompute
+        self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute)
+        self.kernels = kernels_for(self.device)
+        self._held = HeldSlopes(held, shape.width, self.compute) if held else None
+        self._anchor = torch.zeros(1, device=device, requires_grad=True)
+        self._layers = [self._layer(number) for number in range(shape.layers)]
+        half = shape.head_width // 2
+        steps = shape.rope_base ** (-torch.arange(half, dtype=torch.float64) / half)
+        angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * steps
+        self._cos, self._sin = angles.cos().float().to(device), angles.sin().float().to(device)
+
+    def _layer(self, number: int) -> Layer:
+        own = {name: self.weights[f"layers.{number}.{name}"] for name in LAYER_WEIGHTS}
+        return Layer(
+            **own, heads=self.shape.heads, kv_heads=self.shape.kv_heads, eps=self.shape.norm_eps, kernels=self.kernels
+        )
+
+    @property
+    def head(self) -> Tensor:
+        """(padded vocabulary, width), in the type of the products."""
+        return self.weights["embedding" if self.shape.tied else "head"].compute
+
+    def hidden(
+        self, ids: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """(batch x tokens, width): what the head is applied to.
+
+        `positions` (batch, tokens) default to 0, 1, 2, ...; `mask` (batch, 1, tokens, tokens) is True where a
+        token may look, and replaces the plain look back at all before. With a `cache` the ids are the newest tokens.
+        """
+        batch, tokens = ids.shape
+        unit = self._unit(tokens)
+        if positions is None:
+            positions = torch.arange(tokens, device=ids.device).expand(batch, tokens)
+        turn = Turn(self._cos, self._sin, positions.reshape(-1))
+        x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
+        for number, layer in enumerate(self._layers):
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(
+                    *(self._through, x, number, layer, turn, batch, unit, mask),
+                    use_reentrant=False,
+                    preserve_rng_state=False,
+                )
+            else:
+                x = self._through(x, number, layer, turn, batch, unit, mask, cache)
+        return Normed.apply(x, self.weights["norm"], self.shape.norm_eps, self.kernels, unit)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _unit(self, seq_len: int) -> int:
+        """Tokens whose gradients are summed at once; 0: all that are given."""
+        return unit_rows(seq_len) * seq_len if self.device.type == "cpu" else 0
+
+    def _through(
+        self,
+        x: Tensor,
+        number: int,
+        layer: Layer,
+        turn: Turn,
+        batch: int,
+        unit: int,
+        mask: Tensor | None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        q, k, v = (self._heads(part, batch) for part in Project.apply(x, layer, turn, unit))  # type: ignore[no-untyped-call]
+        if cache is not None:
+            k, v = cache.extend(number, k, v)
+        causal = mask is None and q.shape[2] > 1
+        groups = {} if layer.heads == layer.kv_heads else {"enable_gqa": True}
+        attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, **groups)
+        x = Join.apply(x, attended.transpose(1, 2).reshape(x.shape), layer, unit)  # type: ignore[no-untyped-call]
+        return FeedForward.apply(x, layer, unit)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _heads(self, part: Tensor, batch: int) -> Tensor:
+        """(batch x tokens, heads x head width) -> (batch, heads, tokens, head width)."""
+        return part.view(batch, -1, part.shape[1] // self.shape.head_width, self.shape.head_width).transpose(1, 2)
+
+    def logits(
+        self, ids: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """(batch, tokens, vocabulary), all at once: for looking at a model, and for generating."""
+        with torch.no_grad():
+            hidden = self.hidden(ids, positions=positions, mask=mask, cache=cache)
+            return torch.mm(hidden, self.head.t())[:, : self.shape.vocab_size].view(*ids.shape, -1)
+
+    def learn(
+        self,
+        ids: Tensor,
+        labels: Tensor,
+        scale: float,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """The summed loss of a batch, fp64; `scale` times its gradient is added to the weights' gradients."""
+        hidden = self.hidden(ids, positions=positions, mask=mask)
+        unit = self._unit(ids.shape[1])
+        slope, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
+        back = GoBack.apply(hidden, slope)  # type: ignore[no-untyped-call]
+        del hidden, slope  # a stream's worth each, which the way back needs no more
+        back.backward()
+        return total
+
+    def settle_gradients(self) -> None:
+        """After the last micro-batch of a step: adds the gradients that were held back."""
+        if self._held is not None:
+            weight = self.weights["embedding"]
+            assert weight.grad is not None
+            self._held.settle(weight.grad)
+
+    def _head_backward(self, hidden: Tensor, labels: Tensor, scale: float, unit: int) -> tuple[Tensor, Tensor]:
+        weight = self.weights["embedding" if self.shape.tied else "head"]
+        assert weight.grad is not None
+        slope = torch.empty_like(hidden)
+        # In fp64 sums of a few thousand parts are exact, so it does not matter which are added first.
+        total = torch.zeros((), device=hidden.device, dtype=torch.float64)
+        logits = hidden.new_empty((min(self.chunk, len(hidden)), self.shape.padded_vocab))
+        for some in even_parts(len(hidden), unit, self.chunk):
+            part = hidden[some]
+            made = torch.mm(part, weight.compute.t(), out=logits[: len(part)])
+            total += self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, scale).sum()
+            torch.mm(made, weight.compute, out=slope[some])
+            self.kernels.accumulate_(weight.grad, made, part)
+        return slope, total
+
+    def losses(
+        self, ids: Tensor, labels: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Each token's loss, fp32 (batch x tokens,), without learning anything."""
+        with torch.no_grad():
+            hidden = self.hidden(ids, positions=positions, mask=mask)
+            labels = labels.reshape(-1)
+            parts = []
+            chunk = min(self.chunk, EVALUATED_AT_ONCE)
+            for some in even_parts(len(hidden), self._unit(ids.shape[1]), chunk):
+                made = torch.mm(hidden[some], self.head.t())
+                parts.append(self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, 0.0))
+            return torch.cat(parts)
+
+    def token_losses(self, batch: Mapping[str, Any]) -> list[list[float]]:
+        """Each token's loss, by sequence."""
+        placed = {
+            name: torch.as_tensor(batch[name]).to(self.device) for name in training_names("document_ids" in batch)
+        }
+        losses = self.losses(
+            placed["input_ids"],
+            placed["targets"],
+            positions=placed.get("position_ids"),
+            mask=document_mask(placed.get("document_ids")),
+        )
+        rows: list[list[float]] = losses.view(placed["targets"].shape).tolist()
+        return rows
+
+    def continuation(
+        self, prompt: Sequence[int], settings: Sampling, *, end_ids: Collection[int], known: bytearray | None = None
+    ) -> Continuation:
+        """Ids that go on from the prompt."""
+        from ramlet.engines.torch.continuing import Continuation
+
+        return Continuation(self, prompt, settings, end_ids=end_ids, known=known)
+
+
+def document_mask(document_ids: Tensor | None) -> Tensor | None:
+    """(batch, 1, tokens, tokens), True where a token may look: back, and within its own document."""
+    if document_ids is None:
+        return None
+    same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
+    return same.tril_()

@@ -1,0 +1,37 @@
+"""The kernels of a training step: all that is not a matrix product or attention, three times over.
+
+`plain` is torch on any device and says what the others must do; `fused` is Triton on CUDA; `native` is Rust on the CPU.
+Each is a module with the same functions:
+
+    kernels = kernels_for(x.device)
+    y = kernels.norm(x, gain, 1e-5)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@cache
+def kernels_for(device: torch.device | str) -> ModuleType:
+    """The fastest kernels that run here on a device."""
+    kind = str(device).partition(":")[0]
+    if kind == "cuda" and find_spec("triton") and _finds_c_compiler():
+        return import_module("ramlet.engines.torch.kernels.fused")
+    if kind == "cpu" and find_spec("ramlet.engines.torch.kernels.native"):
+        return import_module("ramlet.engines.torch.kernels.native")
+    return import_module("ramlet.engines.torch.kernels.plain")
+
+
+def _finds_c_compiler() -> bool:
+    """Triton compiles its launchers with one, and looks for it in these places."""
+    return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))

@@ -1,0 +1,74 @@
+"""The numbers of one step that are the same for all elements of a tensor.
+
+They are computed in 64 bits and rounded to 32 once, here, so that every device steps with the same ones. Bias
+corrections, the gradients' scale and the learning rate are folded together: what is left for an element is, with
+decayed = its moment as decoded, times the decay:
+
+    first  = decayed first + first_gain * gradient
+    root   = sqrt((decayed root)^2 + (root_gain * gradient)^2)
+    weight = keep * weight - rate * first / (root + eps)
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from ramlet.engines.torch.sizes import BLOCK
+
+__all__ = ["BLOCK", "Factors", "rounding_key"]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """In the order in which the native core takes them."""
+
+    first_decay: float
+    first_gain: float
+    root_decay: float
+    root_gain: float
+    rate: float
+    eps: float
+    keep: float
+
+    @classmethod
+    def of(
+        cls, step: int, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float, grad_scale: float
+    ) -> Factors:
+        """Those of the step with this number, which counts from 1."""
+        beta1, beta2 = betas
+        unbias = math.sqrt(1 - beta2**step)
+        exact = (
+            beta1,
+            (1 - beta1) * grad_scale,
+            math.sqrt(beta2),
+            math.sqrt(1 - beta2) * grad_scale,
+            lr / (1 - beta1**step) * unbias,
+            eps * unbias,
+            1 - lr * weight_decay,
+        )
+        return cls(*(_single(factor) for factor in exact))
+
+
+def rounding_key(seed: int, parameter: int, step: int) -> int:
+    """What the rounding of a parameter at a step is drawn from, together with an element's index."""
+    key = 0
+    for part in (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, parameter, step):
+        key = _scatter(key + part)
+    return key
+
+
+def _single(number: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", number))[0])
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def _scatter(counter: int) -> int:
+    """Thirty-two bits that look random, from a counter; the native core has the same."""
+    bits = counter * 0x9E3779B1 & 0xFFFFFFFF
+    bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    bits = (bits ^ bits >> 15) * 0x846CA68B & 0xFFFFFFFF
+    return bits ^ bits >> 16

@@ -1,0 +1,40 @@
+"""The step on a CPU: one call of the native core, on torch's number of threads, in place on the tensors' memory."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ramlet import _native
+from ramlet.engines.torch.optim.factors import Factors
+from ramlet.engines.torch.optim.state import Moments
+
+__all__ = ["step"]
+
+
+def step(
+    weights: torch.Tensor, gradients: torch.Tensor, moments: Moments, factors: Factors, key: int, first_index: int
+) -> None:
+    """Steps flat tensors; `first_index` is where in the parameter they begin."""
+    _native.adamw8bit_step(
+        _array(weights),
+        _array(gradients),
+        moments.first.numpy(),
+        moments.first_scales.numpy(),
+        moments.root.numpy(),
+        moments.root_scales.numpy(),
+        factors=astuple(factors),
+        rounding_key=key,
+        first_index=first_index,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _array(numbers: torch.Tensor) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:
+    """The tensor's own memory; NumPy has no bfloat16, so those go as their bits."""
+    narrow = numbers.dtype == torch.bfloat16
+    array: npt.NDArray[np.float32] = (numbers.view(torch.uint16) if narrow else numbers).detach().numpy()
+    return array

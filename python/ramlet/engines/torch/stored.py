@@ -1,0 +1,99 @@
+"""Torch's tensors as `ramlet.model.tensor_file` stores them.
+
+    write_tensors("model.safetensors", stored({"head": head}))
+
+The safetensors library makes a file out of whole tensors on the CPU and refuses those that share memory. Here tensors
+may be views, on any device. One on the CPU that has the file's type goes straight from its memory to the file and back;
+all others go through one buffer, which is taken when the first of them needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ramlet.model.dtypes import DTYPES
+from ramlet.model.tensor_file import Stored
+
+__all__ = ["NAMES", "TYPES", "stored"]
+
+TYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype.name) for name, dtype in DTYPES.items()}
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+
+
+def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
+    """The tensors themselves, to be written or read into one after another, for they share a buffer."""
+    buffer = _Buffer()
+    return {name: _StoredTensor(tensor, buffer) for name, tensor in tensors.items()}
+
+
+class _StoredTensor:
+    def __init__(self, tensor: Tensor, buffer: _Buffer) -> None:
+        self._tensor, self._buffer = tensor.detach(), buffer
+
+    @property
+    def dtype(self) -> str:
+        return NAMES[self._tensor.dtype]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._tensor.shape)
+
+    def pieces(self, dtype: str, most: int) -> Iterator[memoryview]:
+        for piece, staged in self._staged(TYPES[dtype], most):
+            if staged is not piece:
+                staged.copy_(piece)
+            yield _memory(staged)
+
+    def places(self, dtype: str, most: int) -> Iterator[memoryview]:
+        for piece, staged in self._staged(TYPES[dtype], most):
+            yield _memory(staged)
+            if staged is not piece:
+                piece.copy_(staged)
+
+    def copied(self) -> Stored:
+        return _StoredTensor(self._tensor.to("cpu", copy=True), self._buffer)
+
+    def _staged(self, dtype: torch.dtype, most: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each piece, and where its bytes are as the file has them: in itself, or in the buffer."""
+        for piece in _pieces(self._tensor, most // dtype.itemsize):
+            in_place = piece.device.type == "cpu" and piece.dtype == dtype and piece.is_contiguous()
+            yield piece, piece if in_place else self._buffer.of(dtype, piece.shape, most)
+
+
+def _pieces(tensor: Tensor, most: int) -> Iterator[Tensor]:
+    """Views of at most so many elements that, one after another, are the tensor row by row."""
+    if tensor.is_contiguous():
+        flat = tensor.view(-1)
+        for start in range(0, flat.numel(), most):
+            yield flat[start : start + most]
+    elif tensor.numel() <= most:
+        yield tensor
+    else:
+        rows = max(1, most // math.prod(tensor.shape[1:]))
+        for start in range(0, tensor.shape[0], rows):
+            part = tensor[start : start + rows]
+            # One row that is too long goes by its own rows.
+            yield from _pieces(part[0] if len(part) == 1 else part, most)
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    array: Any = tensor.view(-1).view(torch.uint8).numpy()
+    return memoryview(array)
+
+
+class _Buffer:
+    """Memory for one piece at a time."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, dtype: torch.dtype, shape: torch.Size, size: int) -> Tensor:
+        """A tensor in it; where it holds less than `size` bytes it is made anew."""
+        if len(self._bytes) < size:
+            self._bytes = torch.empty(size, dtype=torch.uint8)
+        return self._bytes[: shape.numel() * dtype.itemsize].view(dtype).view(shape)

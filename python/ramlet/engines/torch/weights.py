@@ -1,0 +1,156 @@
+"""All weights of a model in two flat tensors, their gradients in two more.
+
+    weights = Weights(shape, device="cpu", dtype=torch.float32, compute=torch.bfloat16)
+    weights["layers.0.qkv"].master       # a view: (qkv width, width)
+    weights.matrices, weights.gains      # everything, flat: one optimizer call each, one norm, one file
+
+The matrices decay, the gains of the norms (always fp32) do not: so there are two. Every matrix begins at a multiple of
+256 elements, the block of the 8-bit optimizer. Where the products are reckoned in fewer bits than the weights are kept
+in, `compute` is a copy of the matrices in that type, refreshed after every step: 2 bytes a parameter, and no cast in
+the forward pass. Gradients are added in place by whoever makes them; autograd never sees a weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ramlet.engines.torch.sizes import ALIGNMENT
+from ramlet.model.shape import Shape
+
+__all__ = ["DTYPES", "Weight", "Weights", "layout"]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The types of weights and products by the names that settings have."""
+
+INITIAL_DEVIATION = 0.02
+
+
+@dataclass
+class Weight:
+    """One matrix or gain: views into the flat tensors."""
+
+    name: str
+    master: Tensor
+    """What the optimizer changes."""
+    compute: Tensor
+    """What products are made with; the master itself where the types are the same."""
+    grad: Tensor | None = None
+
+
+def layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every weight's name and size, in the order in which they lie in memory. Gains have one dimension."""
+    yield "embedding", (shape.padded_vocab, shape.width)
+    if not shape.tied:
+        yield "head", (shape.padded_vocab, shape.width)
+    for layer in range(shape.layers):
+        yield f"layers.{layer}.norm_attention", (shape.width,)
+        yield f"layers.{layer}.qkv", (shape.qkv_width, shape.width)
+        yield f"layers.{layer}.out", (shape.width, shape.width)
+        yield f"layers.{layer}.norm_feed_forward", (shape.width,)
+        yield f"layers.{layer}.gate_up", (2 * shape.feed_forward, shape.width)
+        yield f"layers.{layer}.down", (shape.width, shape.feed_forward)
+    yield "norm", (shape.width,)
+
+
+class Weights:
+    """The store; `weights[name]` is one weight."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        compute: torch.dtype | None = None,
+    ) -> None:
+        self.shape = shape
+        places: dict[str, tuple[int, tuple[int, ...]]] = {}
+        ends = {1: 0, 2: 0}
+        for name, size in layout(shape):
+            start = -(-ends[len(size)] // ALIGNMENT) * ALIGNMENT
+            places[name] = (start, size)
+            ends[len(size)] = start + math.prod(size)
+        self.matrices = torch.zeros(ends[2], device=device, dtype=dtype)
+        self.gains = torch.zeros(ends[1], device=device, dtype=torch.float32)
+        self.compute = self.matrices
+        if compute is not None and compute != dtype:
+            self.compute = torch.zeros(ends[2], device=device, dtype=compute)
+        self._places = places
+        self._weights = {
+            name: Weight(name, self._view(self._flat(name), name), self._view(self._flat_compute(name), name))
+            for name in places
+        }
+
+    def _view(self, flat: Tensor, name: str) -> Tensor:
+        start, size = self._places[name]
+        return flat[start : start + math.prod(size)].view(size)
+
+    def _is_matrix(self, name: str) -> bool:
+        return len(self._places[name][1]) == 2
+
+    def _flat(self, name: str) -> Tensor:
+        return self.matrices if self._is_matrix(name) else self.gains
+
+    def _flat_compute(self, name: str) -> Tensor:
+        return self.compute if self._is_matrix(name) else self.gains
+
+    def __getitem__(self, name: str) -> Weight:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[Weight]:
+        return iter(self._weights.values())
+
+    def make_gradients(self) -> None:
+        """Gradients, all zero; before this no step can be learned."""
+        self.matrices.grad = torch.zeros_like(self.matrices)
+        self.gains.grad = torch.zeros_like(self.gains)
+        for weight in self:
+            flat = self._flat(weight.name).grad
+            assert flat is not None
+            weight.grad = self._view(flat, weight.name)
+
+    def clear_gradients(self) -> None:
+        for flat in self.flat:
+            if flat.grad is not None:
+                flat.grad.zero_()
+
+    @property
+    def flat(self) -> tuple[Tensor, Tensor]:
+        """The matrices and the gains: what an optimizer is given."""
+        return self.matrices, self.gains
+
+    def refresh(self) -> None:
+        """The copy that products are made with, from the weights as they are now."""
+        if self.compute is not self.matrices:
+            self.compute.copy_(self.matrices)
+
+    def initialise(self, seed: int) -> None:
+        """Normal, deviation 0.02; what writes into the residual stream less, the deeper the model; gains 1.
+
+        Drawn on the CPU in pieces: the same weights on any device, and no second copy of them.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        residual = INITIAL_DEVIATION / math.sqrt(2 * self.shape.layers)
+        self.gains.fill_(1.0)
+        for weight in self:
+            if weight.master.dim() == 1:
+                continue
+            deviation = residual if weight.name.endswith((".out", ".down")) else INITIAL_DEVIATION
+            _fill(weight.master, deviation, generator)
+        for name in ("embedding", "head"):
+            if name in self._places:
+                # Rows beyond the vocabulary stand for nothing and stay 0.
+                self[name].master[self.shape.vocab_size :].zero_()
+        self.refresh()
+
+
+def _fill(matrix: Tensor, deviation: float, generator: torch.Generator) -> None:
+    rows = max(1, (1 << 20) // matrix.shape[1])
+    for start in range(0, matrix.shape[0], rows):
+        part = matrix[start : start + rows]
+        part.copy_(torch.empty(part.shape).normal_(0.0, deviation, generator=generator))

@@ -1,0 +1,69 @@
+"""How inputs are read: what a document is, which field holds the text, what happens at a broken line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ramlet.errors import SettingsError, option
+from ramlet.settings.declared import Declared, setting
+from ramlet.settings.kinds import Choice, Text
+
+__all__ = ["FORMATS", "READING", "ReadSettings"]
+
+FORMATS = ("text", "jsonl", "parquet")
+READING = "Reading"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSettings(Declared):
+    """The settings that every command that reads text has."""
+
+    documents: str = setting(
+        "file",
+        Choice(("file", "line")),
+        "In text files a document is the whole file, or each line.",
+        called=("docs",),
+        panel=READING,
+    )
+    doc_separator: str | None = setting(
+        None,
+        Text(what="a string that stands between two documents", spaces=True),
+        "In text files documents end at this string.",
+        panel=READING,
+    )
+    text_field: str = setting(
+        "text",
+        Text(what="the name of a field", metavar="NAME"),
+        "Field of JSON lines and Parquet rows that holds the text.",
+        keys=("text_column",),
+        panel=READING,
+    )
+    format: str | None = setting(
+        None,
+        Choice(FORMATS),
+        "Format of all inputs.",
+        called=("format", "input_format"),
+        panel=READING,
+        shown="by suffix",
+    )
+    on_error: str = setting(
+        "stop", Choice(("stop", "skip")), "At a broken line or file: stop, or skip it and count it.", panel=READING
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.documents == "line" and self.doc_separator is not None:
+            raise SettingsError(
+                f"documents are lines ({option('documents', 'line')}) or end at a {option('doc_separator')}, not both: "
+                "leave one out"
+            )
+
+    def reading(self) -> dict[str, Any]:
+        """As the native core takes it."""
+        return {
+            "documents": self.documents if self.doc_separator is None else "separator",
+            "separator": self.doc_separator,
+            "text_field": self.text_field,
+            "skip_broken": self.on_error == "skip",
+        }

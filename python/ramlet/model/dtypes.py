@@ -1,0 +1,87 @@
+"""The types that stored tensors have, and elements of one as those of another, without an engine.
+
+    DTYPES["BF16"].name, DTYPES["BF16"].itemsize      # bfloat16, 2
+    convert(memory, "F32", "BF16")
+
+NumPy has no bfloat16: one is the upper half of a float32. Numbers are rounded to the nearest, to an even one where two
+are as near, as every engine does it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["DTYPES", "PRECISIONS", "convert"]
+
+
+class Dtype(NamedTuple):
+    name: str
+    """As PyTorch, NumPy and a config.json of transformers have it."""
+    itemsize: int
+
+    @property
+    def floating(self) -> bool:
+        return "float" in self.name
+
+
+DTYPES = {
+    "F64": Dtype("float64", 8),
+    "F32": Dtype("float32", 4),
+    "F16": Dtype("float16", 2),
+    "BF16": Dtype("bfloat16", 2),
+    "F8_E4M3": Dtype("float8_e4m3fn", 1),
+    "F8_E5M2": Dtype("float8_e5m2", 1),
+    "I64": Dtype("int64", 8),
+    "I32": Dtype("int32", 4),
+    "I16": Dtype("int16", 2),
+    "I8": Dtype("int8", 1),
+    "U64": Dtype("uint64", 8),
+    "U32": Dtype("uint32", 4),
+    "U16": Dtype("uint16", 2),
+    "U8": Dtype("uint8", 1),
+    "BOOL": Dtype("bool", 1),
+}
+"""By the names that safetensors has; in all of ramlet the type of a stored tensor goes by these."""
+
+PRECISIONS = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
+"""By the names that settings have."""
+
+BLOCK = 1 << 16
+"""Elements converted at a time: what it takes beside the two buffers is a few of these."""
+NAN = 0x7FC0
+
+
+def convert(memory: memoryview, given: str, wanted: str, into: memoryview) -> memoryview:
+    """The elements as `wanted`, floating both, at the beginning of `into`; OverflowError where a finite number has no
+    place in it as fp16."""
+    import numpy as np
+
+    source: Any = np.frombuffer(memory, _plain(given))
+    target: Any = np.frombuffer(into, _plain(wanted), count=len(source))
+    for start in range(0, len(source), BLOCK):
+        block = source[start : start + BLOCK]
+        wide = (block.astype(np.uint32) << 16).view(np.float32) if given == "BF16" else block
+        with np.errstate(over="ignore", invalid="ignore"):
+            # fp64 becomes 16 bits by way of fp32, as in PyTorch.
+            narrow = wide.astype(np.float32) if DTYPES[wanted].itemsize == 2 else wide
+            narrow = _bfloat16(narrow) if wanted == "BF16" else narrow.astype(_plain(wanted))
+        if wanted == "F16" and not np.array_equal(np.isfinite(wide), np.isfinite(narrow)):
+            raise OverflowError
+        target[start : start + BLOCK] = narrow
+    return into[: len(source) * DTYPES[wanted].itemsize]
+
+
+def _plain(dtype: str) -> str:
+    return "uint16" if dtype == "BF16" else DTYPES[dtype].name
+
+
+def _bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    import numpy as np
+
+    bits: Any = numbers.view(np.uint32)
+    rounded = (bits + ((bits >> 16 & 1) + np.uint32(0x7FFF))) >> 16
+    return np.where(np.isnan(numbers), np.uint16(NAN), rounded.astype(np.uint16))

@@ -1,0 +1,44 @@
+"""The tensors of a model by the names that transformers has, and where each lies in what is fused in memory.
+
+for tensor in named_tensors(shape):
+    tensor.name, tensor.shape            # model.layers.0.self_attn.k_proj.weight, (64, 256)
+    tensor.fused, tensor.start           # layers.0.qkv, from row 256 on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ramlet.model.shape import Shape
+
+__all__ = ["NamedTensor", "named_tensors"]
+
+
+class NamedTensor(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    fused: str
+    """The matrix whose rows it is: queries, keys and values are one, gate and up another."""
+    start: int = 0
+    """Its first row there. Rows that fill up the vocabulary are behind those that have a name."""
+
+
+def named_tensors(shape: Shape) -> Iterator[NamedTensor]:
+    """In the order in which transformers lists them."""
+    width, hidden, keys = shape.width, shape.feed_forward, shape.kv_heads * shape.head_width
+    yield NamedTensor("model.embed_tokens.weight", (shape.vocab_size, width), "embedding")
+    for number in range(shape.layers):
+        ours, theirs = f"layers.{number}", f"model.layers.{number}"
+        yield NamedTensor(f"{theirs}.input_layernorm.weight", (width,), f"{ours}.norm_attention")
+        yield NamedTensor(f"{theirs}.self_attn.q_proj.weight", (width, width), f"{ours}.qkv")
+        yield NamedTensor(f"{theirs}.self_attn.k_proj.weight", (keys, width), f"{ours}.qkv", width)
+        yield NamedTensor(f"{theirs}.self_attn.v_proj.weight", (keys, width), f"{ours}.qkv", width + keys)
+        yield NamedTensor(f"{theirs}.self_attn.o_proj.weight", (width, width), f"{ours}.out")
+        yield NamedTensor(f"{theirs}.post_attention_layernorm.weight", (width,), f"{ours}.norm_feed_forward")
+        yield NamedTensor(f"{theirs}.mlp.gate_proj.weight", (hidden, width), f"{ours}.gate_up")
+        yield NamedTensor(f"{theirs}.mlp.up_proj.weight", (hidden, width), f"{ours}.gate_up", hidden)
+        yield NamedTensor(f"{theirs}.mlp.down_proj.weight", (width, hidden), f"{ours}.down")
+    yield NamedTensor("model.norm.weight", (width,), "norm")
+    if not shape.tied:
+        yield NamedTensor("lm_head.weight", (shape.vocab_size, width), "head")

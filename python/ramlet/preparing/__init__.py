@@ -1,0 +1,1 @@
+"""`ramlet prepare`: text -> clean, deduplicated, tokenized shards. (`prepare/` would hide `ramlet.prepare`.)"""

@@ -1,0 +1,158 @@
+"""The notes of a run's tasks -> the ledger and the manifest of the dataset.
+
+The ledger accounts for every document and byte: read = kept + dropped, by named reason. Where it does not
+add up the run fails, for then documents were lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ramlet.dataset import ledger as ledgers
+from ramlet.dataset.ledger import Ledger
+from ramlet.dataset.manifest import SPLITS, Manifest, Split, add_lengths, first_examples
+from ramlet.errors import RamletError, SettingsError, TokenizerError, option
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.plurals import plural
+from ramlet.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["add_run", "check_same", "run_ledger", "skipped_records", "why_empty"]
+
+EXAMPLES = 3
+"""Kept of what each rule dropped."""
+
+Json = dict[str, Any]
+
+
+def run_ledger(notes: list[Json], splits: dict[str, Split], padding: int, skipped: dict[str, int]) -> Ledger:
+    """What became of everything that a run read."""
+    ledger = ledgers.add(note["ledger"] for note in notes)
+    read = {key: sum(note["input"][key] for note in notes) for key in _COUNTERS}
+    ledger["tokens"] = {
+        **{name: split.tokens for name, split in splits.items()},
+        "end_ids": ledger.pop("end_ids"),
+        "padding": padding,
+    }
+    ledger["input"] = {
+        "files": read["files"],
+        "bytes_on_disk": read["bytes_on_disk"],
+        "broken_records": sum(read[key] for key in _BROKEN),
+        "null_text": read["null_text"],
+        "broken_files": read["broken_files"],
+        "invalid_utf8": read["invalid_utf8"],
+        "skipped_files": skipped,
+    }
+    _check(ledger, notes)
+    return ledger
+
+
+def why_empty(ledger: Ledger, settings: PrepareSettings) -> str:
+    """What became of the documents of a run that kept none; "" where it kept some."""
+    documents, read = ledger["documents"], ledger["input"]
+    if documents["kept"]:
+        return ""
+    if not documents["read"]:
+        lost = [f"{read[key]:,} {words}" for key, words in _UNREADABLE.items() if read[key]]
+        return "no document was read" + (f" ({', '.join(lost)})" if lost else "")
+    cache = settings.cache_folder
+    known = "" if cache is None else f"; the dedup cache {cache} knows those of earlier runs"
+    reasons = [
+        f"{count:,} {words}as {rule.name} ({rule.meaning}{known if rule.setting == 'dedup' else ''})"
+        for unit, words in (("document", ""), ("line", "lines "))
+        for rule, count, _ in ledgers.taken(ledger, unit)
+    ]
+    return f"every document was dropped: {', '.join(reasons)}"
+
+
+_UNREADABLE = {
+    "broken_records": "without a text",
+    "null_text": "with an empty text field",
+    "broken_files": "broken files",
+}
+
+
+def skipped_records(notes: list[Json]) -> Json:
+    """Records that no text could be read from, by what was wrong, and where the first of them are."""
+    places = [place for note in notes for place in note["input"]["examples"]]
+    return {**{key: sum(note["input"][key] for note in notes) for key in _BROKEN}, "examples": places[:EXAMPLES]}
+
+
+_BROKEN = ("broken_json", "missing_field", "not_a_string")
+_COUNTERS = (
+    *("files", "bytes_on_disk", *_BROKEN, "null_text", "broken_files"),
+    "invalid_utf8",
+)
+
+
+def _check(ledger: Ledger, notes: list[Json]) -> None:
+    wrong = ledgers.problems(ledger)
+    kept = ledger["documents"]["kept"]
+    written = sum(note[split]["documents"] for note in notes for split in SPLITS)
+    if written != kept:
+        wrong.append(f"{plural(kept, 'document was', 'documents were')} kept, but {written:,} written")
+    if wrong:
+        raise RamletError(
+            f"the ledger does not add up ({'; '.join(wrong)}): this is a defect of ramlet, nothing counts"
+        )
+
+
+def add_run(
+    run: Manifest, before: Manifest | None, notes: list[Json], identity: str, settings: Json, inputs: Json
+) -> Manifest:
+    """The manifest of the dataset with this run, which is the only one or joins those before.
+
+    `run` has the run's own tokens and ledger, and what all runs of a dataset share.
+    """
+    return replace(
+        run if before is None else _joined(before, run),
+        ledger=ledgers.add([before.ledger if before else {}, run.ledger]),
+        lengths=add_lengths([before.lengths if before else [], *(note["lengths"] for note in notes)]),
+        examples=first_examples([before.examples if before else {}, *(note["examples"] for note in notes)], EXAMPLES),
+        runs=[
+            *(before.runs if before else []),
+            {"id": identity, "settings": settings, "inputs": inputs, "ledger": run.ledger},
+        ],
+    )
+
+
+def _joined(before: Manifest, run: Manifest) -> Manifest:
+    limits = [limit for limit in (before.max_tokens, run.max_tokens) if limit is not None]
+    return replace(
+        run,
+        tokenizer=before.tokenizer,  # its own, whatever this run called it
+        val_fraction=before.val_fraction,
+        # From the strictest on a document may have been cut; no shard is larger than the loosest.
+        max_tokens=min(limits, default=None),
+        tokens_per_shard=max(before.tokens_per_shard, run.tokens_per_shard),
+        packed=before.packed + run.packed if before.packed and run.packed else run.packed,
+        splits={name: before.splits[name] + run.splits[name] for name in SPLITS},
+    )
+
+
+def check_same(
+    before: Manifest, tokenizer: Tokenizer | None, settings: PrepareSettings, end_id: int | None, out: Path
+) -> None:
+    """That what is appended fits the dataset that is there."""
+    name, known = before.tokenizer.name, before.tokenizer.fingerprint
+    if tokenizer is None:
+        raise TokenizerError(
+            f"{out} has a tokenizer ({name}, fingerprint {known[:12]}), and one learned anew would be another: "
+            f"leave {option('tokenizer')} out to append with its own"
+        )
+    if tokenizer.fingerprint != known:
+        raise TokenizerError(
+            f"{out} was made with another tokenizer ({name}, fingerprint {known[:12]}) than "
+            f"{settings.tokenizer} ({tokenizer.fingerprint[:12]}): "
+            f"leave {option('tokenizer')} out to append with its own"
+        )
+    if end_id != before.end_id:
+        shown = "no end token" if before.end_id is None else f"the end token {before.end_id}"
+        raise SettingsError(
+            f"the documents in {out} have {shown}: leave {option('end_token')} out to append with the same"
+        )
+    length = before.packed.sequence_length if before.packed else None
+    if length != settings.pack:
+        shown = f"packed in sequences of {length:,}" if length else "not packed"
+        raise SettingsError(f"{out} is {shown}: append with the same {option('pack')}")

@@ -1,0 +1,124 @@
+"""The plan of a run: all that its result follows from, as the native core takes it.
+
+The inputs are listed on disk, as tasks; the rest is one JSON object. Two runs with the same plan give the same
+bytes, so an unfinished run whose plan is the same is gone on with, and a finished one is not done again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ramlet import _native
+from ramlet.dataset.manifest import Manifest
+from ramlet.errors import SettingsError, SourceError
+from ramlet.inputs import sources
+from ramlet.preparing.folder import OutFolder
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.preparing.tokenizer import end_id
+from ramlet.runtime.digest import digest
+from ramlet.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["Planned", "make_plan"]
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Planned:
+    """A plan, and what was learned of the inputs on the way to it."""
+
+    plan: Json
+    inputs: Json
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """Files that were not taken, by reason."""
+    whole_files: bool = True
+    """Whether all of them are text files that are a document each."""
+    decoding: int = 0
+    """Bytes that the decoder of an input takes at least; 0 where none is packed."""
+
+
+def make_plan(
+    folder: OutFolder,
+    settings: PrepareSettings,
+    tokenizer: Tokenizer | None,
+    local: list[str],
+    *,
+    before: Manifest | None,
+    task_bytes: int | None,
+) -> Planned:
+    """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset that is appended to."""
+    planned = Planned({}, {})
+    reading = settings.reading()
+    tasks, files, total, fingerprint = _native.plan_tasks(
+        _listing(folder, settings, local, planned),
+        folder.work / "inputs.new",
+        documents=reading["documents"],
+        separator=reading["separator"],
+        task_bytes=task_bytes,
+    )
+    unit = {"doc": "document", "line": "line", "none": None}[settings.dedup]
+    small = unit == "line" or settings.documents == "line"
+    shards = {name: len(split.shards) for name, split in before.splits.items()} if before else {}
+    known = [
+        b"ramlet plan 1",
+        settings.parts(),
+        fingerprint.encode(),
+        (tokenizer.fingerprint if tokenizer else "char").encode(),
+        # With a cache it counts which run remembered a hash: the same inputs elsewhere are another run.
+        os.fsencode(folder.work.resolve()) if settings.cache_folder else b"",
+        str(task_bytes).encode(),
+    ]
+    identity = digest(iter(known))
+    planned.plan = {
+        "id": identity,
+        "tasks": tasks,
+        "partitions": _native.dedup_partitions(total, "line" if small else "document") if unit else 0,
+        **reading,
+        "max_document_bytes": settings.largest_document,
+        "max_file_bytes": settings.largest_whole_file,
+        "clean": settings.cleaning(),
+        "unit": unit,
+        "cache": settings.cache_folder and os.path.abspath(settings.cache_folder),
+        # What the cache holds decides too, but not what this very run added to it.
+        "cache_listing": {name: size for name, size in _cached(settings.cache_folder) if not name.startswith(identity)},
+        "cache_fingerprint": digest(iter([settings.cleaning_parts()])),
+        "characters": tokenizer is None,
+        "val_fraction": 0.0 if folder.npy else settings.val_fraction,
+        "min_tokens": settings.min_tokens,
+        "max_tokens": settings.max_tokens or 0,
+        "split_long": settings.long_documents == "split",
+        "end_id": None if tokenizer is None else end_id(settings, tokenizer, before),
+        "wide": tokenizer is not None and tokenizer.vocab_size > 1 << 16,
+        "tokens_per_shard": settings.tokens_per_shard,
+        "first_train_shard": shards.get("train", 0),
+        "first_val_shard": shards.get("val", 0),
+        "appends": before is not None,
+    }
+    planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
+    return planned
+
+
+def _listing(
+    folder: OutFolder, settings: PrepareSettings, local: list[str], planned: Planned
+) -> Iterator[tuple[str, str, str, int, int]]:
+    passed_over = planned.passed_over
+    for source in sources.expand(local, format=settings.format, skipped=passed_over, without=folder.results()):
+        planned.decoding = max(planned.decoding, source.decoding)
+        planned.whole_files &= source.format == "text" and settings.reading()["documents"] == "file"
+        if source.size is None:
+            raise SourceError(
+                f"{source.path} can be read once only, and is needed twice: pipe it in, with - in its place"
+            )
+        yield source.spec()
+
+
+def _cached(cache: str | None) -> list[tuple[str, int]]:
+    if cache is None or not os.path.lexists(cache):
+        return []
+    if not os.path.isdir(cache):
+        raise SettingsError(f"{cache} is no folder: name one that the hashes of each run can be kept in")
+    found = [(entry.name, entry.stat().st_size) for entry in os.scandir(cache) if entry.name.endswith(".hashes")]
+    return sorted(found)

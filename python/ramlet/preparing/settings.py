@@ -1,0 +1,214 @@
+"""The settings of `prepare`, each checked once.
+
+    settings = PrepareSettings(tokenizer="gpt2", dedup="line", val_fraction=0.01)
+    settings.cleaning()      what the cleaner takes
+    settings.parts()         bytes that differ whenever the result may
+
+All that decides the result is here, and nothing that does not: no memory, no threads, no folders to write to.
+The options of the command, the keys of a config file and the tables in the docs are made of these declarations.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ramlet.errors import SettingsError, option
+from ramlet.inputs.settings import READING, ReadSettings
+from ramlet.settings.declared import setting
+from ramlet.settings.kinds import Choice, Count, Place, Size, Switch, Text, share
+
+__all__ = ["OUTPUT", "OUTPUT_FORMATS", "PrepareSettings"]
+
+CLEANING, FILTERS, DUPLICATES, OUTPUT = "Cleaning", "Filters", "Duplicates", "Output"
+"""Groups of settings, in the help and in the docs."""
+
+DOCUMENT_BYTES = 1 << 20
+WHOLE_FILE_BYTES = 1 << 16
+"""Of a text file that is one document: nothing in it says where one ends, and shorter parts shuffle better."""
+
+LEAST_DOCUMENT_BYTES = 16
+LARGEST_DOCUMENT_BYTES = 1 << 28
+"""A document is held whole, several times over: a larger one would be the budget."""
+
+NO_END_TOKEN = "none"
+OUTPUT_FORMATS = ("shards", "npy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareSettings(ReadSettings):
+    """All that decides what a dataset holds."""
+
+    tokenizer: str = setting(
+        "gpt2",
+        Text(what="gpt2, byte, char, a file, a folder or a name on the hub", metavar="X"),
+        "gpt2, byte, char (learned from the input), a tokenizer file or folder, or a name on the hub.",
+        called=("tokenizer", "tokenization"),
+        short="T",
+        panel=OUTPUT,
+    )
+    end_token: str | None = setting(
+        None,
+        Text(what="a token of the tokenizer, or none"),
+        "Special token to append to every document, or none.",
+        panel=OUTPUT,
+        shown="the tokenizer's own",
+    )
+    unknown: str = setting(
+        "error",
+        Choice(("error", "unk")),
+        "A character that the tokenizer lacks is an error, or becomes the unk token.",
+        panel=OUTPUT,
+    )
+
+    normalize: bool = setting(
+        True,
+        Switch(),
+        "Normalize line ends and Unicode (NFC), remove control characters, trailing spaces and extra blank lines.",
+        panel=CLEANING,
+    )
+    collapse_blanks: bool = setting(
+        False, Switch(), "When normalizing, also replace runs of spaces inside a line by one.", panel=CLEANING
+    )
+
+    filter: bool = setting(
+        True, Switch(), "Apply the filters below; without them only empty documents are dropped.", panel=FILTERS
+    )
+    min_chars: int = setting(1, Count(least=0), "Drop documents with fewer characters.", panel=FILTERS)
+    max_chars: int = setting(0, Count(least=0), "Drop documents with more characters; 0 disables.", panel=FILTERS)
+    max_symbols: float = setting(0.6, share(), "Drop documents with a larger fraction of symbols.", panel=FILTERS)
+    max_repeated: float = setting(
+        0.5, share(), "Drop documents with a larger fraction of their text in repeated lines.", panel=FILTERS
+    )
+    max_invalid: float = setting(
+        0.02, share(), "Drop documents with a larger fraction of undecodable characters.", panel=FILTERS
+    )
+    min_line_chars: int = setting(
+        0, Count(least=0), "Drop lines with fewer characters; blank lines stay.", panel=FILTERS
+    )
+    max_line_chars: int = setting(
+        100_000, Count(least=0), "Drop lines with more characters; 0 disables.", panel=FILTERS
+    )
+    max_line_symbols: float = setting(1.0, share(), "Drop lines with a larger fraction of symbols.", panel=FILTERS)
+
+    dedup: str = setting(
+        "doc",
+        Choice(("doc", "line", "none")),
+        "Drop repeated documents (doc) or lines (line), keeping the first, or none.",
+        stands_for={"no_dedup": "none"},
+        panel=DUPLICATES,
+    )
+    dedup_cache: str | None = setting(
+        None,
+        Place(what="a folder", metavar="DIR"),
+        "Folder of hashes: what earlier runs with it kept counts as a duplicate.",
+        panel=DUPLICATES,
+    )
+
+    document_bytes: int | None = setting(
+        None,
+        Size(least=LEAST_DOCUMENT_BYTES, most=LARGEST_DOCUMENT_BYTES),
+        "Split longer documents.",
+        panel=READING,
+        shown="1MiB; 64KiB for whole text files",
+    )
+    min_tokens: int = setting(1, Count(least=0), "Drop documents with fewer tokens.", panel=FILTERS)
+    max_tokens: int | None = setting(None, Count(), "Split or drop documents with more tokens.", panel=FILTERS)
+    long_documents: str = setting(
+        "split", Choice(("split", "drop")), "What to do with documents over {max_tokens}.", panel=FILTERS
+    )
+
+    val_fraction: float = setting(
+        0.1, share(below_one=True), "Fraction of documents for validation, chosen by their hash.", panel=OUTPUT
+    )
+    tokens_per_shard: int = setting(
+        10_000_000, Count(), "Maximum tokens in a shard, which holds whole documents.", panel=OUTPUT
+    )
+    pack: int | None = setting(
+        None, Count(least=2, metavar="LENGTH"), "Pack documents into sequences of this many tokens.", panel=OUTPUT
+    )
+    output_format: str = setting(
+        "shards",
+        Choice(OUTPUT_FORMATS),
+        "A folder of shards, or all ids in one .npy file, without a validation split.",
+        called=("format",),
+        panel=OUTPUT,
+    )
+    allow_empty: bool = setting(
+        False,
+        Switch(),
+        "Write the dataset even if no document is left, instead of an error.",
+        panel=OUTPUT,
+        decides=False,  # whether there is a result, never what is in it
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_empty_range("min_chars", "max_chars")
+        self._refuse_empty_range("min_line_chars", "max_line_chars")
+        self._refuse_empty_range("min_tokens", "max_tokens")
+        if self.collapse_blanks and not self.normalize:
+            raise SettingsError(
+                f"{option('collapse_blanks')} is a part of {option('normalize')}, which is off: "
+                "leave one of the two out"
+            )
+        if self.pack is not None and self.pack > self.tokens_per_shard:
+            raise SettingsError(
+                f"{option('tokens_per_shard')} is {self.tokens_per_shard:,}, "
+                f"less than one sequence of {option('pack')}, {self.pack:,}: give at least that many"
+            )
+
+    def _refuse_empty_range(self, least: str, most: str) -> None:
+        low, high = getattr(self, least), getattr(self, most)
+        if high and low > high:
+            raise SettingsError(
+                f"{option(least)} is {low:,} and {option(most)} {high:,}: nothing could pass both, change one"
+            )
+
+    @property
+    def end_token_wanted(self) -> bool:
+        """Whether documents end in a token at all."""
+        return self.end_token != NO_END_TOKEN
+
+    @property
+    def largest_document(self) -> int:
+        """Bytes beyond which a document is cut."""
+        return self.document_bytes or DOCUMENT_BYTES
+
+    @property
+    def largest_whole_file(self) -> int:
+        """The same for text files that are one document."""
+        return self.document_bytes or WHOLE_FILE_BYTES
+
+    @property
+    def cache_folder(self) -> str | None:
+        """The folder of the dedup cache, if there is dedup to use it for."""
+        return None if self.dedup == "none" else self.dedup_cache
+
+    def cleaning(self) -> dict[str, Any]:
+        """As the native core takes it."""
+        return {"normalise": self.normalize, **{name: getattr(self, name) for name in _CLEANING}}
+
+    def cleaning_parts(self) -> bytes:
+        """What decides how a text is cleaned: hashes of cleaned texts compare only where this is the same."""
+        return b"ramlet cleaning 1\0" + self._parts(self.cleaning())
+
+    def parts(self) -> bytes:
+        """For the signature of a result: other bytes whenever these settings may lead to another one.
+
+        Two things that decide the result are known by name only here, and are for the caller to add: the
+        content of the tokenizer (its fingerprint) and that of the dedup cache. Where the cache lies decides
+        nothing, so that it can be moved.
+        """
+        values = self.decisive() | {"dedup_cache": self.cache_folder is not None}
+        return b"ramlet prepare 1\0" + self._parts(values)
+
+    def _parts(self, values: dict[str, Any]) -> bytes:
+        return json.dumps(self.known_by(values), sort_keys=True).encode()
+
+
+_CLEANING = (
+    *("collapse_blanks", "filter", "min_chars", "max_chars", "max_symbols", "max_repeated", "max_invalid"),
+    *("min_line_chars", "max_line_chars", "max_line_symbols"),
+)

@@ -1,0 +1,251 @@
+"""What this machine has, and what ramlet would do with it.
+
+    report = examine()
+    report["memory"]["free"], report["plan"]["budget"], report["advice"]
+
+Looking takes about five seconds, most of it PyTorch's, which is asked in a process of its own and only where it is
+installed. The disk is measured with a file of 64 MB at most that has no name, so that nothing stays behind. What is
+found is plain data; what to do about it is in `advice`: one sentence each, with the way out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ramlet import __version__
+from ramlet.errors import SettingsError
+from ramlet.runtime.budget import AUTO_PERCENT, format_bytes
+from ramlet.runtime.memory import cgroup_limit, free_memory, total_memory
+from ramlet.runtime.threads import available_threads, cpu_quota
+
+__all__ = ["advise", "examine"]
+
+PROBE_BYTES = 64_000_000
+PACKAGES = ("numpy", "typer", "PyYAML", "torch", "tokenizers", "huggingface_hub", "datasets", "pyarrow", "fsspec")
+ENOUGH_MEMORY = 400_000_000
+"""Below this a model of a million parameters does not fit beside PyTorch."""
+ENOUGH_DISK = 2_000_000_000
+ENOUGH_FILES = 256
+"""A merge of spilled counts has 64 files open; a loader of many shards more."""
+TORCH_SECONDS = 120
+
+Report = dict[str, Any]
+
+
+def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", torch: bool = True) -> Report:
+    """Looks at the machine and at a folder to work in. `root` holds `proc` and `sys`; tests give another."""
+    if not Path(folder).is_dir():
+        raise SettingsError(f"{folder} is no folder to work in: name one that is there")
+    free = free_memory(root)
+    budget = free * AUTO_PERCENT // 100
+    report: Report = {
+        "memory": {"total": total_memory(root), "free": free, "cgroup_limit": cgroup_limit(root)},
+        "processor": _processor(Path(root)),
+        "disk": _disk(Path(folder), Path(root)),
+        "temporary": _place(Path(tempfile.gettempdir()), Path(root)),
+        "limits": _limits(),
+        "versions": _versions(),
+        "native": _native(),
+        "torch": _ask_torch(budget) if torch else {"installed": False},
+    }
+    report["plan"] = _plan(report["torch"], budget, available_threads(root))
+    report["advice"] = advise(report)
+    return report
+
+
+def advise(report: Report) -> list[dict[str, str]]:
+    """What is in the way, worst first: `level` is problem (a command will fail) or warning."""
+    found: list[tuple[str, str]] = []
+    disk, memory, torch = report["disk"], report["memory"], report["torch"]
+    if report["native"]:
+        found.append(("problem", f"the native core does not load ({report['native']}): install ramlet again"))
+    if disk["error"]:
+        found.append(("problem", f"nothing can be written here ({disk['error']}): work in another folder"))
+    if torch.get("error"):
+        found.append(("problem", f"PyTorch does not start ({torch['error']}): install it again"))
+    elif not torch["installed"]:
+        found.append(("warning", "PyTorch is not installed, so nothing can be trained: pip install 'ramlet[train]'"))
+    if disk["kind"] in ("tmpfs", "ramfs"):
+        found.append(
+            ("warning", "this folder is in memory, so what is written here is memory taken: work in one on a disk")
+        )
+    if disk["free"] < ENOUGH_DISK and not disk["error"]:
+        found.append(("warning", f"{format_bytes(disk['free'])} are free on this disk: make room, or use another"))
+    if report["temporary"]["kind"] in ("tmpfs", "ramfs"):
+        place = report["temporary"]["path"]
+        found.append(("warning", f"temporary files go to memory ({place}): set TMPDIR to a folder on a disk"))
+    if memory["free"] < ENOUGH_MEMORY:
+        found.append(
+            ("warning", f"{format_bytes(memory['free'])} of memory are free: close other programs, or train elsewhere")
+        )
+    if (report["limits"]["open_files"] or ENOUGH_FILES) < ENOUGH_FILES:
+        found.append(
+            (
+                "warning",
+                f"only {report['limits']['open_files']} files may be open at once: ulimit -n {4 * ENOUGH_FILES}",
+            )
+        )
+    if report["limits"]["address_space"] is not None:
+        limit = format_bytes(report["limits"]["address_space"])
+        found.append(
+            ("warning", f"the address space is limited to {limit}, which PyTorch outgrows: ulimit -v unlimited")
+        )
+    if torch.get("gpus") and not report["processor"]["compiler"]:
+        found.append(("warning", "there is no C compiler, so the GPU's faster kernels stay unused: install gcc"))
+    if torch.get("threads", 0) > report["plan"]["threads"]:
+        threads = report["plan"]["threads"]
+        found.append(
+            ("warning", f"PyTorch would use more threads than the {threads} granted here: give --threads {threads}")
+        )
+    return [{"level": level, "text": text} for level, text in sorted(found, key=lambda one: one[0] != "problem")]
+
+
+def _plan(torch: Report, budget: int, threads: int) -> Report:
+    """What commands do when nothing else is asked of them."""
+    return {
+        "budget": budget,
+        "threads": threads,
+        "device": torch.get("device"),
+        "device_budget": torch.get("budget"),
+        "precision": torch.get("precision"),
+        "largest": torch.get("largest"),
+        "in_a_day": torch.get("in_a_day"),
+    }
+
+
+def _processor(root: Path) -> Report:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    name, flags = platform.processor() or platform.machine(), set()
+    for line in _read(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            name = value.strip()
+        elif key.strip() in ("flags", "Features"):
+            flags = set(value.split())
+            break
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        vectors = "AVX-512"
+    elif "avx2" in flags:
+        vectors = "AVX2"
+    else:
+        vectors = "NEON" if platform.machine() in ("aarch64", "arm64") else "none"
+    compiler = next((found for one in ("cc", "gcc", "clang") if (found := shutil.which(one))), None)
+    return {
+        "name": name,
+        "cores": os.cpu_count() or 1,
+        "allowed": allowed,
+        "quota": cpu_quota(root),
+        "vectors": vectors,
+        "compiler": compiler,
+    }
+
+
+def _disk(folder: Path, root: Path) -> Report:
+    place = _place(folder, root)
+    speeds: Report = {"write_speed": None, "read_speed": None, "error": None}
+    try:
+        size = min(PROBE_BYTES, place["free"] // 10)
+        if size:
+            speeds["write_speed"], speeds["read_speed"] = _speeds(folder, size)
+    except OSError as error:
+        speeds["error"] = error.strerror or str(error)
+    return {**place, **speeds}
+
+
+def _speeds(folder: Path, size: int) -> tuple[float, float | None]:
+    """Bytes a second, written to the disk and read back from it; reading from the page cache would tell nothing."""
+    block = os.urandom(1 << 20)  # some disks compress
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        began = time.perf_counter()
+        for _ in range(max(1, size // len(block))):
+            file.write(block)
+        os.fsync(file.fileno())
+        written = file.tell()
+        write_speed = written / max(1e-6, time.perf_counter() - began)
+        if not hasattr(os, "posix_fadvise"):
+            return write_speed, None
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        began = time.perf_counter()
+        while file.read(1 << 20):
+            pass
+        return write_speed, written / max(1e-6, time.perf_counter() - began)
+
+
+def _place(folder: Path, root: Path) -> Report:
+    """A folder, the space left there, and the kind of file system."""
+    path = str(folder.resolve())
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        free = 0
+    kind, longest = None, -1
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        mount, _, system = line.partition(" - ")
+        # Blanks in names are written as octal numbers.
+        point = mount.split()[4].encode().decode("unicode_escape")
+        if len(point) >= longest and (path + "/").startswith(point.rstrip("/") + "/"):
+            kind, longest = system.split()[0], len(point)
+    return {"path": path, "free": free, "kind": kind}
+
+
+def _limits() -> Report:
+    def limit(which: int) -> int | None:
+        soft = resource.getrlimit(which)[0]
+        return None if soft == resource.RLIM_INFINITY else soft
+
+    return {"open_files": limit(resource.RLIMIT_NOFILE), "address_space": limit(resource.RLIMIT_AS)}
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"ramlet": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return {**found, "system": f"{platform.system()} {platform.release()} {platform.machine()}"}
+
+
+def _native() -> str | None:
+    """What is wrong with the native core; None: nothing."""
+    try:
+        from ramlet import _native as core
+
+        core.pattern_regex("gpt2")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _ask_torch(budget: int) -> Report:
+    if find_spec("torch") is None:
+        return {"installed": False}
+    command = [sys.executable, "-m", "ramlet.training.self_check", str(budget)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_SECONDS)
+        if done.returncode == 0:
+            return {"installed": True, **json.loads(done.stdout.splitlines()[-1])}
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        last = f"{type(error).__name__}: {error}"
+    return {"installed": True, "error": last}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,125 @@
+"""Files that are there whole or not at all: temp file, fsync, rename, fsync of the folder.
+
+    with replacing("OUT/stats.json") as file:
+        file.write(...)
+
+A kill at any moment leaves the old file or the new one, and at worst a temp file that the next write of the same name
+removes. Temp files have names of their own, so two processes that write one file never write into each other's: the
+last one wins, whole. Each is locked while it is written: one that no one has locked was left by a process that is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from ramlet.errors import DiskFull, RamletError
+from ramlet.runtime.folder_lock import LOCK_SUFFIX, has_name, is_stream, lock_file, short_name
+
+__all__ = ["is_temporary", "remove", "remove_leftovers", "replacing", "sync_folder", "write_json"]
+
+_SUFFIX = ".ramlet-tmp"
+TRIES = 10
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is no result: left by a write that was killed, or a lock."""
+    return name.endswith((_SUFFIX, LOCK_SUFFIX))
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bool = False) -> Iterator[IO[Any]]:
+    """A file that takes the place of `path` when the block ends without an error; UTF-8 text, or bytes.
+
+    A device is never replaced. With `streams`, for a path that the user named (`--out /dev/stdout`), a device or a pipe
+    is written to; without, a pipe where a file of ours should be is replaced, for opening it would wait for a reader.
+    """
+    path = Path(path)
+    if streams and is_stream(path):
+        with _opened(path, "w", binary) as file:
+            yield file
+        return
+    if _is_device(path):
+        raise RamletError(f"{path} is a device, and a file is to be written there: choose another place")
+    remove_leftovers(path)
+    temporary, file = _new_temporary(path, binary)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, path)  # while it is locked: no one takes it for a leftover
+        sync_folder(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"no space left to write {path}: free some and run the same again") from None
+        raise
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """A JSON file of ours, for people as well: indented, and in their letters."""
+    with replacing(path) as file:
+        json.dump(content, file, ensure_ascii=False, indent=1)
+        file.write("\n")
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Removes the temp files of writes of `path` by processes that are gone."""
+    path = Path(path)
+    beginning = f".{short_name(path.name)}."
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(beginning) and entry.name.endswith(_SUFFIX)]
+        for one in left:
+            with suppress(OSError):
+                handle = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    if lock_file(handle) and has_name(handle, one):
+                        os.unlink(one)
+                finally:
+                    os.close(handle)
+
+
+def _new_temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
+    for _ in range(TRIES):
+        temporary = path.with_name(f".{short_name(path.name)}.{os.urandom(4).hex()}{_SUFFIX}")
+        file = _opened(temporary, "x", binary)
+        # Where another process was faster, it took the new file for a leftover.
+        if lock_file(file.fileno()) is not False and has_name(file.fileno(), temporary):
+            break
+        file.close()
+    return temporary, file
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+
+
+def _opened(path: Path, mode: str, binary: bool) -> IO[Any]:
+    return open(path, f"{mode}b") if binary else open(path, mode, encoding="utf-8", newline="\n")
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Removes a file, if it is there, for good."""
+    Path(path).unlink(missing_ok=True)
+    sync_folder(Path(path).parent)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Makes a rename or a removal in the folder outlast a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,249 @@
+"""What runs a tokenizer: the native core, or HF's library for the families that the core does not know.
+
+Both give the same few calls, on ids and texts and nothing else; `ramlet.Tokenizer` knows which tokens
+are special and what a user may ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ramlet.errors import SettingsError, TokenizerError
+from ramlet.tokenizer.model import TokenizerModel, all_pairs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ramlet import _native
+
+    Arrays = tuple[npt.NDArray[np.unsignedinteger[Any]], npt.NDArray[np.uint64]]
+
+__all__ = ["Engine", "HfEngine", "NativeEngine", "Stream"]
+
+Specials = Sequence[tuple[str, int]]
+T = TypeVar("T")
+
+
+class Stream(Protocol):
+    """One text that comes in parts."""
+
+    def push(self, text: str) -> list[int]: ...
+    def finish(self) -> list[int]: ...
+
+
+class Engine(Protocol):
+    """Text -> ids, with the given special tokens found in it and no others."""
+
+    def encode(self, text: str, specials: Specials) -> list[int]: ...
+    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays: ...
+    def stream(self, specials: Specials) -> Stream: ...
+
+
+class NativeEngine:
+    """The core's encoder, with a word cache of `cache_bytes` that all threads share."""
+
+    def __init__(self, model: TokenizerModel, cache_bytes: int) -> None:
+        self.model = model
+        self.encoder = _guarded(lambda: _native_encoder(model, cache_bytes))
+        self._added = sorted(model.added.items())
+
+    def _all(self, specials: Specials) -> Specials:
+        # In one search, as HF does it: where a special and an added token overlap the first one counts.
+        return [*specials, *self._added] if specials else specials
+
+    def encode(self, text: str, specials: Specials) -> list[int]:
+        return _guarded(lambda: self.encoder.encode(text, self._all(specials)))
+
+    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays:
+        # The core panics where Ctrl-C interrupts the import that it would make for its first array.
+        import numpy as np  # noqa: F401
+
+        wide = wide or self.model.size > 1 << 16
+        return _guarded(lambda: self.encoder.encode_batch(texts, self._all(specials), threads=threads, wide=wide))
+
+    def stream(self, specials: Specials) -> Stream:
+        return _GuardedStream(self.encoder.stream(self._all(specials)))
+
+
+def _native_encoder(model: TokenizerModel, cache_bytes: int) -> _native.Encoder:
+    from ramlet import _native
+
+    added = sorted(model.added.items())
+    if model.characters:
+        characters = ((token.decode(), number) for number, token in enumerate(model.tokens) if token is not None)
+        unknown = model.unknown[1] if model.unknown else None
+        return _native.Encoder.characters(characters, unknown, added=added, cache_bytes=cache_bytes)
+    return _native.Encoder.bpe(
+        # As long as there are ids, special ones included: the core tells from it how wide ids are.
+        [*model.tokens, *[None] * (model.size - len(model.tokens))],
+        all_pairs(model.tokens) if model.rank_by_id else model.merges,
+        pattern_name=model.pattern,
+        ignore_merges=model.ignore_merges,
+        rank_by_id=model.rank_by_id,
+        nfc=model.nfc,
+        added=added,
+        cache_bytes=cache_bytes,
+    )
+
+
+def _guarded(call: Callable[[], T]) -> T:
+    """The call, with what a text can have wrong told as a TokenizerError."""
+    try:
+        return call()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"the text holds a lone surrogate, U+{ord(error.object[error.start]):04X} at character {error.start}, "
+            "and so has no bytes: repair it, for example with text.encode('utf-8', 'replace').decode()"
+        ) from None
+    except SettingsError as error:
+        raise TokenizerError(str(error)) from None
+
+
+def _decoded(number: int, text: str | bytes) -> str:
+    try:
+        return text.decode() if isinstance(text, bytes) else text
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"document {number} of the batch is not UTF-8 at byte {error.start}: "
+            'decode it as what it is, or with errors="replace"'
+        ) from None
+
+
+class _GuardedStream:
+    def __init__(self, stream: _native.EncodeStream) -> None:
+        self._stream = stream
+
+    def push(self, text: str) -> list[int]:
+        return _guarded(lambda: self._stream.push(text))
+
+    def finish(self) -> list[int]:
+        return _guarded(self._stream.finish)
+
+
+class HfEngine:
+    """HF's `tokenizers`, a bounded batch at a time; special tokens are text unless they are allowed."""
+
+    BATCH_CHARACTERS = 1 << 20
+    """HF holds about a hundred bytes for each token of a batch, so batches are small."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        try:
+            import tokenizers
+        except ImportError:
+            raise TokenizerError(f"{path} needs HF's library, for {reason}: pip install 'ramlet[hf]'") from None
+        try:
+            plain = tokenizers.Tokenizer.from_file(path)
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exceptions
+            raise TokenizerError(f"{path} cannot be used: {error}") from None
+        self.__setstate__(plain.to_str())
+
+    def __getstate__(self) -> str:
+        return self.text
+
+    def __setstate__(self, text: str) -> None:
+        import tokenizers
+
+        self.text: str = text
+        self._plain = tokenizers.Tokenizer.from_str(text)
+        # The file may ask for both, which would drop or invent ids.
+        self._plain.no_truncation()
+        self._plain.no_padding()
+        self._plain.encode_special_tokens = True
+        self._with_specials: Any = None
+        listed = self._plain.get_added_tokens_decoder()
+        self.specials: dict[str, int] = {token.content: number for number, token in listed.items() if token.special}
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the largest id."""
+        return max(self._plain.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def vocabulary(self) -> dict[int, bytes]:
+        every = self._plain.get_vocab(with_added_tokens=True)
+        return {number: name.encode() for name, number in sorted(every.items(), key=lambda item: item[1])}
+
+    def decode(self, ids: list[int]) -> str:
+        text: str = self._plain.decode(ids, skip_special_tokens=False)
+        return text
+
+    def _choose(self, specials: Specials) -> Any:
+        """The tokenizer that finds all special tokens, or the one that finds none."""
+        if not specials:
+            return self._plain
+        if self._with_specials is None:
+            import tokenizers
+
+            self._with_specials = tokenizers.Tokenizer.from_str(self.text)
+            self._with_specials.no_truncation()
+            self._with_specials.no_padding()
+        return self._with_specials
+
+    def encode(self, text: str, specials: Specials) -> list[int]:
+        _guarded(text.encode)
+        if specials and len(specials) < len(self.specials):
+            return self._encode_parts(text, dict(specials))
+        ids: list[int] = self._choose(specials).encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _encode_parts(self, text: str, specials: dict[str, int]) -> list[int]:
+        """With only some special tokens allowed the text is cut at them here."""
+        names = sorted(specials, key=len, reverse=True)
+        ids: list[int] = []
+        for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
+            if part in specials:
+                ids.append(specials[part])
+            elif part:
+                ids.extend(self._plain.encode(part, add_special_tokens=False).ids)
+        return ids
+
+    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays:
+        import numpy as np
+
+        dtype = np.dtype(np.uint32 if wide or self.size > 1 << 16 else np.uint16)
+        rows: list[Any] = []
+        lengths: list[int] = []
+        start = 0
+        while start < len(texts):
+            end, characters = start, 0
+            while end < len(texts) and (end == start or characters + len(texts[end]) <= self.BATCH_CHARACTERS):
+                characters += len(texts[end])
+                end += 1
+            decoded = [_decoded(number, texts[number]) for number in range(start, end)]
+            for ids in self._encode_some(decoded, specials):
+                rows.append(np.asarray(ids, dtype=dtype))
+                lengths.append(len(ids))
+            start = end
+        flat = np.concatenate(rows) if rows else np.empty(0, dtype)
+        return flat, np.cumsum(lengths, dtype=np.uint64) if lengths else np.empty(0, np.uint64)
+
+    def _encode_some(self, texts: Sequence[str], specials: Specials) -> list[list[int]]:
+        if specials and len(specials) < len(self.specials):
+            return [self.encode(text, specials) for text in texts]
+        for text in texts:
+            _guarded(text.encode)
+        encoded = self._choose(specials).encode_batch_fast(list(texts), add_special_tokens=False)
+        return [one.ids for one in encoded]
+
+    def stream(self, specials: Specials) -> Stream:
+        return _HeldStream(self, specials)
+
+
+class _HeldStream:
+    """These families may decide at the end of a text what its beginning becomes: it is held as a whole."""
+
+    def __init__(self, engine: HfEngine, specials: Specials) -> None:
+        self._engine = engine
+        self._specials = specials
+        self._parts: list[str] = []
+
+    def push(self, text: str) -> list[int]:
+        self._parts.append(text)
+        return []
+
+    def finish(self) -> list[int]:
+        text, self._parts = "".join(self._parts), []
+        return self._engine.encode(text, self._specials)

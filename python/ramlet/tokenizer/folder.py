@@ -1,0 +1,158 @@
+"""Tokenizer training into a folder, so that an interrupted run goes on and a finished one is known.
+
+A folder goes through these states, and a kill at any moment leaves one of them:
+
+    OUT/.work/...                           counting; the same command goes on from the counts in it
+    OUT/.work/... tokenizer.json            merged, about to be finished; the counts are still there
+    OUT/tokenizer.json stats.json           finished; stats.json, written last, says from what
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ramlet.errors import SettingsError, TokenizerError, option
+from ramlet.runtime.atomic_files import is_temporary, remove, replacing
+from ramlet.runtime.budget import Meter
+from ramlet.runtime.digest import digest
+from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.small_files import open_regular, read_json_object
+from ramlet.tokenizer.files import tokenizer_json
+from ramlet.tokenizer.settings import TrainSettings
+from ramlet.tokenizer.train import Corpus, Inputs, Progress, learn
+
+__all__ = ["Result", "train_to_folder"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of `train_to_folder`."""
+
+    statistics: dict[str, Any]
+    """As in stats.json."""
+
+    already_done: bool
+    """Nothing was read: the folder held this very result."""
+
+
+def train_to_folder(
+    inputs: Inputs,
+    out: str | os.PathLike[str],
+    settings: TrainSettings,
+    *,
+    meter: Meter,
+    threads: int | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Trains into OUT/tokenizer.json and OUT/stats.json; interrupted, the same call goes on."""
+    out = Path(out)
+    corpus = Corpus(settings, inputs=inputs)
+    with hold(out, "tokenizer train"):
+        return _train(corpus, out, settings, meter, threads, spill_dir, force, progress)
+
+
+def _train(
+    corpus: Corpus,
+    out: Path,
+    settings: TrainSettings,
+    meter: Meter,
+    threads: int | None,
+    spill_dir: str | os.PathLike[str] | None,
+    force: bool,
+    progress: Progress | None,
+) -> Result:
+    signature = _signature(corpus, settings)
+    finished = _finished(out, signature)
+    if finished is not None:
+        _remove_work(out, spill_dir)
+        return Result(finished, already_done=True)
+    if not force:
+        _refuse_others(out)
+    work_dir = out / ".work"
+    try:
+        # Made even when the counts go elsewhere: it marks the folder as ours while it is not finished.
+        work_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"cannot write into {out}: {error.strerror}; choose another {option('out')}") from None
+    meter.stage("counting")
+    model, statistics = learn(
+        corpus, settings, meter=meter, work_dir=_spill(out, spill_dir), threads=threads, progress=progress
+    )
+    meter.stage("writing")
+    remove(out / "stats.json")  # of a result that --force replaces: never beside another's tokenizer.json
+    with replacing(out / "tokenizer.json") as file:
+        tokenizer_json.write(model, file)
+    statistics["result"] = {"signature": signature, "tokenizer": _file_digest(out / "tokenizer.json")}
+    statistics["memory"] = meter.summary()
+    with replacing(out / "stats.json") as file:
+        json.dump(statistics, file, ensure_ascii=False, indent=1)
+        file.write("\n")
+    _remove_work(out, spill_dir)
+    return Result(statistics, already_done=False)
+
+
+def _signature(corpus: Corpus, settings: TrainSettings) -> str:
+    """Of all that the result follows from; empty where the input comes once and cannot be compared."""
+    if not corpus.lasting:
+        return ""
+    return digest(iter([b"ramlet result 1", corpus.fingerprint.encode(), json.dumps(asdict(settings)).encode()]))
+
+
+def _finished(out: Path, signature: str) -> dict[str, Any] | None:
+    try:
+        statistics = read_json_object(out / "stats.json", TokenizerError)
+        noted = statistics["result"]
+        same = signature and noted["signature"] == signature
+        return statistics if same and noted["tokenizer"] == _file_digest(out / "tokenizer.json") else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _refuse_others(out: Path) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise SettingsError(f"{out} is a file: name a folder to write the tokenizer into")
+    names = {entry for entry in os.listdir(out) if not is_temporary(entry)}
+    unfinished = ".work" in names
+    names -= {".work", "report.html"}
+    if unfinished and names <= {"tokenizer.json"}:
+        return
+    if names == {"tokenizer.json", "stats.json"}:
+        raise SettingsError(
+            f"{out} holds a tokenizer from other inputs or settings: "
+            f"{option('force')} replaces it, or choose another folder"
+        )
+    if names:
+        raise SettingsError(
+            f"{out} is not empty ({sorted(names)[0]} is in it): "
+            f"choose another folder, or {option('force')} to write into it"
+        )
+
+
+def _spill(out: Path, spill_dir: str | os.PathLike[str] | None) -> Path:
+    if spill_dir is None:
+        return out / ".work"
+    return Path(spill_dir) / f"ramlet-{digest(iter([os.fsencode(out.resolve())]))[:12]}"
+
+
+def _remove_work(out: Path, spill_dir: str | os.PathLike[str] | None) -> None:
+    for folder in {out / ".work", _spill(out, spill_dir)}:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _file_digest(path: Path) -> str:
+    def blocks() -> Iterator[bytes]:
+        with open_regular(path, TokenizerError) as file:
+            while block := file.read(1 << 16):
+                yield block
+
+    return digest(blocks())

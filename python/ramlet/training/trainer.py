@@ -1,0 +1,352 @@
+"""A run from its settings to a trained model.
+
+    trainer = Trainer(job, feed, folder, engine=engine, budget=budget, meter=meter, listener=listener, evals={})
+    plan = trainer.plan()           # what fits, tried out; nothing is written yet
+    trainer.begin(plan)             # the model as it is to start, new or from the last checkpoint
+    trainer.run()                   # the steps, and what comes between them (loop.py)
+    result = trainer.finish()       # the trained model and stats.json in their places
+
+`train_run` does these four for the folder of a run, new or one that goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ramlet import __version__
+from ramlet.engines import Engine, Trainee
+from ramlet.engines.plan import Plan
+from ramlet.errors import BudgetError, RamletError, SettingsError, option
+from ramlet.generation import Sampler
+from ramlet.model.dtypes import PRECISIONS
+from ramlet.model.files import save_description
+from ramlet.model.folder import find_model
+from ramlet.runtime.budget import Budget, Meter
+from ramlet.training import checkpoint
+from ramlet.training.eval_sets import Named, named_sets
+from ramlet.training.evaluate import EvalSet, byte_lengths
+from ramlet.training.feed import Feed
+from ramlet.training.job import EVALUATION_COST, Job, resolve
+from ramlet.training.journal import Journal, load_loggers
+from ramlet.training.listener import Listener
+from ramlet.training.loop import EVAL, SAMPLE, SAVE, Progress, Run, run_steps
+from ramlet.training.pace import Pace
+from ramlet.training.plan import plan_run
+from ramlet.training.run_files import WEIGHTS, link
+from ramlet.training.run_folder import RunFolder
+from ramlet.training.saver import Saver
+from ramlet.training.settings import RunSettings
+from ramlet.training.signals import StopSignals
+
+__all__ = ["TrainResult", "Trainer", "train_run"]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What became of a run.
+
+    result: ramlet.TrainResult = ramlet.train("my-dataset", "my-run", params="10M", memory="2GB")
+    result.loss, result.scores["val"]["perplexity"], result.peak, result.predicted
+    """
+
+    path: Path
+    steps: int
+    tokens: int
+    loss: float | None
+    """Of the last step."""
+    scores: dict[str, dict[str, Any]]
+    """The last evaluation, by the name of the set."""
+    peak: int
+    """Memory in bytes, as measured: of the process tree on a CPU, of the device on a GPU."""
+    predicted: int
+    """The same, as the plan said before the first step."""
+    statistics: dict[str, Any] = field(repr=False)  # with the memory of every second: pages of it
+    already_done: bool = False
+
+
+def train_run(
+    settings: RunSettings,
+    feed: Feed,
+    out: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    evals: Mapping[str, str],
+    memory: Budget | str | int | None,
+    meter: Meter,
+    resume: bool | None,
+    listener: Listener,
+) -> TrainResult:
+    """Trains into `out`, or goes on with the run that is there."""
+    with engine.joined() as joined:
+        budget = joined.budget(memory)
+        job = resolve(settings, feed, joined, evals=len(evals))
+        ranks = joined.ranks
+        # A rank that is not the first writes nothing, and locks nothing.
+        with RunFolder(out) if ranks.first else nullcontext(RunFolder(out)) as folder:
+            ranks.wait()  # until the first has ended what a kill interrupted
+            described = {"settings": settings.decisive(), "data": feed.identity()}
+            done = folder.statistics()
+            # A run that has not come to its first checkpoint has nothing to go on from, and nothing to lose.
+            noted = None if resume is False or not folder.holds_model() else folder.noted()
+            if noted is not None:
+                folder.refuse_others(noted, described, job.shape.to_dict(), resume=bool(resume))
+                if done is not None and done["steps"] >= job.steps:
+                    return _result(folder.path, done, already_done=True)
+                if checkpoint.latest(folder.path) is None:
+                    raise SettingsError(
+                        f"the checkpoints of {folder.path} are gone, so it cannot go on: "
+                        f"choose another {option('out')}, with {option('init_from', folder.path)}"
+                    )
+            ranks.wait()  # until all have looked
+            trainer = Trainer(
+                job,
+                feed,
+                folder,
+                engine=joined,
+                budget=budget,
+                meter=meter,
+                listener=listener,
+                evals=evals,
+                described=described,
+                noted=noted,
+            )
+            try:
+                trainer.begin(trainer.plan())
+                trainer.run()
+                return trainer.finish()
+            except joined.out_of_memory:
+                raise BudgetError(
+                    f"the device gives no more than the budget of {budget}: "
+                    f"give more {option('memory')}, or a smaller {option('micro_batch')}; the last checkpoint is whole"
+                ) from None
+
+
+class Trainer:
+    """One run; its methods are called in the order in which they stand."""
+
+    def __init__(
+        self,
+        job: Job,
+        feed: Feed,
+        folder: RunFolder,
+        *,
+        engine: Engine,
+        budget: Budget,
+        meter: Meter,
+        listener: Listener,
+        evals: Mapping[str, str],
+        described: Mapping[str, Any],
+        noted: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`described` is what tells this run from others; `noted` what one that goes on wrote down when it began."""
+        self.job, self.feed, self.folder = job, feed, folder
+        self.engine, self.budget, self.meter, self.listener = engine, budget, meter, listener
+        self._evals, self._described, self._noted = dict(evals), dict(described), noted
+        self._sets: list[Named] = []
+        self._lengths: Any = None
+        """Each token's length in bytes; None where there is no tokenizer."""
+        self._sampler: Sampler | None = None
+        self._resumed: tuple[Path, dict[str, Any]] | None = None
+        """The checkpoint that the run goes on from, and what it says of itself."""
+        self._run: Run
+
+    def plan(self) -> Plan:
+        """What fits, tried out; what is wrong with the settings or the data is told before anything is written."""
+        settings = self.job.settings
+        self.engine.cap(self.budget)
+        self.meter.stage("planning")
+        self._sets = named_sets(self.feed, self._evals, seq_len=self.job.seq_len, val_fraction=settings.val_fraction)
+        if not any(each.name.startswith("val") for each in self._sets) and self.feed.validation():
+            self.listener.noted("the data keeps less than one sequence for validation: its loss there is not measured")
+        load_loggers(tensorboard=settings.tensorboard, wandb=settings.wandb)
+        # Tokenizers are large while they are read: before what is resident is looked at.
+        self._read_tokenizer()
+        return plan_run(self.job, self.feed, self.engine, self.budget, self.meter, self.listener, self._noted)
+
+    def _read_tokenizer(self) -> None:
+        tokenizer, settings = self.feed.tokenizer(), self.job.settings
+        if tokenizer is None:
+            return
+        self._lengths = byte_lengths(tokenizer)
+        if settings.sample_every != 0:
+            self._sampler = Sampler(
+                tokenizer, settings.sample_prompt, settings.sample_tokens, settings.seed, self.feed.end_id
+            )
+
+    def begin(self, plan: Plan) -> None:
+        """The model as it is to start, and all that its steps need."""
+        job, engine, ranks, listener = self.job, self.engine, self.engine.ranks, self.listener
+        trainee = engine.trainee(job.shape, plan.choice, job.settings)
+        progress = self._starting_point(trainee)
+        if ranks.first:
+            self._describe(plan)
+        trainee.prepare(plan, ranks.rank)
+        loader = self.feed.loader(job.seq_len, job.sequences, plan.choice.micro_batch, ranks)
+        for line in loader.describe().splitlines():
+            listener.noted(line)
+        listener.planned(plan, progress.step)
+        if not self._sets:
+            listener.noted(
+                "there is nothing to evaluate on: a validation split, "
+                "or another dataset to evaluate on, would tell more"
+            )
+        journal = Journal(
+            self.folder.place,
+            run=self.folder.path,
+            position=self._resumed[1]["journal"] if self._resumed else 0,
+            step=progress.step,
+            tensorboard=job.settings.tensorboard,
+            wandb=job.settings.wandb,
+            writes=ranks.first,
+        )
+        self.meter.stage("training")
+        self._run = Run(
+            folder=self.folder,
+            job=self.job,
+            plan=plan,
+            trainee=trainee,
+            loader=loader,
+            evals=self._eval_sets(plan),
+            journal=journal,
+            listener=listener,
+            engine=engine,
+            meter=self.meter,
+            progress=progress,
+            saver=Saver(self.folder, job.settings.keep, beside=engine.kind != "cpu", host=self.meter.budget),
+            signals=StopSignals(listener.stopping),
+            pace=self._pace(),
+            sampler=self._sampler,
+        )
+
+    def _starting_point(self, trainee: Trainee) -> Progress:
+        """The last checkpoint of a run that goes on; else new weights, or those of another model."""
+        settings = self.job.settings
+        found = checkpoint.latest(self.folder.path) if self._noted is not None else None
+        if found is None:
+            trainee.reset(settings.seed)
+            if settings.init_from is not None:
+                trainee.take_weights(find_model(settings.init_from))
+            return Progress()
+        state = checkpoint.load(found, trainee)
+        self._resumed = found, state
+        try:
+            progress = Progress.from_dict(state["progress"])
+        except ValueError as error:
+            raise checkpoint.damaged(found, str(error)) from None
+        if progress.step >= self.job.steps:
+            # Killed between its last checkpoint and its end: there is nothing left to learn.
+            self.job = replace(self.job, steps=progress.step)
+        return progress
+
+    def _describe(self, plan: Plan) -> None:
+        """From here on the run is certain to begin."""
+        if self._resumed is None:
+            self.folder.begin()
+        self.feed.settle()
+        made_by = {"ramlet": __version__, **self.engine.versions}
+        noted = {"job": self.job.described(), "plan": plan.to_dict(), "all_settings": asdict(self.job.settings)}
+        self.folder.note({**self._described, **noted, "evals": self._evals, **made_by})
+        save_description(
+            self.job.shape,
+            self.folder.place,
+            tokenizer_file=self.feed.tokenizer_file,
+            end_id=self.feed.end_id,
+            dtype=PRECISIONS[plan.choice.weights],
+        )
+
+    def _eval_sets(self, plan: Plan) -> list[EvalSet]:
+        job = self.job
+        return [
+            EvalSet(
+                name=each.name,
+                data=each.data,
+                split=each.split,
+                seq_len=job.seq_len,
+                micro_batch=min(plan.choice.micro_batch, self.engine.eval_rows(job.seq_len)),
+                tokens=job.eval_tokens,
+                lengths=self._lengths,
+                val_fraction=job.settings.val_fraction,
+                document_mask=job.settings.document_mask,
+            )
+            for each in self._sets
+        ]
+
+    def _pace(self) -> Pace:
+        job = self.job
+        every = {SAVE: job.checkpoint_every}
+        if self._sets:
+            every[EVAL] = job.eval_every
+        if self._sampler is not None and job.sample_every:
+            every[SAMPLE] = job.sample_every
+        # Before the first evaluation: what it should take.
+        evaluated = sum(min(job.eval_tokens, each.count) for each in self._sets)
+        return Pace(job.steps, every, {EVAL: EVALUATION_COST * evaluated / (job.sequences * job.seq_len)})
+
+    def run(self) -> None:
+        """All steps that are left."""
+        with self._run.loader as loader:
+            try:
+                if self._resumed is not None:
+                    _restore(loader, *self._resumed)
+                run_steps(self._run)
+            finally:
+                self._run.saver.wait()
+                self._run.journal.close()
+
+    def finish(self) -> TrainResult:
+        """The trained model beside its settings, and stats.json, which says that it is finished."""
+        run, progress = self._run, self._run.progress
+        self.meter.stage("finishing")
+        statistics = {
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 3),
+            "loss": progress.loss,
+            "scores": progress.scores,
+            **({"forgetting": progress.rises} if progress.before else {}),
+            "best": {"step": progress.best, "loss": progress.best_loss},
+            "parameters": run.job.shape.parameters,
+            "memory": {
+                **self.meter.summary(),
+                "device": self.engine.kind,
+                "device_budget": self.budget.asked,
+                "device_peak": self.engine.peak(self.meter),
+                "predicted": run.plan.peak,
+                "predicted_parts": run.plan.parts,
+            },
+        }
+        if self.engine.ranks.first:
+            last = checkpoint.latest(self.folder.path)
+            assert last is not None
+            link(last / WEIGHTS, self.folder.path / WEIGHTS)
+            self.folder.finish(statistics)
+        return _result(self.folder.path, statistics)
+
+
+def _restore(loader: Any, path: Path, state: Mapping[str, Any]) -> None:
+    """The place in the data that a checkpoint was made at."""
+    try:
+        loader.restore(state["data"])
+    except RamletError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise checkpoint.damaged(path, "data is not as it was written") from None
+
+
+def _result(path: Path, statistics: dict[str, Any], *, already_done: bool = False) -> TrainResult:
+    return TrainResult(
+        path=path,
+        steps=statistics["steps"],
+        tokens=statistics["tokens"],
+        loss=statistics["loss"],
+        scores=statistics["scores"],
+        peak=statistics["memory"]["device_peak"],
+        predicted=statistics["memory"]["predicted"],
+        statistics=statistics,
+        already_done=already_done,
+    )
