@@ -209,7 +209,7 @@ def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.Monk
     assert quick.params < slow.params
     assert quick.seconds < 600 * 1.05
     assert slow.seconds < 36_000 * 1.05
-    monkeypatch.setattr(starter, "_torch", lambda threads: object())
+    monkeypatch.setattr(starter, "_engine", lambda threads: object())
 
     def plan(params: int, *given: Any) -> None:
         if params > most:
