@@ -81,11 +81,14 @@ def test_engines_have_what_the_contract_asks_for(contract: type, engines: tuple[
 def test_torch_is_not_loaded(data: Path, tmp_path: Path) -> None:
     program = """
 import sys
-from oracles_engine import Counter, CountingEngine, CountingTrainee
+from pathlib import Path
+from oracles_engine import CountingEngine
 from oracles_training import run
+from ramlet.model.export import export_model
 from ramlet.training import entry
 entry.open_engine = lambda *_: CountingEngine()
-run(sys.argv[1], __import__("pathlib").Path(sys.argv[2]), max_steps=2)
+run(sys.argv[1], Path(sys.argv[2]), max_steps=2)
+export_model(sys.argv[2], sys.argv[2] + "-bf16", dtype="bf16")
 sys.exit("torch" in sys.modules)
 """
     folder = Path(__file__).parent
