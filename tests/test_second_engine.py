@@ -82,7 +82,7 @@ def test_torch_is_not_loaded(data: Path, tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from oracles_engine import Counter, CountingEngine, CountingTrainee
+from oracles_engine import CountingEngine
 from oracles_training import run
 from ramlet.model.export import export_model
 from ramlet.training import entry
