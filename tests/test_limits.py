@@ -101,9 +101,8 @@ class TestWhatIsNamed:
 class TestAStageOfAPipeline:
     """It is given the budget as it was asked for, and told what the process that waits holds of it."""
 
-    def test_the_budget_that_was_asked_for_is_what_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RAMLET_HELD_BYTES", "32000000")
-        budget = Budget.parse("1GB")
+    def test_the_budget_that_was_asked_for_is_what_is_said(self) -> None:
+        budget = Budget.parse("1GB-32MB")
         assert (budget.total, budget.asked, str(budget)) == (968_000_000, 10**9, "1.00 GB")
         with pytest.raises(BudgetError, match=r"^needs at least 1232MB: .*, 32\.0 MB for the process that waits"):
             budget.require(1_200_000_000, {"work": 1_200_000_000})
@@ -112,6 +111,6 @@ class TestAStageOfAPipeline:
         from measure import measure
 
         words = TRAIN.format(text=limits.texts["prose"], out=tmp_path / "out").split()
-        command = [sys.executable, "-m", "ramlet", *words, "-v", "300", "--memory", "1GB", "--json"]
-        told = json.loads(measure(command, {"RAMLET_HELD_BYTES": "900000000"}).output)
+        command = [sys.executable, "-m", "ramlet", *words, "-v", "300", "--memory", "1GB-900MB", "--json"]
+        told = json.loads(measure(command).output)
         assert told["memory"]["budget"] == 10**9

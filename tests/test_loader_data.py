@@ -106,7 +106,7 @@ class TestArrays:
                 except DatasetError as error:
                     counts[fraction, split] = str(error)[-80:]
         assert counts[0, "train"] == 101
-        assert "with --val-fraction 0 none of it is left" in str(counts[0, "val"])
+        assert "with val_fraction=0 none of it is left" in str(counts[0, "val"])
         assert (counts[0.1, "train"], counts[0.1, "val"]) == (91, 10)
         assert (counts[0.25, "train"], counts[0.25, "val"]) == (76, 25)
         assert counts[0.999, "val"] == 100

@@ -80,13 +80,13 @@ MISTAKES = {
         "tokenizer train corpus.txt --vocab-size 300", 2, "--out is missing", "an example: ramlet tokenizer train"
     ),
     "a dataset in the place of text": Mistake(
-        "prepare data --tokenizer tok --out new", 1, "data is a dataset, not text", "train on it with --data"
+        "prepare data --tokenizer tok --out new", 1, "data is a dataset, not text", "train on it as data"
     ),
     "a run in the place of text": Mistake(
         "tokenizer train run --vocab-size 300 --out new", 1, "run is a run, not text", "ramlet generate"
     ),
     "text in the place of a dataset": Mistake(
-        f"{TRAIN} --data corpus.txt --out new", 1, "corpus.txt is text", "ramlet prepare corpus.txt --format npy"
+        f"{TRAIN} --data corpus.txt --out new", 1, "corpus.txt is text", "prepare it with --format npy"
     ),
     "a run in the place of a dataset": Mistake(
         "data inspect run", 1, "run is no dataset: it has no dataset_metadata.json", "ramlet prepare makes one"
@@ -113,7 +113,7 @@ MISTAKES = {
     ),
     "a prompt longer than the context": Mistake(
         "generate run --device cpu --prompt " + "long" * 40,
-        *(1, r"the prompt is \d+ tokens long and the model sees 16", r"shorten it, or let truncate \(--truncate\)"),
+        *(1, r"the prompt is \d+ tokens long and the model sees 16", r"shorten it, or let --truncate keep"),
     ),
     "a vocabulary too small for the bytes": Mistake(
         "tokenizer train corpus.txt --vocab-size 100 --out new",

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from oracles_model import GROUPED, SHAPES, SMALL, llama_of, model_of, some_ids
 from ramlet.engines.torch.gpt import GPT
-from ramlet.engines.torch.layers import Turn
+from ramlet.engines.torch.layers import Rotary
 from ramlet.engines.torch.model_files import tensors_by_name
 from ramlet.engines.torch.weights import ALIGNMENT, layout
 from ramlet.model.shape import Shape
@@ -192,7 +192,7 @@ class TestWeights:
 
 def test_turning_back_undoes_the_turn() -> None:
     model = model_of(SMALL)
-    turn = Turn(model._cos, model._sin, torch.arange(20))
+    turn = Rotary(model._cos, model._sin, torch.arange(20))
     rows = torch.randn(20, SMALL.qkv_width)
     turned = rows.clone()
     heads = SMALL.heads + SMALL.kv_heads

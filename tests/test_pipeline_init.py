@@ -209,7 +209,7 @@ def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.Monk
     assert quick.params < slow.params
     assert quick.seconds < 600 * 1.05
     assert slow.seconds < 36_000 * 1.05
-    monkeypatch.setattr(starter, "_torch", lambda threads: object())
+    monkeypatch.setattr(starter, "_engine", lambda threads: object())
 
     def plan(params: int, *given: Any) -> None:
         if params > most:
@@ -228,7 +228,9 @@ def test_a_budget_that_no_model_fits_is_refused_at_once(place: Path, monkeypatch
     monkeypatch.undo()
     monkeypatch.chdir(place)
     (place / "a.txt").write_text(sentences(500))
-    with pytest.raises(BudgetError, match=r"needs at least \d+MB.*; and 40.0 MB for `ramlet run` itself") as refused:
+    with pytest.raises(
+        BudgetError, match=r"needs at least \d+MB.*; and 40.0 MB for the pipeline's own process"
+    ) as refused:
         starter.propose_pipeline(["a.txt"], out="p.yaml", memory=300_000_000)
     least = int(re.findall(r"needs at least (\d+)MB", str(refused.value))[0]) + 41
     assert starter.propose_pipeline(["a.txt"], out="p.yaml", memory=least * 10**6).params >= 100_000

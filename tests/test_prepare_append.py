@@ -12,6 +12,7 @@ import pytest
 
 import oracles_prepare as oracle
 from conftest import AMPLE
+from ramlet.cli.wording import as_flag
 from ramlet.dataset.verify import verify
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.preparing.run import Prepared, prepare
@@ -92,7 +93,7 @@ def refused(before: dict[str, Any], then: dict[str, Any], first: Path, second: P
         run(second, out, append=True, **then)
     assert snapshot(out) == kept
     assert not (out / ".work").exists()
-    return str(caught.value)
+    return caught.value.told(as_flag)
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ class TestBrokenFiles:
 
     def test_a_tiktoken_file_needs_a_pattern(self, small: Tokenizer, tmp_path: Path) -> None:
         small.save(tmp_path / "x.tiktoken")
-        with pytest.raises(TokenizerError, match="does not say how text is cut into pieces: give pattern="):
+        with pytest.raises(TokenizerError, match="does not say how text is cut into pieces: give pattern"):
             Tokenizer.load(tmp_path / "x.tiktoken")
         with pytest.raises(TokenizerError, match="has the id 5 of an ordinary token"):
             Tokenizer.load(tmp_path / "x.tiktoken", pattern="gpt2", special_tokens={END: 5})

@@ -16,6 +16,7 @@ import torch
 
 import ramlet
 from oracles_training import SMALL, assert_same_run, losses, make_data, metrics, run, steps_kept
+from ramlet.cli.wording import as_flag
 from ramlet.errors import (
     BudgetError,
     DatasetError,
@@ -64,7 +65,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
 def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **changes: Any) -> str:
     with pytest.raises(kind) as caught:
         run(data, out, **changes)
-    said = str(caught.value)
+    said = caught.value.told(as_flag)
     assert "\n" not in said
     for word in words:
         assert word in said, said
@@ -129,7 +130,7 @@ def test_two_tokenizers(data: Path, other_tokenizer: Path, whole: Path, out: Pat
 
 def test_text_without_its_ids(tmp_path: Path, out: Path) -> None:
     (tmp_path / "book.txt").write_text("some text")
-    refused(DatasetError, "book.txt is text", "ramlet prepare", data=tmp_path / "book.txt", out=out)
+    refused(DatasetError, "book.txt is text", "--format npy", data=tmp_path / "book.txt", out=out)
 
 
 def test_an_evaluation_set_that_cannot_be_used(data: Path, shared: Path, tmp_path: Path, out: Path) -> None:
@@ -146,7 +147,7 @@ def test_nothing_or_too_much_to_train_on(data: Path, out: Path) -> None:
     refused(SettingsError, "name what to train on", data=data, stream="x.txt", tokenizer="byte", out=out)
     refused(SettingsError, "name the tokenizer", data=None, stream="x.txt", out=out)
     refused(SettingsError, "how large is the model to be", data=data, out=out, params=None)
-    refused(SettingsError, "max_steps", data=data, out=out, max_steps="many")
+    refused(SettingsError, "--max-steps", data=data, out=out, max_steps="many")
 
 
 def test_a_stream_that_is_refused_leaves_nothing(tmp_path: Path, out: Path) -> None:

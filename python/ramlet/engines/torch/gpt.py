@@ -25,15 +25,15 @@ from ramlet.engines.torch.forward_memory import EVALUATED_AT_ONCE
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.layers import (
     LAYER_WEIGHTS,
+    AttentionOut,
+    BackwardFrom,
     Embed,
     FeedForward,
-    GoBack,
-    HeldSlopes,
-    Join,
+    HeldGrads,
     Layer,
     Normed,
     Project,
-    Turn,
+    Rotary,
 )
 from ramlet.engines.torch.order import even_parts, unit_rows
 from ramlet.engines.torch.weights import Weights
@@ -67,7 +67,7 @@ class GPT:
         held: int = 0,
     ) -> None:
         """`dtype` is what weights are kept in, `compute` what products are made in; `chunk` is how many tokens' logits
-        exist at once; `recompute` keeps only each layer's input and makes the rest again on the way back; `held` is of
+        exist at once; `recompute` is activation checkpointing, with each layer's input kept alone; `held` is of
         how many tokens the embedding's gradients are added together, or when `settle_gradients` is called."""
         self.shape = shape
         self.device = torch.device(device)
@@ -76,7 +76,7 @@ class GPT:
         self.recompute = recompute
         self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute)
         self.kernels = kernels_for(self.device)
-        self._held = HeldSlopes(held, shape.width, self.compute) if held else None
+        self._held = HeldGrads(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
         self._layers = [self._layer(number) for number in range(shape.layers)]
         half = shape.head_width // 2
@@ -107,17 +107,17 @@ class GPT:
         unit = self._unit(tokens)
         if positions is None:
             positions = torch.arange(tokens, device=ids.device).expand(batch, tokens)
-        turn = Turn(self._cos, self._sin, positions.reshape(-1))
+        rotary = Rotary(self._cos, self._sin, positions.reshape(-1))
         x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
         for number, layer in enumerate(self._layers):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(
-                    *(self._through, x, number, layer, turn, batch, unit, mask),
+                    *(self._through, x, number, layer, rotary, batch, unit, mask),
                     use_reentrant=False,
                     preserve_rng_state=False,
                 )
             else:
-                x = self._through(x, number, layer, turn, batch, unit, mask, cache)
+                x = self._through(x, number, layer, rotary, batch, unit, mask, cache)
         return Normed.apply(x, self.weights["norm"], self.shape.norm_eps, self.kernels, unit)  # type: ignore[no-any-return, no-untyped-call]
 
     def _unit(self, seq_len: int) -> int:
@@ -129,19 +129,19 @@ class GPT:
         x: Tensor,
         number: int,
         layer: Layer,
-        turn: Turn,
+        rotary: Rotary,
         batch: int,
         unit: int,
         mask: Tensor | None,
         cache: Cache | None = None,
     ) -> Tensor:
-        q, k, v = (self._heads(part, batch) for part in Project.apply(x, layer, turn, unit))  # type: ignore[no-untyped-call]
+        q, k, v = (self._heads(part, batch) for part in Project.apply(x, layer, rotary, unit))  # type: ignore[no-untyped-call]
         if cache is not None:
             k, v = cache.extend(number, k, v)
         causal = mask is None and q.shape[2] > 1
         groups = {} if layer.heads == layer.kv_heads else {"enable_gqa": True}
         attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, **groups)
-        x = Join.apply(x, attended.transpose(1, 2).reshape(x.shape), layer, unit)  # type: ignore[no-untyped-call]
+        x = AttentionOut.apply(x, attended.transpose(1, 2).reshape(x.shape), layer, unit)  # type: ignore[no-untyped-call]
         return FeedForward.apply(x, layer, unit)  # type: ignore[no-any-return, no-untyped-call]
 
     def _heads(self, part: Tensor, batch: int) -> Tensor:
@@ -168,9 +168,9 @@ class GPT:
         """The summed loss of a batch, fp64; `scale` times its gradient is added to the weights' gradients."""
         hidden = self.hidden(ids, positions=positions, mask=mask)
         unit = self._unit(ids.shape[1])
-        slope, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
-        back = GoBack.apply(hidden, slope)  # type: ignore[no-untyped-call]
-        del hidden, slope  # a stream's worth each, which the way back needs no more
+        grad, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
+        back = BackwardFrom.apply(hidden, grad)  # type: ignore[no-untyped-call]
+        del hidden, grad  # a stream's worth each, which the backward pass needs no more
         back.backward()
         return total
 
@@ -184,7 +184,7 @@ class GPT:
     def _head_backward(self, hidden: Tensor, labels: Tensor, scale: float, unit: int) -> tuple[Tensor, Tensor]:
         weight = self.weights["embedding" if self.shape.tied else "head"]
         assert weight.grad is not None
-        slope = torch.empty_like(hidden)
+        grad = torch.empty_like(hidden)
         # In fp64 sums of a few thousand parts are exact, so it does not matter which are added first.
         total = torch.zeros((), device=hidden.device, dtype=torch.float64)
         logits = hidden.new_empty((min(self.chunk, len(hidden)), self.shape.padded_vocab))
@@ -192,9 +192,9 @@ class GPT:
             part = hidden[some]
             made = torch.mm(part, weight.compute.t(), out=logits[: len(part)])
             total += self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, scale).sum()
-            torch.mm(made, weight.compute, out=slope[some])
+            torch.mm(made, weight.compute, out=grad[some])
             self.kernels.accumulate_(weight.grad, made, part)
-        return slope, total
+        return grad, total
 
     def losses(
         self, ids: Tensor, labels: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None

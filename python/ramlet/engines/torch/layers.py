@@ -1,9 +1,9 @@
-"""The parts of a layer as autograd functions that keep as little as they can for the way back.
+"""The parts of a layer as autograd functions that keep as little as they can for the backward pass.
 
 A layer keeps, for each token, in the type that products are made in: what came in (width), queries, keys and values
 (3 x width), the attention's result (width), the middle (width), gate and up (2 x feed-forward). Norms and the gated
-product are made again on the way back, which costs a pass over memory and saves a third of what plain autograd keeps.
-Gradients of weights are added where they belong at once (`Weight.grad`), so no second copy of one ever exists.
+product are computed again in the backward pass, which costs a pass over memory and saves a third of what plain autograd
+keeps. Gradients of weights are added where they belong at once (`Weight.grad`), so no second copy of one ever exists.
 `unit` is how many tokens a gradient is summed over before that; 0: all (order.py).
 """
 
@@ -19,15 +19,16 @@ from torch.autograd import Function
 from ramlet.engines.torch.weights import Weight
 
 __all__ = [
-    *("LAYER_WEIGHTS", "Embed", "FeedForward", "GoBack", "HeldSlopes", "Join", "Layer", "Normed", "Project", "Turn"),
+    *("LAYER_WEIGHTS", "AttentionOut", "BackwardFrom", "Embed", "FeedForward", "HeldGrads"),
+    *("Layer", "Normed", "Project", "Rotary"),
 ]
 
 
 LAYER_WEIGHTS = ("norm_attention", "qkv", "out", "norm_feed_forward", "gate_up", "down")
 
 
-class Turn(NamedTuple):
-    """What the rotary positions need: tables (context, head width / 2) and each token's position."""
+class Rotary(NamedTuple):
+    """What rotary positions need: tables (context, head width / 2) and each token's position."""
 
     cos: Tensor
     sin: Tensor
@@ -55,25 +56,25 @@ def _grad(weight: Weight) -> Tensor:
     return weight.grad
 
 
-class HeldSlopes:
+class HeldGrads:
     """What came back to the embedding in the micro-batches of a group so far, to be added when all of it is there."""
 
     def __init__(self, tokens: int, width: int, dtype: torch.dtype) -> None:
         self._ids = torch.zeros(tokens, dtype=torch.int64)
-        self._slopes = torch.zeros((tokens, width), dtype=dtype)
+        self._rows = torch.zeros((tokens, width), dtype=dtype)
         self._count = 0
         self._unit = 0
 
-    def hold(self, grad: Tensor, ids: Tensor, slope: Tensor, unit: int) -> None:
+    def hold(self, grad: Tensor, ids: Tensor, rows: Tensor, unit: int) -> None:
         """Adds to `grad` what is held as soon as it is a whole group."""
         if self._count + len(ids) > len(self._ids):
             self.settle(grad)
         self._unit = unit
         if len(ids) > len(self._ids):
-            return _add_rows(grad, ids, slope, unit)
+            return _add_rows(grad, ids, rows, unit)
         end = self._count + len(ids)
         self._ids[self._count : end] = ids
-        self._slopes[self._count : end] = slope
+        self._rows[self._count : end] = rows
         self._count = end
         if end == len(self._ids):
             self.settle(grad)
@@ -81,13 +82,13 @@ class HeldSlopes:
 
     def settle(self, grad: Tensor) -> None:
         """Adds what is held: a step's last group may be smaller."""
-        _add_rows(grad, self._ids[: self._count], self._slopes[: self._count], self._unit)
+        _add_rows(grad, self._ids[: self._count], self._rows[: self._count], self._unit)
         self._count = 0
 
 
-def _add_rows(grad: Tensor, ids: Tensor, slope: Tensor, unit: int) -> None:
+def _add_rows(grad: Tensor, ids: Tensor, rows: Tensor, unit: int) -> None:
     at_once = unit or max(1, len(ids))
-    for some, part in zip(ids.split(at_once), slope.split(at_once)):
+    for some, part in zip(ids.split(at_once), rows.split(at_once)):
         grad.index_add_(0, some, part.to(grad.dtype))
 
 
@@ -95,49 +96,50 @@ class Embed(Function):
     """Token ids -> rows of the embedding. `anchor` only tells autograd that something is to be learned."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, ids: Tensor, weight: Weight, unit: int, held: HeldSlopes | None) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, ids: Tensor, weight: Weight, unit: int, held: HeldGrads | None) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.weight, ctx.unit, ctx.held = weight, unit, held
         return weight.compute[ids]
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[None, None, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, None, None, None, None]:
         (ids,) = ctx.saved_tensors
         add = _add_rows if ctx.held is None else ctx.held.hold
-        add(_grad(ctx.weight), ids, slopes[0], ctx.unit)
+        add(_grad(ctx.weight), ids, grad_outputs[0], ctx.unit)
         return None, None, None, None, None
 
 
 class Project(Function):
-    """x -> normed -> queries, keys and values, the first two turned by their positions; (tokens, width) each."""
+    """x -> normed -> queries, keys and values, the first two rotated by their positions; (tokens, width) each."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Layer, turn: Turn, unit: int) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, layer: Layer, rotary: Rotary, unit: int) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(x)
-        ctx.layer, ctx.turn, ctx.unit = layer, turn, unit
+        ctx.layer, ctx.rotary, ctx.unit = layer, rotary, unit
         normed = layer.kernels.norm(x, layer.norm_attention.master, layer.eps)
         qkv = torch.mm(normed, layer.qkv.compute.t())
-        layer.kernels.rotate_(qkv, turn.cos, turn.sin, turn.positions, layer.heads + layer.kv_heads)
-        head = 2 * turn.cos.shape[1]
+        layer.kernels.rotate_(qkv, rotary.cos, rotary.sin, rotary.positions, layer.heads + layer.kv_heads)
+        head = 2 * rotary.cos.shape[1]
         q, k, v = qkv.split((layer.heads * head, layer.kv_heads * head, layer.kv_heads * head), dim=1)
         return q, k, v
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         layer: Layer = ctx.layer
-        turn: Turn = ctx.turn
-        slope = torch.cat(slopes, dim=1)
-        layer.kernels.rotate_(slope, turn.cos, turn.sin, turn.positions, layer.heads + layer.kv_heads, inverse=True)
+        rotary: Rotary = ctx.rotary
+        d_qkv = torch.cat(grad_outputs, dim=1)
+        heads = layer.heads + layer.kv_heads
+        layer.kernels.rotate_(d_qkv, rotary.cos, rotary.sin, rotary.positions, heads, inverse=True)
         normed = layer.kernels.norm(x, layer.norm_attention.master, layer.eps)
-        layer.kernels.accumulate_(_grad(layer.qkv), slope, normed, ctx.unit)
-        d_normed = torch.mm(slope, layer.qkv.compute, out=normed)
+        layer.kernels.accumulate_(_grad(layer.qkv), d_qkv, normed, ctx.unit)
+        d_normed = torch.mm(d_qkv, layer.qkv.compute, out=normed)
         gain = layer.norm_attention
         dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, _grad(gain), ctx.unit)
         return dx, None, None, None
 
 
-class Join(Function):
+class AttentionOut(Function):
     """x + attended @ out^T: the attention's result goes back into the stream."""
 
     @staticmethod
@@ -147,11 +149,11 @@ class Join(Function):
         return torch.addmm(x, attended, layer.out.compute.t())
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (attended,) = ctx.saved_tensors
         layer: Layer = ctx.layer
-        layer.kernels.accumulate_(_grad(layer.out), slopes[0], attended, ctx.unit)
-        return slopes[0], torch.mm(slopes[0], layer.out.compute), None, None
+        layer.kernels.accumulate_(_grad(layer.out), grad_outputs[0], attended, ctx.unit)
+        return grad_outputs[0], torch.mm(grad_outputs[0], layer.out.compute), None, None
 
 
 class FeedForward(Function):
@@ -166,19 +168,19 @@ class FeedForward(Function):
         return torch.addmm(x, layer.kernels.gate(gate_up), layer.down.compute.t())
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         x, gate_up = ctx.saved_tensors
         layer: Layer = ctx.layer
         gain = layer.norm_feed_forward
-        d_act = torch.mm(slopes[0], layer.down.compute)
+        d_act = torch.mm(grad_outputs[0], layer.down.compute)
         act = layer.kernels.gate_backward_(gate_up, d_act)  # gate_up is its own gradient from here on
-        layer.kernels.accumulate_(_grad(layer.down), slopes[0], act, ctx.unit)
+        layer.kernels.accumulate_(_grad(layer.down), grad_outputs[0], act, ctx.unit)
         del act, d_act
         normed = layer.kernels.norm(x, gain.master, layer.eps)
         layer.kernels.accumulate_(_grad(layer.gate_up), gate_up, normed, ctx.unit)
         d_normed = torch.mm(gate_up, layer.gate_up.compute, out=normed)
         dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, _grad(gain), ctx.unit)
-        return dx.add_(slopes[0]), None, None
+        return dx.add_(grad_outputs[0]), None, None
 
 
 class Normed(Function):
@@ -191,25 +193,25 @@ class Normed(Function):
         return kernels.norm(x, gain.master, eps)  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
         (x,) = ctx.saved_tensors
-        dx = ctx.kernels.norm_backward(slopes[0], x, ctx.gain.master, ctx.eps, _grad(ctx.gain), ctx.unit)
+        dx = ctx.kernels.norm_backward(grad_outputs[0], x, ctx.gain.master, ctx.eps, _grad(ctx.gain), ctx.unit)
         return dx, None, None, None, None
 
 
-class GoBack(Function):
-    """Where the way back begins: `GoBack.apply(hidden, slope).backward()` is `hidden.backward(slope)`.
+class BackwardFrom(Function):
+    """Where the backward pass begins: `BackwardFrom.apply(hidden, grad).backward()` is `hidden.backward(grad)`.
 
     To check a gradient that it is given torch imports sympy, 46 MB; a number needs none. And neither tensor is held
     longer than it is used.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
+    def forward(ctx: Any, hidden: Tensor, grad: Tensor) -> Tensor:
+        ctx.save_for_backward(grad)
         return hidden.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return slope, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (grad,) = ctx.saved_tensors
+        return grad, None

@@ -7,7 +7,7 @@ for every micro-batch that the plan may choose, and for any number of threads.
 
 One sum needs more: a tied embedding learns from the head, on the way out, and from the tokens that came in, at the end
 of the way back. Within a *group* of units all of the head comes first, so smaller micro-batches hold the rest back
-until the group is complete (`HeldSlopes`): at most GROUP_TOKENS rows of the stream.
+until the group is complete (`HeldGrads`): at most GROUP_TOKENS rows of the stream.
 
 On a GPU the attention sums by atomics, and nothing of this is of use: there a unit is the whole micro-batch.
 """
