@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from oracles_dataset import write_dataset
-from ramlet import Tokenizer, folder_lock
+from ramlet import Tokenizer
 from ramlet.dataset.adopt import adopt
 from ramlet.dataset.export import export
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.merge import merge
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.reporting.entry import report
+from ramlet.runtime import folder_lock
 from ramlet.runtime.atomic_files import is_temporary, remove_leftovers, replacing
 from ramlet.runtime.folder_lock import hold, writer_of
 

@@ -166,12 +166,15 @@ def slowly(files: list[Any]) -> Iterator[Any]:
 
 
 def interrupt_merging(settings: dict[str, Any]) -> None:
+    """Behind a count that was saved: one that takes no longer than the time between two checkpoints is not kept."""
+
     def stop(stage: str, done: int, total: int) -> None:
         if stage == "merging":
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        native_train(**{**settings, "tokens": 20_000, "memory": 2 * least_memory(THREADS, 20_000)}, progress=stop)
+        larger = {"tokens": 20_000, "memory": 2 * least_memory(THREADS, 20_000), "checkpoint_seconds": 0.005}
+        native_train(**{**settings, **larger}, progress=stop)
 
 
 def test_the_same_counters_after_an_interruption_in_merging(

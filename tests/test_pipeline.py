@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ramlet.pipeline.advice import advice
 
 import ramlet as package
 from conftest import AMPLE
 from oracles_training import metrics, sentences
 from ramlet.cli import main
-from ramlet.errors import Interrupted, PipelineError, SettingsError
+from ramlet.errors import BudgetError, Interrupted, PipelineError, RamletError, SettingsError, option
+from ramlet.pipeline import process as stage_process
 from ramlet.pipeline import run as spine
 from ramlet.pipeline import stages
 from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.run import run_pipeline
+from ramlet.pipeline.wording import in_words_of_the_file
 from ramlet.runtime.budget import Budget
 
 FILE: dict[str, Any] = {
@@ -392,8 +393,8 @@ def test_interrupted_between_a_stage_and_its_record(place: Path, monkeypatch: py
     path = write(place, model=None, training=None)
     real = spine.run_stage
 
-    def killed(words: list[str], *, captured: bool, held: int) -> Ended:
-        real(words, captured=captured, held=held)
+    def killed(words: list[str], *, captured: bool) -> Ended:
+        real(words, captured=captured)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(spine, "run_stage", killed)
@@ -411,7 +412,7 @@ def test_interrupted_between_a_stage_and_its_record(place: Path, monkeypatch: py
 
 def test_changed_after_an_interruption(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun with other settings is moved aside too."""
-    monkeypatch.setattr(spine, "run_stage", lambda words, captured, held: Ended(1, "", "error: no\n", False))
+    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(1, "", RamletError("no"), False))
     (place / "model" / "tokenizer" / ".work").mkdir(parents=True)
     (place / "model" / "tokenizer" / ".work" / "counts").touch()
     with pytest.raises(PipelineError, match=r"^tokenizer: no$"):
@@ -514,7 +515,9 @@ def test_killed_within_training(place: Path, begun: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_signal_while_a_stage_is_being_loaded(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+def test_a_signal_while_a_stage_is_being_loaded(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], before: bool
+) -> None:
     """It waits until the stage can answer it, also one that came before there was a stage."""
     real = subprocess.Popen
 
@@ -527,9 +530,9 @@ def test_a_signal_while_a_stage_is_being_loaded(monkeypatch: pytest.MonkeyPatch,
         return process
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    ended = run_stage(["--help"], captured=True)
+    ended = run_stage(["--help"], captured=False)
     assert (ended.code, ended.asked_to_stop) == (130, True)
-    assert "Traceback" not in ended.errors
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_two_at_once(place: Path) -> None:
@@ -542,10 +545,10 @@ def test_two_at_once(place: Path) -> None:
 
 def test_interrupted_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "interrupted at step 5 of 9, and saved: run the same command to go on"
-    monkeypatch.setattr(spine, "run_stage", lambda words, captured, held: Ended(130, "", f"a note\n{said}\n", True))
+    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(130, "", Interrupted(said), True))
     with pytest.raises(Interrupted, match=said):
         run_pipeline(write(place))
-    monkeypatch.setattr(spine, "run_stage", lambda words, captured, held: Ended(-9, "", "", False))
+    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(-9, "", None, False))
     with pytest.raises(PipelineError, match=r"tokenizer: it was ended from outside \(signal 9"):
         run_pipeline(write(place))
 
@@ -588,15 +591,15 @@ def test_a_damaged_record_is_told(place: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_stage_that_fails_is_told_once(place: Path) -> None:
-    """By the stage itself, with its exit code; as JSON by the one that waits."""
+    """By the one that waits, with the exit code of the stage; with --json as an object too."""
     write(place, tokenizer__pattern="(")
-    for flags, said in (([], "error: "), (["--json"], "error: tokenizer: ")):
+    for flags in ([], ["--json"]):
         done = subprocess.run(
             [sys.executable, "-m", "ramlet", "run", "pipeline.yaml", *flags], capture_output=True, text=True, cwd=place
         )
         assert done.returncode == 1
         assert done.stderr.count("error: ") == 1
-        assert said in done.stderr
+        assert "error: tokenizer: the pattern" in done.stderr
         told = json.loads(done.stdout)["error"]["message"] if flags else done.stdout
         assert told.startswith("tokenizer: the pattern") if flags else told == ""
 
@@ -607,16 +610,18 @@ def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixt
     with pytest.raises(PipelineError, match=r"^training: needs at least (\d+)MB: .*; give `memory") as refused:
         run_pipeline(path)
     least = int(str(refused.value).split("needs at least ")[1].split("MB")[0])
-    given = f"give `memory: {least}MB` in {path}, 32.0 MB of it for the process that waits; options are keys there"
-    assert f"; {given}: seq_len (under model)" in str(refused.value)
-    # On a terminal the stage tells its sentence itself, and this is the last line.
+    assert "32.0 MB for the process that waits" in str(refused.value)
+    assert "a shorter `seq_len` (under model)" in str(refused.value)
+    assert str(refused.value).endswith(f"; give `memory: {least}MB` in {path}")
+    assert refused.value.facts["needed"] == least * 10**6
+    # On a terminal it is the last line, once.
     said = subprocess.run([sys.executable, "-m", "ramlet", "run", "pipeline.yaml"], capture_output=True, text=True)
-    *_, sentence, last = said.stderr.splitlines()
+    *_, last = said.stderr.splitlines()
     assert said.returncode == 1
-    assert sentence.startswith("error: needs at least ")
+    assert said.stderr.count("needs at least ") == 1
     enough = int(last.split("`memory: ")[1].split("MB`")[0])
-    assert last.startswith(f"training: give `memory: {enough}MB` in pipeline.yaml, 32.0 MB of it")
-    assert enough == int(sentence.split("needs at least ")[1].split("MB")[0])
+    assert last.startswith(f"error: training: needs at least {enough}MB: ")
+    assert last.endswith(f"; give `memory: {enough}MB` in pipeline.yaml")
     run_pipeline(
         write(place, memory="120MB", model=None, training=None), listener=(heard := Heard()), force="tokenizer"
     )
@@ -624,27 +629,51 @@ def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence", "advised"),
+    ("name", "sentence", "told"),
     [
-        ("data", "line 3 is broken: pass --on-error skip", "options are keys in p.yaml: on_error (under data)"),
+        ("data", f"it is broken: pass {option('on_error', 'skip')}", "pass `on_error: skip` (under data)"),
         (
             "training",
-            "choose a smaller --seq-len or --lr",
-            "options are keys in p.yaml: {seq_len}, lr (under training)",
+            f"choose a smaller {option('seq_len')} or {option('lr')}",
+            "choose a smaller `seq_len` (under model) or `lr` (under training)",
         ),
-        ("training", "needs at least 438MB: much", "give {memory} in p.yaml, 32.0 MB of it for the process that waits"),
-        ("tokenizer", "model/tokenizer is not empty: choose another --out, or --force", ""),
-        ("tokenizer", "a--seq-len b", ""),
-        ("report", "no space left", ""),
+        ("tokenizer", f"it is not empty: choose another {option('out')}", "it is not empty: choose another out"),
+        ("tokenizer", "a--seq-len b", "a--seq-len b"),
+        ("report", "no space left", "no space left"),
     ],
 )
-def test_a_stage_speaks_of_flags_and_a_file_has_keys(name: str, sentence: str, advised: str) -> None:
+def test_a_stage_names_settings_and_a_file_has_keys(name: str, sentence: str, told: str) -> None:
     stage = stages.Stage(name, "out", (), {}, {})
-    said = advised.format(seq_len="seq_len (under model)", memory="`memory: 438MB`")
-    assert advice(stage, sentence, "p.yaml", own=32_000_000) == said
-    if "memory" in advised:
-        flagged = advice(stage, sentence, "p.yaml", own=32_000_000, flag=True)
-        assert flagged == "give --memory 438MB, 32.0 MB of it for the process that waits"
+    said = in_words_of_the_file(stage, RamletError(sentence), "p.yaml", own="32 MB", given=False)
+    assert said.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "on_gpu", "told"),
+    [
+        (False, False, "much; give `memory: 438MB` in p.yaml"),
+        (True, False, 'much; give memory="438MB"'),
+        (False, True, "much; and 32 MB of memory are for the process that waits"),
+    ],
+)
+def test_a_budget_is_raised_where_it_was_given(given: bool, on_gpu: bool, told: str) -> None:
+    stage = stages.Stage("training", "out", (), {}, {}, on_gpu=on_gpu)
+    error = BudgetError("needs at least 438MB: much", needed=437_100_000)
+    said = in_words_of_the_file(stage, error, "p.yaml", own="32 MB", given=given)
+    assert str(PipelineError(said)) == f"needs at least 438MB: {told}"
+
+
+def test_an_error_of_any_length_comes_through() -> None:
+    """The pipe that it comes by may hold no more than a page, and no one reads before the stage has ended."""
+    long = "é" * 3000
+    for error in (SettingsError(long, value=long), BudgetError("short", parts={long: 1}), Interrupted("")):
+        hearing, telling = os.pipe()
+        stage_process._tell(error, telling)
+        os.close(telling)
+        heard = stage_process._heard(hearing)
+        os.close(hearing)
+        assert type(heard) is type(error)
+        assert str(heard) == str(error)[:500]
 
 
 class Heard(spine.PipelineListener):
@@ -674,7 +703,8 @@ def test_memory_on_a_gpu_is_left_to_the_stage(made: tuple[Path, Any], monkeypatc
     assert not training.on_gpu
     run = spine._Run(pipeline, spine.Record("x"), Budget.parse("1GB"), "1GB", None, spine.PipelineListener())
     there = stages.replace(training, on_gpu=True)
-    assert int(run._memory(training)) == int(run._memory(there)) == 10**9
+    for stage in (training, there):
+        assert Budget.parse(run._memory(stage)).asked == 10**9
     run.written = "50%"
     assert run._memory(there) == "50%"
     run.written = None

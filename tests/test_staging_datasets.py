@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from ramlet.errors import SettingsError, SourceError
+from ramlet.inputs import shelf
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.staging import Input, needs_staging, shelf, stage
+from ramlet.inputs.staging import Input, needs_staging, stage
 from staged_files import rows, state
 
 READING = ReadSettings()
@@ -210,7 +211,7 @@ def test_columns_that_are_not_there(hub: Hub) -> None:
 
 def test_the_real_library_streams_as_the_hub_of_these_tests(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets", reason="the library itself, on files that are here")
-    from ramlet.inputs.staging import hub as hub_module
+    from ramlet.inputs import hub as hub_module
 
     monkeypatch.setattr(hub_module, "_revision", lambda *_: "r1")
     loaded = datasets.load_dataset

@@ -183,7 +183,7 @@ def _copy_words(choice: Choice) -> str:
 def too_small(budget: Budget, choice: Choice, taken: Mapping[str, int]) -> BudgetError:
     """The error that names the smallest budget that works, and what takes it."""
     enough = math.ceil((smallest_budget(sum(taken.values())) + budget.held) / 1e6)
-    parts = {name: size for name, size in taken.items() if size}
+    parts = budget.all_parts({name: size for name, size in taken.items() if size})
     words = adding_up(parts, enough)
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(

@@ -3,6 +3,6 @@
 file.py      the file, every mistake with its line; krill.py another tool's words
 stages.py    what the file asks for, as stages: the command of each, and all that its result follows from
 record.py    what is made already, in WORK/pipeline.json; judging.py what of it still holds
-run.py       the spine; process.py a stage as a process; advice.py what to do about one that failed
+run.py       the spine; process.py a stage as a process; wording.py its error, in the words of the file
 starter.py   a file for the text and the machine at hand; looking.py what they are like
 """

@@ -33,8 +33,8 @@ from ramlet.errors import RamletError, from_json
 __all__ = ["Ended", "run_stage"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-MOST_HEARD = 65_536
-"""Bytes of an error: what a pipe holds, also when no one reads yet."""
+MOST_HEARD = 4096
+"""Bytes of an error: what every pipe takes at once, also when no one reads yet."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run_stage(words: list[str], *, captured: bool) -> Ended:
             [sys.executable, "-m", "ramlet.pipeline.process", str(telling), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if captured else None,
-            stderr=subprocess.PIPE if captured else None,
+            stderr=subprocess.DEVNULL if captured else None,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
             pass_fds=[telling],
@@ -92,22 +92,14 @@ def _heard(hearing: int) -> RamletError | None:
 
 def _waited_for(process: subprocess.Popen[bytes]) -> str:
     """Not `communicate`, which would close the pipe that says that this process is there."""
-    found = {"output": b"", "errors": b""}
-
-    def read(name: str, stream: Any) -> None:
-        found[name] = stream.read()
-
-    streams = {"output": process.stdout, "errors": process.stderr}
-    threads = [threading.Thread(target=read, args=pair) for pair in streams.items() if pair[1] is not None]
-    for thread in threads:
-        thread.start()
+    output = b""
+    if process.stdout is not None:
+        with process.stdout as stream:
+            output = stream.read()
     process.wait()
-    for thread in threads:
-        thread.join()
-    for stream in (process.stdin, *streams.values()):
-        if stream is not None:
-            stream.close()
-    return found["output"].decode("utf-8", "replace")
+    assert process.stdin is not None
+    process.stdin.close()
+    return output.decode("utf-8", "replace")
 
 
 class _Stops:
@@ -162,7 +154,7 @@ def _end_with_the_other() -> None:
 def _tell(error: RamletError, telling: int) -> None:
     told = json.dumps(error.as_json(), default=str).encode()
     if len(told) > MOST_HEARD:  # a value of a file that is repeated in a sentence may be of any length
-        told = json.dumps(type(error)(error.sentence[:1000]).as_json()).encode()
+        told = json.dumps(type(error)(str(error)[:500]).as_json()).encode()
     with suppress(OSError):
         os.write(telling, told)
 

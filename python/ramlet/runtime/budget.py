@@ -182,7 +182,7 @@ class Budget:
         enough = math.ceil((minimum + self.held) / 1e6)
         parts: Mapping[str, int] = {}
         if not isinstance(what, str):
-            parts = {**what, "the process that waits for this one": self.held} if self.held else what
+            parts = self.all_parts(what)
             what = adding_up(parts, enough)
         return BudgetError(
             f"needs at least {enough}MB: {what} (the budget is {self})",
@@ -190,6 +190,10 @@ class Budget:
             parts=dict(parts),
             budget=self.asked,
         )
+
+    def all_parts(self, parts: Mapping[str, int]) -> dict[str, int]:
+        """What takes the budget that was asked for, with what a process that waits holds of it."""
+        return {**parts, "the process that waits for this one": self.held} if self.held else dict(parts)
 
     @property
     def asked(self) -> int:
