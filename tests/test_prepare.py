@@ -90,7 +90,7 @@ choices = st.fixed_dictionaries(
 
 
 @given(documents=st.lists(texts, min_size=1, max_size=12), chosen=choices)
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_any_documents_and_settings(documents: list[str], chosen: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.jsonl")
