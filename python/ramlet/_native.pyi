@@ -26,6 +26,8 @@ __all__ = [
     "kernel_gate_backward",
     "kernel_norm",
     "kernel_norm_backward",
+    "kernel_qk_norm",
+    "kernel_qk_norm_backward",
     "kernel_rotate",
     "kernel_squares",
     "least_memory",
@@ -231,6 +233,20 @@ def kernel_rotate(
     half: int,
     heads: int,
     inverse: bool,
+    threads: int,
+) -> None: ...
+def kernel_qk_norm(
+    bf16: bool, qkv: int, out: int, tables: Sequence[int], eps: float, sizes: Sequence[int], threads: int
+) -> None: ...
+def kernel_qk_norm_backward(
+    bf16: bool,
+    grad: int,
+    qkv: int,
+    tables: Sequence[int],
+    gain_grads: Sequence[int],
+    eps: float,
+    sizes: Sequence[int],
+    unit: int,
     threads: int,
 ) -> None: ...
 def kernel_gate(bf16: bool, gate_up: int, out: int, rows: int, half: int, threads: int) -> None: ...

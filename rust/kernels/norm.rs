@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// One over the root mean square. Four sums at a time, since each waits for its last addition.
 #[inline(always)]
-fn scale_of<V: Vector, T: Element>(row: &[T], eps: f32) -> f32 {
+pub(super) fn scale_of<V: Vector, T: Element>(row: &[T], eps: f32) -> f32 {
     let mut sums = [V::splat(0.0); 4];
     let mut at = 0;
     while at + 4 * LANES <= row.len() {
@@ -63,9 +63,9 @@ const PIECE: usize = 64;
 
 /// Rows in units of equal size, each cut into pieces that never reach beyond it: where a unit's pieces lie does
 /// not depend on how many units there are.
-struct Pieces {
-    rows: usize,
-    unit: usize,
+pub(super) struct Pieces {
+    pub(super) rows: usize,
+    pub(super) unit: usize,
 }
 
 impl Pieces {
@@ -73,11 +73,11 @@ impl Pieces {
         self.unit.div_ceil(PIECE)
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.rows / self.unit * self.a_unit() + (self.rows % self.unit).div_ceil(PIECE)
     }
 
-    fn rows(&self, piece: usize) -> Range<usize> {
+    pub(super) fn rows(&self, piece: usize) -> Range<usize> {
         let first = piece / self.a_unit() * self.unit;
         let start = first + piece % self.a_unit() * PIECE;
         start..(start + PIECE).min(first + self.unit).min(self.rows)

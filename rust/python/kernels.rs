@@ -5,7 +5,7 @@
 //! vouches for addresses, types and sizes; labels and positions are checked here.
 
 use super::guarded;
-use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Turn};
+use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Heads, Turn};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -156,9 +156,100 @@ pub fn kernel_rotate(
         } else {
             for_element!(py, bf16, narrow(tensors, sizes, inverse, threads))
         };
-        done.map_err(|BadPosition(position)| {
-            PyIndexError::new_err(format!("position {position} is not within the context of {context}"))
-        })
+        done.map_err(|bad| out_of_context(bad, context))
+    })
+}
+
+fn out_of_context(BadPosition(position): BadPosition, context: usize) -> PyErr {
+    PyIndexError::new_err(format!("position {position} is not within the context of {context}"))
+}
+
+/// # Safety
+/// As `read`. `sizes` are rows, columns of a row, positions in the tables, head width, query heads, key heads.
+unsafe fn heads<'a>(
+    [query_gain, key_gain, cos, sin, positions]: [usize; 5],
+    eps: f32,
+    [rows, _, context, head_width, heads, kv_heads]: [usize; 6],
+) -> Heads<'a> {
+    // SAFETY: by the caller's word.
+    unsafe {
+        Heads {
+            query_gain: read(query_gain, head_width),
+            key_gain: read(key_gain, head_width),
+            eps,
+            cos: read(cos, context * head_width / 2),
+            sin: read(sin, context * head_width / 2),
+            positions: read(positions, rows),
+            heads,
+            kv_heads,
+        }
+    }
+}
+
+#[pyfunction]
+pub fn kernel_qk_norm(
+    py: Python<'_>,
+    bf16: bool,
+    qkv: usize,
+    out: usize,
+    tables: [usize; 5],
+    eps: f32,
+    sizes: [usize; 6],
+    threads: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>(
+            [qkv, out]: [usize; 2],
+            tables: [usize; 5],
+            eps: f32,
+            sizes: [usize; 6],
+            threads: usize,
+        ) -> Result<(), BadPosition> {
+            let [rows, columns, _, head_width, heads_, kv_heads] = sizes;
+            // SAFETY: by the module's word.
+            unsafe {
+                let out = write::<T>(out, rows * (heads_ + kv_heads) * head_width);
+                kernels::qk_norm(read(qkv, rows * columns), &heads(tables, eps, sizes), out, threads)
+            }
+        }
+        for_element!(py, bf16, call([qkv, out], tables, eps, sizes, threads))
+            .map_err(|bad| out_of_context(bad, sizes[2]))
+    })
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn kernel_qk_norm_backward(
+    py: Python<'_>,
+    bf16: bool,
+    grad: usize,
+    qkv: usize,
+    tables: [usize; 5],
+    gain_grads: [usize; 2],
+    eps: f32,
+    sizes: [usize; 6],
+    unit: usize,
+    threads: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>(
+            [grad, qkv]: [usize; 2],
+            tables: [usize; 5],
+            gain_grads: [usize; 2],
+            eps: f32,
+            sizes: [usize; 6],
+            [unit, threads]: [usize; 2],
+        ) -> Result<(), BadPosition> {
+            let [rows, columns, _, head_width, ..] = sizes;
+            // SAFETY: by the module's word.
+            unsafe {
+                let (grad, qkv) = (write::<T>(grad, rows * columns), read(qkv, rows * columns));
+                let gain_grads = gain_grads.map(|address| write(address, head_width));
+                kernels::qk_norm_backward(grad, qkv, &heads(tables, eps, sizes), gain_grads, unit, threads)
+            }
+        }
+        for_element!(py, bf16, call([grad, qkv], tables, gain_grads, eps, sizes, [unit, threads]))
+            .map_err(|bad| out_of_context(bad, sizes[2]))
     })
 }
 

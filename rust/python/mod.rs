@@ -52,6 +52,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kernels::kernel_norm, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_norm_backward, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_rotate, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_qk_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_qk_norm_backward, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_gate, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_gate_backward, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_cross_entropy, module)?)?;

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ramlet import _native
 from ramlet.engines.torch.kernels import plain
+from ramlet.engines.torch.kernels.plain import Heads
 
 
 # Loops, not `all(...)`, which takes longer than the smallest kernels.
@@ -105,6 +106,57 @@ def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int
         torch.get_num_threads(),
     )
     return None
+
+
+def qk_norm(qkv: Tensor, heads: Heads) -> Tensor:
+    """Queries and keys, (tokens, `heads.columns`): each head RMS-normalized, times its gain, then rotated."""
+    if not (_ours(qkv) and _takes(heads)):
+        return plain.qk_norm(qkv, heads)
+    out = torch.empty((len(qkv), heads.columns), dtype=qkv.dtype)
+    _native.kernel_qk_norm(
+        qkv.dtype is torch.bfloat16,
+        qkv.data_ptr(),
+        out.data_ptr(),
+        _tables(heads),
+        heads.eps,
+        _sizes(qkv, heads),
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def qk_norm_backward_(
+    grad: Tensor, qkv: Tensor, heads: Heads, query_gain_grad: Tensor, key_gain_grad: Tensor, unit: int = 0
+) -> None:
+    """In place: the gradient of queries, keys and values becomes the gradient of `qkv`."""
+    if not (_ours(qkv, grad) and _takes(heads) and _flat_fp32(query_gain_grad, key_gain_grad)):
+        return plain.qk_norm_backward_(grad, qkv, heads, query_gain_grad, key_gain_grad, unit)
+    _native.kernel_qk_norm_backward(
+        qkv.dtype is torch.bfloat16,
+        grad.data_ptr(),
+        qkv.data_ptr(),
+        _tables(heads),
+        (query_gain_grad.data_ptr(), key_gain_grad.data_ptr()),
+        heads.eps,
+        _sizes(qkv, heads),
+        unit or max(1, len(qkv)),
+        torch.get_num_threads(),
+    )
+    return None
+
+
+def _takes(heads: Heads) -> bool:
+    in_fp32 = _flat_fp32(heads.query_gain, heads.key_gain, heads.cos, heads.sin)
+    return in_fp32 and heads.positions.dtype is torch.int64 and _flat(heads.positions)
+
+
+def _tables(heads: Heads) -> tuple[int, ...]:
+    tensors = (heads.query_gain, heads.key_gain, heads.cos, heads.sin, heads.positions)
+    return tuple(tensor.data_ptr() for tensor in tensors)
+
+
+def _sizes(qkv: Tensor, heads: Heads) -> tuple[int, ...]:
+    return (*qkv.shape, len(heads.cos), len(heads.query_gain), heads.heads, heads.kv_heads)
 
 
 def gate(gate_up: Tensor) -> Tensor:

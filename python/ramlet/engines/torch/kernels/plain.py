@@ -7,6 +7,8 @@ summed before the sum is added; 0 is all at once (order.py).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,65 @@ def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int
         s = -s
     new_first, new_second = first * c - second * s, second * c + first * s  # both before either is written
     turned[:, :, 0], turned[:, :, 1] = new_first.to(qkv.dtype), new_second.to(qkv.dtype)
+
+
+class Heads(NamedTuple):
+    """What QK-norm needs of a layer: gains (head width,) in fp32, and what rotary positions need (`rotate_`)."""
+
+    query_gain: Tensor
+    key_gain: Tensor
+    eps: float
+    cos: Tensor
+    sin: Tensor
+    positions: Tensor
+    heads: int
+    kv_heads: int
+
+    @property
+    def columns(self) -> int:
+        """Of the product: its first so many are queries and keys."""
+        return (self.heads + self.kv_heads) * len(self.query_gain)
+
+
+def qk_norm(qkv: Tensor, heads: Heads) -> Tensor:
+    """Queries and keys, (tokens, `heads.columns`): each head RMS-normalized, times its gain, then rotated."""
+    normed, _ = _normed_heads(qkv, heads)
+    width = len(heads.query_gain)
+    rotated = (normed * _gains(heads)).view(len(qkv), heads.columns)
+    rotate_(rotated, heads.cos, heads.sin, heads.positions, heads.columns // width)
+    return rotated.to(qkv.dtype)
+
+
+def qk_norm_backward_(
+    grad: Tensor, qkv: Tensor, heads: Heads, query_gain_grad: Tensor, key_gain_grad: Tensor, unit: int = 0
+) -> None:
+    """In place: the gradient of queries, keys and values becomes the gradient of `qkv`, by way of `qk_norm`'s input.
+
+    The gains' gradients are added to theirs.
+    """
+    width, count = len(heads.query_gain), heads.columns // len(heads.query_gain)
+    normed, scale = _normed_heads(qkv, heads)
+    wide = grad[:, : heads.columns].float().contiguous()
+    rotate_(wide, heads.cos, heads.sin, heads.positions, count, inverse=True)
+    wide = wide.view(len(qkv), count, width)
+    for part in (wide * normed).split(unit or max(1, len(qkv))):
+        query_gain_grad += part[:, : heads.heads].sum((0, 1)).to(query_gain_grad.dtype)
+        key_gain_grad += part[:, heads.heads :].sum((0, 1)).to(key_gain_grad.dtype)
+    wide = wide * _gains(heads)
+    d_x = scale * (wide - normed * (wide * normed).mean(-1, keepdim=True))
+    grad[:, : heads.columns] = d_x.view(len(qkv), -1).to(grad.dtype)
+
+
+def _normed_heads(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
+    """Query and key heads, (tokens, heads, head width) in fp32, and what they were multiplied by."""
+    wide = qkv[:, : heads.columns].float().view(len(qkv), -1, len(heads.query_gain))
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + heads.eps)
+    return wide * scale, scale
+
+
+def _gains(heads: Heads) -> Tensor:
+    """(query and key heads, head width)."""
+    return torch.cat([heads.query_gain.expand(heads.heads, -1), heads.key_gain.expand(heads.kv_heads, -1)])
 
 
 def gate(gate_up: Tensor) -> Tensor:
