@@ -84,7 +84,7 @@ def test_micro_batches_are_even_on_a_gpu() -> None:
 def test_what_changes_results_is_said() -> None:
     plan = planned(smallest())
     assert len(plan.notes) == 2
-    assert "8 bits" in plan.notes[0]
+    assert "8-bit" in plan.notes[0]
     assert "bf16" in plan.notes[1]
     asked = planned(smallest(), forced={"optimizer": "adamw8bit", "weights": "bf16"})
     assert asked.notes == ()
