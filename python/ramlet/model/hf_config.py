@@ -3,7 +3,7 @@
     config = hf_config(shape, dtype="float32", end_id=0)
     shape_from_hf(config, "RUN/config.json") == shape
 
-Only a `LlamaForCausalLM` without biases and without RoPE scaling can be read; anything else is refused by name, because
+A `LlamaForCausalLM` or `Qwen3ForCausalLM` without biases and RoPE scaling can be read; anything else is refused by name, because
 a model that is loaded almost correctly generates almost correct text.
 """
 
@@ -19,9 +19,11 @@ __all__ = ["end_ids", "generation_config", "hf_config", "shape_from_hf"]
 
 
 def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]:
+    kind = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False}
+    if not shape.qk_norm:
+        kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False}
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        **kind,
         "vocab_size": shape.vocab_size,
         "max_position_embeddings": shape.context,
         "num_hidden_layers": shape.layers,
@@ -37,7 +39,6 @@ def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
         "tie_word_embeddings": shape.tied,
         "attention_bias": False,
-        "mlp_bias": False,
         "attention_dropout": 0.0,
         "initializer_range": 0.02,
         # The defaults would be 1 and 2, which are ordinary tokens here.
@@ -59,8 +60,10 @@ def generation_config(end_id: int | None) -> dict[str, Any]:
 def shape_from_hf(config: Mapping[str, Any], where: str) -> Shape:
     """The shape that a config.json describes; `where` is its name in errors."""
     kind = config.get("model_type")
-    if kind != "llama":
-        raise ModelError(f"{where} has model_type {kind}: only llama is supported")
+    if kind not in ("llama", "qwen3"):
+        raise ModelError(f"{where} has model_type {kind}: only llama and qwen3 are supported")
+    if config.get("use_sliding_window"):
+        raise ModelError(f"{where} has use_sliding_window: sliding-window attention is not supported")
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key):
             raise ModelError(f"{where} has {key}: models with biases are not supported")
@@ -73,6 +76,7 @@ def shape_from_hf(config: Mapping[str, Any], where: str) -> Shape:
         "rope_base": _rope_base(config, where),
         "norm_eps": config.get("rms_norm_eps", 1e-6),
         "tied": bool(config.get("tie_word_embeddings", False)),
+        "qk_norm": kind == "qwen3",
     }
     try:
         shape = Shape.from_config(config, **given)

@@ -35,6 +35,9 @@ def named_tensors(shape: Shape) -> Iterator[NamedTensor]:
         yield NamedTensor(f"{theirs}.self_attn.k_proj.weight", (keys, width), f"{ours}.qkv", width)
         yield NamedTensor(f"{theirs}.self_attn.v_proj.weight", (keys, width), f"{ours}.qkv", width + keys)
         yield NamedTensor(f"{theirs}.self_attn.o_proj.weight", (width, width), f"{ours}.out")
+        if shape.qk_norm:
+            yield NamedTensor(f"{theirs}.self_attn.q_norm.weight", (shape.head_width,), f"{ours}.norm_q")
+            yield NamedTensor(f"{theirs}.self_attn.k_norm.weight", (shape.head_width,), f"{ours}.norm_k")
         yield NamedTensor(f"{theirs}.post_attention_layernorm.weight", (width,), f"{ours}.norm_feed_forward")
         yield NamedTensor(f"{theirs}.mlp.gate_proj.weight", (hidden, width), f"{ours}.gate_up")
         yield NamedTensor(f"{theirs}.mlp.up_proj.weight", (hidden, width), f"{ours}.gate_up", hidden)

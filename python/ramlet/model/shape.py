@@ -5,7 +5,7 @@
     Shape.from_config({"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024}, vocab_size=50257)
 
 The architecture is Llama: RMSNorm, rotary positions, SwiGLU, no biases, grouped-query attention if there are fewer
-key/value heads than heads, and an output head tied to the embedding unless it is untied.
+key/value heads than heads, and an output head tied to the embedding unless it is untied. With QK-norm it is Qwen3.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _NAMES = {
     "rope_base": ("rope_base", "rope_theta"),
     "norm_eps": ("norm_eps", "rms_norm_eps"),
     "tied": ("tied", "tie_word_embeddings"),
+    "qk_norm": ("qk_norm", "use_qk_norm"),
 }
 """The names of other tools: transformers, nanoGPT, common papers."""
 
@@ -74,6 +75,8 @@ class Shape:
     norm_eps: float = 1e-5
     tied: bool = True
     """The embedding is also the output head."""
+    qk_norm: bool = False
+    """RMSNorm of every query and key head, as in Qwen3."""
 
     def __post_init__(self) -> None:
         for name, most in _MOST.items():
@@ -123,7 +126,7 @@ class Shape:
     def parameters(self) -> int:
         """All that are in the file: with the embedding, and the head if it is not tied."""
         embeddings = self.vocab_size * self.width * (1 if self.tied else 2)
-        gains = self.width * (2 * self.layers + 1)
+        gains = self.width * (2 * self.layers + 1) + (2 * self.head_width * self.layers if self.qk_norm else 0)
         return embeddings + self.layers * self.layer_parameters + gains
 
     def step_flops(self, tokens: int, context: int | None = None) -> float:
@@ -147,7 +150,7 @@ class Shape:
         if missing:
             raise SettingsError(f"the model's config has no {', '.join(missing)}: add them")
         for name, value in values.items():
-            kind = float if name in ("rope_base", "norm_eps") else bool if name == "tied" else int
+            kind = float if name in ("rope_base", "norm_eps") else bool if name in ("tied", "qk_norm") else int
             whole = kind is not int or (isinstance(value, (int, float)) and value % 1 == 0)
             if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float)) or not whole:
                 raise SettingsError(f"the model's config has {name}: {value!r}, which should be a {kind.__name__}")

@@ -29,6 +29,8 @@ class Sizes:
     qkv: int
     repeated: int
     """Keys and values repeated for every head, in grouped-query attention."""
+    qk: int
+    """With QK-norm: queries and keys after it."""
     hidden: int
     """(tokens, feed-forward); gate and up are two of them."""
     log_sums: int
@@ -44,10 +46,12 @@ def sizes_of(shape: Shape, choice: Choice, seq_len: int, device: str, document_m
     # CUDA's flash attention supports grouped keys and values; its replacements do not.
     repeats = device == "cuda" and shape.heads != shape.kv_heads and (choice.compute == "fp32" or document_mask)
     allocated = _reserved if device == "cuda" else int
+    kv = shape.kv_heads * shape.head_width
     return Sizes(
         stream=allocated(tokens * shape.width * compute),
         qkv=allocated(tokens * shape.qkv_width * compute),
         repeated=2 * allocated(tokens * shape.width * compute) if repeats else 0,
+        qk=allocated(tokens * (shape.qkv_width - kv) * compute) if shape.qk_norm else 0,
         hidden=allocated(tokens * shape.feed_forward * compute),
         log_sums=allocated(tokens * shape.heads * 4),
         mask=allocated(tokens * seq_len * compute) if document_mask else 0,

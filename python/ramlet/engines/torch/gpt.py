@@ -12,7 +12,7 @@ of 50,000, three full logit tensors would be more than half of a step's memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,10 +21,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ramlet.engines import Sampling, training_names
+from ramlet.engines.torch.attention import FlashAttention, QKNorm, has_flash
 from ramlet.engines.torch.forward_memory import EVAL_CHUNK
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.layers import (
     LAYER_WEIGHTS,
+    QK_NORMS,
+    QKV,
     AttentionOut,
     BackwardFrom,
     Embed,
@@ -79,7 +82,8 @@ class GPT:
         self._cos, self._sin = angles.cos().float().to(device), angles.sin().float().to(device)
 
     def _layer(self, number: int) -> Layer:
-        own = {name: self.weights[f"layers.{number}.{name}"] for name in LAYER_WEIGHTS}
+        names = LAYER_WEIGHTS + (QK_NORMS if self.shape.qk_norm else ())
+        own = {name: self.weights[f"layers.{number}.{name}"] for name in names}
         return Layer(
             **own, heads=self.shape.heads, kv_heads=self.shape.kv_heads, eps=self.shape.norm_eps, kernels=self.kernels
         )
@@ -129,14 +133,30 @@ class GPT:
         mask: Tensor | None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        q, k, v = (self._heads(part, batch) for part in Project.apply(x, layer, rotary, unit))  # type: ignore[no-untyped-call]
+        if self.shape.qk_norm:
+            qkv = QKV.apply(x, layer, unit)  # type: ignore[no-untyped-call]
+            if torch.is_grad_enabled() and has_flash(self.device.type, self.compute, mask is not None):
+                attended = FlashAttention.apply(qkv, layer, rotary, unit, batch)  # type: ignore[no-untyped-call]
+            else:
+                parts = QKNorm.apply(qkv, layer, rotary, unit)  # type: ignore[no-untyped-call]
+                attended = self._attention(number, layer, parts, batch, mask, cache)
+        else:
+            parts = Project.apply(x, layer, rotary, unit)  # type: ignore[no-untyped-call]
+            attended = self._attention(number, layer, parts, batch, mask, cache)
+        x = AttentionOut.apply(x, attended, layer, unit)  # type: ignore[no-untyped-call]
+        return FeedForward.apply(x, layer, unit)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _attention(
+        self, number: int, layer: Layer, parts: Iterable[Tensor], batch: int, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        """(tokens, heads x head width) of queries, keys and values."""
+        q, k, v = (self._heads(part, batch) for part in parts)
         if cache is not None:
             k, v = cache.extend(number, k, v)
         causal = mask is None and q.shape[2] > 1
         groups = {} if layer.heads == layer.kv_heads else {"enable_gqa": True}
         attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, **groups)
-        x = AttentionOut.apply(x, attended.transpose(1, 2).reshape(x.shape), layer, unit)  # type: ignore[no-untyped-call]
-        return FeedForward.apply(x, layer, unit)  # type: ignore[no-any-return, no-untyped-call]
+        return attended.transpose(1, 2).reshape(batch * q.shape[2], -1)
 
     def _heads(self, part: Tensor, batch: int) -> Tensor:
         """(batch x tokens, heads x head width) -> (batch, heads, tokens, head width)."""

@@ -19,12 +19,13 @@ from torch.autograd import Function
 from ramlet.engines.torch.weights import Weight
 
 __all__ = [
-    *("LAYER_WEIGHTS", "AttentionOut", "BackwardFrom", "Embed", "FeedForward", "HeldGrads"),
-    *("Layer", "Normed", "Project", "Rotary"),
+    *("LAYER_WEIGHTS", "QKV", "QK_NORMS", "AttentionOut", "BackwardFrom", "Embed", "FeedForward", "HeldGrads"),
+    *("Layer", "Normed", "Project", "Rotary", "grad_of"),
 ]
 
 
 LAYER_WEIGHTS = ("norm_attention", "qkv", "out", "norm_feed_forward", "gate_up", "down")
+QK_NORMS = ("norm_q", "norm_k")
 
 
 class Rotary(NamedTuple):
@@ -48,9 +49,12 @@ class Layer(NamedTuple):
     kv_heads: int
     eps: float
     kernels: ModuleType
+    norm_q: Weight | None = None
+    norm_k: Weight | None = None
+    """Of QK-norm."""
 
 
-def _grad(weight: Weight) -> Tensor:
+def grad_of(weight: Weight) -> Tensor:
     if weight.grad is None:
         raise RuntimeError("this model has no gradients: call weights.make_gradients() first")
     return weight.grad
@@ -105,7 +109,7 @@ class Embed(Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, None, None, None, None]:
         (ids,) = ctx.saved_tensors
         add = _add_rows if ctx.held is None else ctx.held.hold
-        add(_grad(ctx.weight), ids, grad_outputs[0], ctx.unit)
+        add(grad_of(ctx.weight), ids, grad_outputs[0], ctx.unit)
         return None, None, None, None, None
 
 
@@ -114,10 +118,8 @@ class Project(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Layer, rotary: Rotary, unit: int) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(x)
-        ctx.layer, ctx.rotary, ctx.unit = layer, rotary, unit
-        normed = layer.kernels.norm(x, layer.norm_attention.master, layer.eps)
-        qkv = torch.mm(normed, layer.qkv.compute.t())
+        ctx.rotary = rotary
+        qkv = QKV.forward(ctx, x, layer, unit)
         layer.kernels.rotate_(qkv, rotary.cos, rotary.sin, rotary.positions, layer.heads + layer.kv_heads)
         head = 2 * rotary.cos.shape[1]
         q, k, v = qkv.split((layer.heads * head, layer.kv_heads * head, layer.kv_heads * head), dim=1)
@@ -125,18 +127,34 @@ class Project(Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
-        (x,) = ctx.saved_tensors
         layer: Layer = ctx.layer
         rotary: Rotary = ctx.rotary
         d_qkv = torch.cat(grad_outputs, dim=1)
         heads = layer.heads + layer.kv_heads
         layer.kernels.rotate_(d_qkv, rotary.cos, rotary.sin, rotary.positions, heads, inverse=True)
+        return *QKV.backward(ctx, d_qkv), None
+
+
+class QKV(Function):
+    """x -> norm -> queries, keys and values as one matrix, (tokens, heads x head width)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Layer, unit: int) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.layer, ctx.unit = layer, unit
         normed = layer.kernels.norm(x, layer.norm_attention.master, layer.eps)
-        layer.kernels.accumulate_(_grad(layer.qkv), d_qkv, normed, ctx.unit)
-        d_normed = torch.mm(d_qkv, layer.qkv.compute, out=normed)
+        return torch.mm(normed, layer.qkv.compute.t())
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        layer: Layer = ctx.layer
+        normed = layer.kernels.norm(x, layer.norm_attention.master, layer.eps)
+        layer.kernels.accumulate_(grad_of(layer.qkv), grad_outputs[0], normed, ctx.unit)
+        d_normed = torch.mm(grad_outputs[0], layer.qkv.compute, out=normed)
         gain = layer.norm_attention
-        dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, _grad(gain), ctx.unit)
-        return dx, None, None, None
+        dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, grad_of(gain), ctx.unit)
+        return dx, None, None
 
 
 class AttentionOut(Function):
@@ -152,7 +170,7 @@ class AttentionOut(Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (attended,) = ctx.saved_tensors
         layer: Layer = ctx.layer
-        layer.kernels.accumulate_(_grad(layer.out), grad_outputs[0], attended, ctx.unit)
+        layer.kernels.accumulate_(grad_of(layer.out), grad_outputs[0], attended, ctx.unit)
         return grad_outputs[0], torch.mm(grad_outputs[0], layer.out.compute), None, None
 
 
@@ -174,12 +192,12 @@ class FeedForward(Function):
         gain = layer.norm_feed_forward
         d_act = torch.mm(grad_outputs[0], layer.down.compute)
         act = layer.kernels.gate_backward_(gate_up, d_act)  # from here on gate_up is its own gradient
-        layer.kernels.accumulate_(_grad(layer.down), grad_outputs[0], act, ctx.unit)
+        layer.kernels.accumulate_(grad_of(layer.down), grad_outputs[0], act, ctx.unit)
         del act, d_act
         normed = layer.kernels.norm(x, gain.master, layer.eps)
-        layer.kernels.accumulate_(_grad(layer.gate_up), gate_up, normed, ctx.unit)
+        layer.kernels.accumulate_(grad_of(layer.gate_up), gate_up, normed, ctx.unit)
         d_normed = torch.mm(gate_up, layer.gate_up.compute, out=normed)
-        dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, _grad(gain), ctx.unit)
+        dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, grad_of(gain), ctx.unit)
         return dx.add_(grad_outputs[0]), None, None
 
 
@@ -195,7 +213,7 @@ class Normed(Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
         (x,) = ctx.saved_tensors
-        dx = ctx.kernels.norm_backward(grad_outputs[0], x, ctx.gain.master, ctx.eps, _grad(ctx.gain), ctx.unit)
+        dx = ctx.kernels.norm_backward(grad_outputs[0], x, ctx.gain.master, ctx.eps, grad_of(ctx.gain), ctx.unit)
         return dx, None, None, None, None
 
 

@@ -28,7 +28,8 @@ def flat_elements(shape: Shape) -> tuple[int, int]:
     width = shape.width
     layer = [shape.qkv_width * width, width * width, 2 * shape.feed_forward * width, width * shape.feed_forward]
     embeddings = [shape.padded_vocab * width] * (1 if shape.tied else 2)
-    return _aligned(embeddings + layer * shape.layers), _aligned([width] * (2 * shape.layers + 1))
+    gains = [width, *[shape.head_width] * (2 if shape.qk_norm else 0), width]
+    return _aligned(embeddings + layer * shape.layers), _aligned([*gains * shape.layers, width])
 
 
 def _aligned(sizes: list[int]) -> int:

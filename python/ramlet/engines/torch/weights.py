@@ -51,6 +51,9 @@ def layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"layers.{layer}.norm_attention", (shape.width,)
         yield f"layers.{layer}.qkv", (shape.qkv_width, shape.width)
         yield f"layers.{layer}.out", (shape.width, shape.width)
+        if shape.qk_norm:
+            yield f"layers.{layer}.norm_q", (shape.head_width,)
+            yield f"layers.{layer}.norm_k", (shape.head_width,)
         yield f"layers.{layer}.norm_feed_forward", (shape.width,)
         yield f"layers.{layer}.gate_up", (2 * shape.feed_forward, shape.width)
         yield f"layers.{layer}.down", (shape.width, shape.feed_forward)

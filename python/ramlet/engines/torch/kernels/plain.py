@@ -63,17 +63,20 @@ class Heads(NamedTuple):
     kv_heads: int
 
     @property
+    def width(self) -> int:
+        return len(self.query_gain)
+
+    @property
     def columns(self) -> int:
-        """Of the product: its first so many are queries and keys."""
-        return (self.heads + self.kv_heads) * len(self.query_gain)
+        """Those of queries and keys, the first ones of the product."""
+        return (self.heads + self.kv_heads) * self.width
 
 
 def qk_norm(qkv: Tensor, heads: Heads) -> Tensor:
     """Queries and keys, (tokens, `heads.columns`): each head RMS-normalized, times its gain, then rotated."""
     normed, _ = _normed_heads(qkv, heads)
-    width = len(heads.query_gain)
     rotated = (normed * _gains(heads)).view(len(qkv), heads.columns)
-    rotate_(rotated, heads.cos, heads.sin, heads.positions, heads.columns // width)
+    rotate_(rotated, heads.cos, heads.sin, heads.positions, heads.heads + heads.kv_heads)
     return rotated.to(qkv.dtype)
 
 
@@ -84,11 +87,11 @@ def qk_norm_backward_(
 
     The gains' gradients are added to theirs.
     """
-    width, count = len(heads.query_gain), heads.columns // len(heads.query_gain)
+    count = heads.heads + heads.kv_heads
     normed, scale = _normed_heads(qkv, heads)
     wide = grad[:, : heads.columns].float().contiguous()
     rotate_(wide, heads.cos, heads.sin, heads.positions, count, inverse=True)
-    wide = wide.view(len(qkv), count, width)
+    wide = wide.view(len(qkv), count, heads.width)
     for part in (wide * normed).split(unit or max(1, len(qkv))):
         query_gain_grad += part[:, : heads.heads].sum((0, 1)).to(query_gain_grad.dtype)
         key_gain_grad += part[:, heads.heads :].sum((0, 1)).to(key_gain_grad.dtype)
@@ -99,7 +102,7 @@ def qk_norm_backward_(
 
 def _normed_heads(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
     """Query and key heads, (tokens, heads, head width) in fp32, and what they were multiplied by."""
-    wide = qkv[:, : heads.columns].float().view(len(qkv), -1, len(heads.query_gain))
+    wide = qkv[:, : heads.columns].float().view(len(qkv), -1, heads.width)
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + heads.eps)
     return wide * scale, scale
 

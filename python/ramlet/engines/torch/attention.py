@@ -1,0 +1,114 @@
+"""Attention with QK-norm. A layer keeps the plain product of queries, keys and values, and nothing else of them.
+
+Queries and keys are normalized and rotated again in the backward pass, which is one pass over memory; plain autograd
+would keep them twice. That takes the two functions of torch's flash attention themselves. Where they do not apply (a
+document mask, fp32 on a GPU, generation), `QKNorm` and `scaled_dot_product_attention` compute the same and keep both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ramlet.engines.torch.kernels.plain import Heads
+from ramlet.engines.torch.layers import Layer, Rotary, grad_of
+
+__all__ = ["FlashAttention", "QKNorm", "has_flash"]
+
+
+def has_flash(device: str, compute: torch.dtype, document_mask: bool) -> bool:
+    """Whether `FlashAttention` applies; `Sizes.separate` of blocks.py follows the same rule."""
+    return not document_mask and (device == "cpu" or compute != torch.float32)
+
+
+def _heads_of(layer: Layer, rotary: Rotary) -> Heads:
+    assert layer.norm_q is not None and layer.norm_k is not None
+    gains = (layer.norm_q.master, layer.norm_k.master)
+    return Heads(*gains, layer.eps, *rotary, layer.heads, layer.kv_heads)
+
+
+class QKNorm(Function):
+    """qkv -> queries and keys, normalized and rotated, and values; (tokens, heads x head width) each."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layer: Layer, rotary: Rotary, unit: int) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(qkv)
+        ctx.layer, ctx.rotary, ctx.unit = layer, rotary, unit
+        heads = _heads_of(layer, rotary)
+        q, k = layer.kernels.qk_norm(qkv, heads).split((layer.heads * heads.width, layer.kv_heads * heads.width), dim=1)
+        return q, k, qkv[:, heads.columns :]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        (qkv,) = ctx.saved_tensors
+        return _qk_norm_backward(ctx, qkv, grad_outputs), None, None, None
+
+
+class FlashAttention(Function):
+    """qkv -> the attention's result, (tokens, heads x head width)."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layer: Layer, rotary: Rotary, unit: int, batch: int) -> Tensor:
+        ctx.layer, ctx.rotary, ctx.unit, ctx.batch = layer, rotary, unit, batch
+        result, *rest = _flash(qkv, *_parts(qkv, layer, rotary, batch))
+        ctx.others = [each for each in rest if not isinstance(each, Tensor)]
+        ctx.save_for_backward(qkv, result, *(each for each in rest if isinstance(each, Tensor)))
+        return result.transpose(1, 2).reshape(len(qkv), -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
+        qkv, result, *rest = ctx.saved_tensors
+        layer: Layer = ctx.layer
+        parts = _parts(qkv, layer, ctx.rotary, ctx.batch)
+        d_result = grad_outputs[0].view(result.transpose(1, 2).shape).transpose(1, 2)
+        grads = _flash_backward(d_result, parts, result, rest, ctx.others)
+        del parts
+        flat = [grad.transpose(1, 2).reshape(len(qkv), -1) for grad in grads]
+        del grads
+        return _qk_norm_backward(ctx, qkv, flat), None, None, None, None
+
+
+def _qk_norm_backward(ctx: Any, qkv: Tensor, grads: Any) -> Tensor:
+    layer: Layer = ctx.layer
+    assert layer.norm_q is not None and layer.norm_k is not None
+    d_qkv = torch.cat(list(grads), dim=1)
+    heads = _heads_of(layer, ctx.rotary)
+    layer.kernels.qk_norm_backward_(d_qkv, qkv, heads, grad_of(layer.norm_q), grad_of(layer.norm_k), ctx.unit)
+    return d_qkv
+
+
+def _parts(qkv: Tensor, layer: Layer, rotary: Rotary, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(batch, heads, tokens, head width) each."""
+    heads = _heads_of(layer, rotary)
+    qk = layer.kernels.qk_norm(qkv, heads).view(batch, -1, layer.heads + layer.kv_heads, heads.width)
+    q, k = qk.transpose(1, 2).split((layer.heads, layer.kv_heads), dim=1)
+    v = qkv[:, heads.columns :].view(batch, -1, layer.kv_heads, heads.width).transpose(1, 2)
+    return q, k, v
+
+
+def _flash(qkv: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
+    """The result, and what the backward function wants of it."""
+    if qkv.device.type == "cpu":
+        return tuple(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True))
+    result, log_sums, cum_q, cum_k, max_q, max_k, seed, offset, _ = torch.ops.aten._scaled_dot_product_flash_attention(
+        q, k, v, 0.0, True
+    )
+    return result, log_sums, seed, offset, cum_q, cum_k, max_q, max_k
+
+
+def _flash_backward(
+    d_result: Tensor, parts: tuple[Tensor, Tensor, Tensor], result: Tensor, tensors: list[Tensor], others: list[Any]
+) -> tuple[Tensor, Tensor, Tensor]:
+    if result.device.type == "cpu":
+        grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            d_result, *parts, result, tensors[0], 0.0, True
+        )
+        return grads
+    log_sums, seed, offset = tensors
+    grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        d_result, *parts, result, log_sums, *others, 0.0, True, seed, offset
+    )
+    return grads
