@@ -42,7 +42,7 @@ class Task:
     """Sequences in a step, over all ranks."""
     budget: Budget
     """Of this process."""
-    precision: str
+    precision: str = "fp32"
     """Of matrix products."""
     document_mask: bool = False
     forced: Mapping[str, Any] = field(default_factory=dict)

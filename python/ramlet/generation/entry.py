@@ -17,7 +17,7 @@ from ramlet.engines import check_hardware, open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
-from ramlet.generation.writer import Writer, open_writer
+from ramlet.generation.writer import Writer
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.settings.declared import declared
@@ -96,7 +96,7 @@ def load(
     if prompt is not None:
         # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
-    return open_writer(
+    return Writer(
         open_engine(device or "auto", threads),
         found,
         tokenizer,

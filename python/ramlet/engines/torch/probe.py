@@ -1,6 +1,6 @@
 """A few real steps before the first: measures the memory of a plan and corrects it.
 
-    replan = partial(make_plan, shape, ..., base=base)          # called with `correction=`
+    replan = partial(make_plan, task)                           # called with `correction=`
     plan = probe(plan, build, gauge=ResidentGauge(meter), replan=replan)
 
 Two micro-batches of 1 with an optimizer step in between, then two of the planned size, with random ids. The two peaks
