@@ -197,7 +197,7 @@ class TestDialogue:
         screen.type(":settings\n")
         assert "max_tokens 3\ntemperature 0.8\ntop_k none" in screen.until("> ")
         screen.type("the " * 60 + "\n")
-        assert "error: the prompt is" in screen.until("> ")
+        assert "error: the prompt has" in screen.until("> ")
         screen.type(":what\n")
         assert "there is no command :what" in screen.until("> ")
         screen.type(":quit\n")
@@ -246,7 +246,7 @@ class TestExport:
         llama = transformers.AutoModelForCausalLM.from_pretrained(run)
         llama.save_pretrained(tmp_path / "shards", max_shard_size="50KB")
         done = export_model(tmp_path / "shards", tmp_path / "one")
-        assert done.notes == ["there is no tokenizer beside the model: copy it into the folder"]
+        assert done.notes == ["the model has no tokenizer.json: copy it into the folder"]
         whole = safetensors.torch.load_file(tmp_path / "one" / "model.safetensors")
         assert all(torch.equal(whole[name], llama.get_parameter(name)) for name in whole)
 

@@ -190,7 +190,7 @@ class TestAgainstTransformers:
         )
         caught = []
         chooser = Chooser(settings, 50, prompt)
-        chooser._draw = lambda probabilities: caught.append(probabilities) or probabilities.argmax(-1)  # type: ignore[method-assign,func-returns-value]
+        chooser._sample = lambda probabilities: caught.append(probabilities) or probabilities.argmax(-1)  # type: ignore[method-assign,func-returns-value]
         chooser(logits.clone())
         processors: list[Any] = []
         if penalty != 1:
