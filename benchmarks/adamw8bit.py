@@ -30,7 +30,8 @@ import torch
 from adamw8bit_loss import final_losses
 from bpe_train import check, print_checks
 from measure import machine, markdown_table, median
-from ramlet.engines.torch.optim import AdamW8bit, native, tiled
+from ramlet.engines.torch.optim import native, tiled
+from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.optim.factors import Factors, rounding_key
 from ramlet.engines.torch.optim.state import Moments, new_state
 

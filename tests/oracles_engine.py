@@ -100,7 +100,7 @@ class CountingTrainee:
         for array in (*self.model.tensors.values(), self._momentum):
             array.fill(0.0)
 
-    def take_weights(self, found: ModelFolder) -> None:
+    def load_weights(self, found: ModelFolder) -> None:
         for path in set(files_by_name(found, self.model.shape).values()):
             read_tensors_into(path, self.weights(), cast=True)
 
@@ -143,7 +143,9 @@ class CountingEngine:
     threads = 1
     versions = {"counting": "1"}  # noqa: RUF012 - never changed
     out_of_memory = MemoryError
-    runs_behind = False
+    is_async = False
+    uses_host_memory = True
+    baseline = "Python and NumPy"
 
     @contextmanager
     def joined(self) -> Iterator[Engine]:
@@ -186,7 +188,7 @@ class CountingEngine:
     def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
         return Division(4, 64)
 
-    def writing_parts(
+    def generation_parts(
         self, shape: Shape, *, precision: str, prompt: int, settings: Sampling, vocabulary: int
     ) -> dict[str, int]:
         return {"the weights": shape.parameters * 4}
@@ -196,7 +198,7 @@ class CountingEngine:
 
     def load(self, found: ModelFolder, precision: str, *, chunk: int | None = None) -> Counter:
         trainee = CountingTrainee(found.shape())
-        trainee.take_weights(found)
+        trainee.load_weights(found)
         return trainee.model
 
     def mark(self) -> float:

@@ -23,7 +23,7 @@ SHAPES = {"small": SMALL, "grouped": GROUPED, "untied": UNTIED}
 def model_of(shape: Shape, seed: int = 1, **options: Any) -> GPT:
     """A model whose gains are not all 1 and whose weights are large enough for every part to matter."""
     model = GPT(shape, **options)
-    model.weights.initialise(seed)
+    model.weights.initialize(seed)
     generator = torch.Generator().manual_seed(seed)
     for weight in model.weights:
         if weight.master.dim() == 1:

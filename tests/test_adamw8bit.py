@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles_optim as oracle
-from ramlet.engines.torch.optim import AdamW8bit, native, tiled
+from ramlet.engines.torch.optim import native, tiled
+from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.optim.factors import Factors, rounding_key
 from ramlet.engines.torch.optim.state import Moments, new_state
 from ramlet.engines.torch.sizes import adamw8bit_bytes
@@ -367,7 +368,7 @@ def test_a_state_of_another_model_is_refused() -> None:
     take_steps(weights, optimizer, range(1))
     state = optimizer.state_dict()
     state["state"][0]["exp_avg_codes"] = state["state"][0]["exp_avg_codes"].float()
-    with pytest.raises(SettingsError, match="parameter 0 is not one of AdamW8bit for 10000 elements"):
+    with pytest.raises(SettingsError, match="parameter 0 is not that of AdamW8bit for 10000 elements"):
         groups(torch.float32)[1].load_state_dict(state)
     other = torch.optim.AdamW([parameter(5000)])
     other.param_groups[0]["params"][0].grad = torch.ones(5000)
@@ -505,10 +506,10 @@ def test_it_learns() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"lr": -1.0}, "lr is -1.0: give 0 or more"),
-        ({"eps": math.nan}, "eps is nan: give 0 or more"),
-        ({"weight_decay": -0.1}, "weight_decay is -0.1: give 0 or more"),
-        ({"betas": (0.9, 1.0)}, "give two numbers from 0 to below 1"),
+        ({"lr": -1.0}, "lr must be at least 0, not -1.0"),
+        ({"eps": math.nan}, "eps must be at least 0, not nan"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0, not -0.1"),
+        ({"betas": (0.9, 1.0)}, "betas must be at least 0 and below 1"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], complaint: str) -> None:

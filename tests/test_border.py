@@ -140,7 +140,7 @@ def test_shapes_that_are_none(key: str, values: list[Any]) -> None:
 
 
 def test_a_model_that_no_machine_trains() -> None:
-    with pytest.raises(SettingsError, match="no machine trains"):
+    with pytest.raises(SettingsError, match="params must be at most"):
         shape_for(10**23, vocab_size=300, context=16)
 
 

@@ -165,18 +165,18 @@ def test_amounts_and_names(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--data", "d", "--input", "f.txt"], "name what to train on with one of --data, --input and --stream"),
         (["--data", "d", "--max-steps", "many"], "--max-steps is a number like 2048, 32k or 10M"),
         (["--data", "d", "--max-steps", "0"], "--max-steps is a whole number of at least 1, not 0"),
-        (["--data", "d", "--max-steps", "5", "--epochs", "1"], "--max-steps and --epochs each say when to stop"),
+        (["--data", "d", "--max-steps", "5", "--epochs", "1"], "--max-steps and --epochs both say when to stop"),
         (["--data", "d", "--use-8bit-optimizer", "--optimizer", "adamw"], "say different things: leave one out"),
         (["--data", "d", "--eval", "=x"], "give each set a name of its own"),
         (["--data", "d", "--eval", "a=x", "--eval", "a=y"], "give each set a name of its own"),
-        (["--data", "d=heavy"], "what is behind = is its weight, a number, as in d=0.5"),
+        (["--data", "d=heavy"], "the weight after = must be a number, as in d=0.5"),
         (["--data", "d", "--memory", "much"], "cannot read 'much' as memory"),
         (["--data", "none-here"], "no such file or folder: none-here"),
         (
             ["--stream", "none.txt"],
-            "a stream is tokenized while it is trained on: name the tokenizer, with --tokenizer",
+            "a stream is tokenized during training: give a --tokenizer",
         ),
-        (["--input", "none.txt"], "how large is the model to be?"),
+        (["--input", "none.txt"], "the model's size is missing"),
         (["--input", "none.txt", "--params", "1M"], "no such file or folder: none.txt"),
         (["--data", "d", "--no-such-flag"], "no option --no-such-flag: ramlet train --help"),
     ],
@@ -198,7 +198,7 @@ def test_input_into_a_folder_of_something_else(ran: Any, tmp_path: Path) -> None
     said = ran("train", "--input", "text.txt", "--out", "mine", *FEW)
     assert (said.code, said.err) == (
         1,
-        "error: mine holds something else (notes.md is in it): choose another --out, or an empty folder\n",
+        "error: mine is not empty and not a run (it has notes.md): choose another --out, or an empty folder\n",
     )
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.md"]
 
@@ -222,7 +222,7 @@ def test_what_is_printed(ran: Any, data: Path, tmp_path: Path) -> None:
     assert again.out == "out holds this run, finished: nothing to do (--resume with a later end goes on)\n"
     other = ran("train", "--data", str(data), "--out", "out", *FEW, "--seed", "9")
     assert other.code == 1
-    assert other.err.startswith("error: out holds a run with seed 1, not 9: choose another --out")
+    assert other.err.startswith("error: out has a run with seed 1, not 9: choose another --out")
     more = ran("train", "--data", str(data), "--out", "out", *FEW, "--resume", "--max-steps", "8")
     assert "going on from step 6" in more.err
     assert more.out.startswith("8 steps")
@@ -287,7 +287,7 @@ def test_ended_by_a_signal(data: Path, tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert out == ""
     found = re.fullmatch(
-        r"interrupted at step ([\d,]+) of 100,000, and saved: run the same command to go on", err.splitlines()[-1]
+        r"interrupted at step ([\d,]+) of 100,000, and saved: run the same command to resume", err.splitlines()[-1]
     )
     assert found, err
     assert steps_kept(tmp_path / "out") == [int(found[1].replace(",", ""))]
@@ -370,17 +370,17 @@ def test_eval_json_and_other_parts(ran: Any, data: Path, run: Path) -> None:
 def test_eval_mistakes(ran: Any, data: Path, run: Path) -> None:
     other = make_data(data.parent, "characters", tokenizer="char")
     for arguments, sentence in (
-        ([str(data), "-d", str(data)], "holds no model"),
+        ([str(data), "-d", str(data)], "is not a model"),
         (["nowhere", "-d", str(data)], "there is no folder nowhere"),
         ([str(run), "-d", "nowhere"], "no such file or folder: nowhere"),
         ([str(run), "-d", str(other)], "another tokenizer"),
-        ([str(run), "-d", str(data), "--seq-len", "33"], "not within the model's context of 32"),
+        ([str(run), "-d", str(data), "--seq-len", "33"], "must be between 1 and the model's context of 32"),
         ([str(run), "-d", str(data), "--tokens", "some"], "is a number like 2048, 32k or 10M"),
-        ([str(run), "-d", str(data), "--tokens", "0"], "tokens is a number of at least 1, or all"),
+        ([str(run), "-d", str(data), "--tokens", "0"], "tokens must be a number of at least 1, or all"),
         ([str(run), "-d", str(data), "--split", "test"], "the splits are train and val"),
         ([str(run), "-d", str(data), "-d", str(data)], "give each set a name of its own"),
         ([str(run), "-d", str(data), "--memory", "60MB"], "needs at least"),
-        ([str(run), "-d", str(data), "--device", "tpu"], "device is one of auto, cpu, cuda"),
+        ([str(run), "-d", str(data), "--device", "tpu"], "unknown device 'tpu': use auto, cpu or cuda"),
     ):
         said = ran("eval", *arguments)
         assert (said.code, said.out) == (1, "")

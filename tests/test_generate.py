@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from oracles_generation import slow_continuation
 from oracles_model import GROUPED, SHAPES, SMALL, UNTIED, byte_tokenizer, model_of, some_ids
 from ramlet.engines.torch import continuing
-from ramlet.engines.torch.cache import KeyValues
+from ramlet.engines.torch.cache import KVCache
 from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.continuing import Continuation
 from ramlet.engines.torch.gpt import GPT
@@ -152,7 +152,7 @@ class TestSamples:
         model = model_of(BYTES)
         model.weights["norm"].master[3] = torch.nan
         save_model(model, tmp_path, tokenizer_file=run / "tokenizer.json")
-        with pytest.raises(ModelError, match="not numbers: its weights are damaged"):
+        with pytest.raises(ModelError, match="logits are NaN: its weights are damaged"):
             generate(tmp_path, "Hello")
 
     def test_bits_make_little_difference(self, run: Path) -> None:
@@ -190,7 +190,7 @@ class TestAgainstTransformers:
         )
         caught = []
         chooser = Chooser(settings, 50, prompt)
-        chooser._draw = lambda probabilities: caught.append(probabilities) or probabilities.argmax(-1)  # type: ignore[method-assign,func-returns-value]
+        chooser._sample = lambda probabilities: caught.append(probabilities) or probabilities.argmax(-1)  # type: ignore[method-assign,func-returns-value]
         chooser(logits.clone())
         processors: list[Any] = []
         if penalty != 1:
@@ -221,13 +221,13 @@ def test_draws_follow_the_probabilities() -> None:
 
 def test_the_cache_never_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    original = KeyValues.__init__
+    original = KVCache.__init__
 
-    def note(cache: KeyValues, *arguments: Any, **options: Any) -> None:
+    def note(cache: KVCache, *arguments: Any, **options: Any) -> None:
         original(cache, *arguments, **options)
         made.append(cache)
 
-    monkeypatch.setattr(KeyValues, "__init__", note)
+    monkeypatch.setattr(KVCache, "__init__", note)
     written(model_of(SMALL), [1, 2, 3], SampleSettings(max_tokens=150, num_samples=2, seed=0))
     written(model_of(SMALL), [1, 2, 3], SampleSettings(max_tokens=10, seed=0))
     assert [tuple(cache._held.shape) for cache in made] == [(2, 2, 2, 4, 48, 8), (2, 2, 1, 4, 13, 8)]
@@ -322,12 +322,12 @@ class TestPrompts:
         assert prompt_ids("", tokenizer, BYTES, SampleSettings(), frozenset([5, 9])) == [5]
 
     def test_an_empty_one_without_an_end(self) -> None:
-        with pytest.raises(SettingsError, match=r"an empty prompt begins behind an end of text.*: give a prompt"):
+        with pytest.raises(SettingsError, match=r"an empty prompt needs an end-of-text token.*: give a prompt"):
             prompt_ids("", Tokenizer.load("byte"), BYTES, SampleSettings(), frozenset())
 
     def test_longer_than_the_context(self, run: Path, tokenizer: Tokenizer) -> None:
         with pytest.raises(
-            SettingsError, match="the prompt is 49 tokens long and the model sees 48 at once: shorten it"
+            SettingsError, match="the prompt has 49 tokens, more than the model's context of 48: shorten it"
         ):
             generate(run, "x" * 49)
         assert len(generate(run, "x" * 48, max_tokens=3, seed=0, precision="fp32")) == 1
@@ -337,7 +337,7 @@ class TestPrompts:
             assert bytes(ids) == (b"ab" * 50)[-kept:]
 
     def test_the_tokenizer_of_another_model(self, tokenizer: Tokenizer) -> None:
-        with pytest.raises(ModelError, match=r"becomes the id 122, and the model has 100: the tokenizer\.json"):
+        with pytest.raises(ModelError, match=r"contains the id 122, but the model has only 100: its tokenizer\.json"):
             prompt_ids("az", tokenizer, replace(BYTES, vocab_size=100), SampleSettings(), frozenset())
 
 
@@ -355,14 +355,14 @@ class TestModels:
         assert generate(whole, "Hello", seed=1, max_tokens=20, precision="fp32") == there
 
     def test_a_budget_too_small(self, run: Path) -> None:
-        with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for Python and PyTorch, .* for the weights"):
+        with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for Python and PyTorch, .* for weights"):
             generate(run, "Hello", memory="50MB", device="cpu")
 
     @pytest.mark.parametrize(
         ("options", "how"),
         [
-            ({"device": "tpu"}, "there is no device tpu: it is auto, cpu or cuda"),
-            ({"precision": "int4"}, "there is no precision int4: it is one of auto, fp32"),
+            ({"device": "tpu"}, "unknown device 'tpu': use auto, cpu or cuda"),
+            ({"precision": "int4"}, "unknown precision 'int4': use auto, bf16"),
             ({"max_tokens": 0}, "max_tokens is a whole number of at least 1, not 0"),
             ({"num_samples": True}, "num_samples is a whole number of at least 1, not True"),
             ({"top_k": 0}, "top_k is a whole number of at least 1, not 0"),
@@ -394,7 +394,7 @@ class TestSettingsAsTyped:
     @pytest.mark.parametrize(
         ("name", "text", "how"),
         [
-            ("temprature", "1", "there is no setting temprature: there are max_tokens, temperature"),
+            ("temprature", "1", "unknown setting 'temprature': choose from max_tokens, temperature"),
             ("temperature", "hot", "temperature is a number like 0.1, not 'hot'"),
             ("max_tokens", "2.5", "max_tokens is a number like 2048, 32k or 10M, not '2.5'"),
             ("max_tokens", "none", "max_tokens is a number like 2048, 32k or 10M, not 'none'"),

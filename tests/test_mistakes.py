@@ -51,7 +51,7 @@ MISTAKES = {
     ),
     "a tiny budget for a model": Mistake(
         f"{TRAIN} --data data --memory 50MB --device cpu --out new",
-        *(1, "the budget is 50.0 MB", r"needs at least \d+MB: .* give more, or take a smaller model"),
+        *(1, "the budget is 50.0 MB", r"needs at least \d+MB: .* give more, or use a smaller model"),
     ),
     "a tiny budget for text": Mistake(
         "prepare corpus.txt --tokenizer tok --memory 5MB --out new",
@@ -67,7 +67,7 @@ MISTAKES = {
         "prepare broken.yaml", 1, "broken.yaml, line 2: not valid YAML", "expected ',' or ']'"
     ),
     "a GPU that is not there": Mistake(
-        f"{TRAIN} --data data --device cuda --out new", 1, "there is no GPU that PyTorch can use", "give --device cpu"
+        f"{TRAIN} --data data --device cuda --out new", 1, "PyTorch finds no GPU here", "use --device cpu"
     ),
     "a device of another name": Mistake(
         f"{TRAIN} --data data --device gpu --out new", 1, "not 'gpu'", "device is one of auto, cpu, cuda"
@@ -92,7 +92,7 @@ MISTAKES = {
         "data inspect run", 1, "run is no dataset: it has no dataset_metadata.json", "ramlet prepare makes one"
     ),
     "a dataset in the place of a run": Mistake(
-        "generate data --prompt a --device cpu", 1, "data holds no model", "ramlet train writes one"
+        "generate data --prompt a --device cpu", 1, "data is not a model", "ramlet train writes them"
     ),
     "a shard cut short": Mistake(
         f"{TRAIN} --data cut --device cpu --out new",
@@ -100,7 +100,7 @@ MISTAKES = {
     ),
     "a run of other settings": Mistake(
         f"{TRAIN} --data data --lr 0.5 --out run",
-        *(1, "run holds a run with lr", "choose another --out, or give the same"),
+        *(1, "run has a run with lr", "choose another --out, or give the same"),
     ),
     "a folder of someone else": Mistake(
         "tokenizer train corpus.txt --vocab-size 300 --out data", 1, "data", "choose another|--force|another folder"
@@ -113,7 +113,7 @@ MISTAKES = {
     ),
     "a prompt longer than the context": Mistake(
         "generate run --device cpu --prompt " + "long" * 40,
-        *(1, r"the prompt is \d+ tokens long and the model sees 16", r"shorten it, or let --truncate keep"),
+        *(1, r"the prompt has \d+ tokens, more than the model's context of 16", "keep only its end with --truncate"),
     ),
     "a vocabulary too small for the bytes": Mistake(
         "tokenizer train corpus.txt --vocab-size 100 --out new",

@@ -158,9 +158,9 @@ def test_without_gradients_it_says_so() -> None:
 class TestWeights:
     def test_the_same_on_every_start_and_as_deep_as_it_is(self) -> None:
         first, again, other = GPT(GROUPED), GPT(GROUPED), GPT(GROUPED)
-        first.weights.initialise(5)
-        again.weights.initialise(5)
-        other.weights.initialise(6)
+        first.weights.initialize(5)
+        again.weights.initialize(5)
+        other.weights.initialize(6)
         assert torch.equal(first.weights.matrices, again.weights.matrices)
         assert not torch.equal(first.weights.matrices, other.weights.matrices)
         assert first.weights["layers.0.qkv"].master.std().item() == pytest.approx(0.02, rel=0.1)

@@ -212,7 +212,7 @@ class TestFinding:
     def test_nothing_there(self, tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=r"there is no folder .*nowhere: give a run"):
             find_model(tmp_path / "nowhere")
-        with pytest.raises(ModelError, match=r"holds no model: there is no model.safetensors in it, nor a checkpoint"):
+        with pytest.raises(ModelError, match=r"is not a model: it has no model.safetensors and no checkpoint"):
             find_model(tmp_path)
 
     @pytest.mark.parametrize("part", [".", "checkpoints/step_000003"])
@@ -220,12 +220,12 @@ class TestFinding:
         """As `ramlet run` makes it."""
         run = tmp_path / "my-model" / "run"
         shutil.copytree(saved, run / part)
-        with pytest.raises(ModelError, match=rf"my-model holds no model itself: did you mean {run}\?"):
+        with pytest.raises(ModelError, match=rf"my-model is not a model: did you mean {run}\?"):
             find_model(run.parent)
 
     def test_weights_without_a_config(self, saved: Path) -> None:
         (saved / "config.json").unlink()
-        with pytest.raises(ModelError, match=r"has no config.json, nor has the run above it"):
+        with pytest.raises(ModelError, match=r"has no config.json, which has the model"):
             find_model(saved)
 
     def test_pickled_weights(self, saved: Path) -> None:
@@ -234,7 +234,7 @@ class TestFinding:
             find_model(saved)
 
     def test_no_tokenizer(self, saved: Path) -> None:
-        with pytest.raises(ModelError, match=r"holds no tokenizer.json: copy"):
+        with pytest.raises(ModelError, match=r"has no tokenizer.json: copy"):
             _ = find_model(saved).tokenizer_file
 
 
@@ -242,24 +242,27 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("changes", "how"),
         [
-            ({"model_type": "gpt2"}, "a model of the type gpt2: only llama"),
-            ({"model_type": "gone"}, "a model of the type None"),
-            ({"attention_bias": True}, "attention_bias: models with biases cannot be loaded"),
+            ({"model_type": "gpt2"}, "model_type gpt2: only llama"),
+            ({"model_type": "gone"}, "model_type None"),
+            ({"attention_bias": True}, "attention_bias: models with biases are not supported"),
             ({"mlp_bias": True}, "mlp_bias: models with biases"),
             ({"hidden_act": "gelu"}, "hidden_act gelu: only silu"),
-            ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling llama3: stretched positions"),
+            ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling llama3: RoPE scaling"),
             ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling linear"),
             ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters yarn"),
             ({"rope_parameters": "yarn"}, "rope_parameters yarn"),
-            ({"quantization_config": {"bits": 4}}, "a quantized model"),
+            ({"quantization_config": {"bits": 4}}, "of a quantized model"),
             ({"head_dim": 64}, "head_dim 64: only .* here 8"),
-            ({"hidden_size": "gone"}, "does not say width"),
+            ({"hidden_size": "gone"}, "has no width"),
             ({"hidden_size": "wide"}, "width: 'wide', which should be a int"),
             ({"num_attention_heads": 5}, "cannot be divided into 5 heads"),
-            ({"num_hidden_layers": 3}, r"lacks model.layers.2.input_layernorm.weight: its weights and its config"),
-            ({"num_hidden_layers": 1}, r"holds model.layers.1.* which a Llama of this config has no place for"),
-            ({"tie_word_embeddings": False}, r"lacks lm_head.weight"),
-            ({"vocab_size": 132}, r"holds model.embed_tokens.weight as 131 x 32, not 132 x 32"),
+            (
+                {"num_hidden_layers": 3},
+                r"has no model.layers.2.input_layernorm.weight: its weights do not match",
+            ),
+            ({"num_hidden_layers": 1}, r"has the tensor model.layers.1.* which a Llama with this config does not have"),
+            ({"tie_word_embeddings": False}, r"has no lm_head.weight"),
+            ({"vocab_size": 132}, r"has model.embed_tokens.weight as 131 x 32, not 132 x 32"),
         ],
     )
     def test_one_sentence(self, saved: Path, changes: dict[str, Any], how: str) -> None:
@@ -276,9 +279,9 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "tensor", "how"),
         [
-            ("model.layers.0.self_attn.q_proj.bias", torch.ones(32), r"holds .*q_proj.bias, which a Llama"),
-            ("model.layers.0.self_attn.q_norm.weight", torch.ones(8), r"holds .*q_norm.weight, which a Llama"),
-            ("model.norm.weight", torch.ones(32, dtype=torch.int8), r"holds model.norm.weight in a quantized type"),
+            ("model.layers.0.self_attn.q_proj.bias", torch.ones(32), r"has the tensor .*q_proj.bias, which a Llama"),
+            ("model.layers.0.self_attn.q_norm.weight", torch.ones(8), r"has the tensor .*q_norm.weight, which a Llama"),
+            ("model.norm.weight", torch.ones(32, dtype=torch.int8), r"has model.norm.weight in a quantized dtype"),
         ],
     )
     def test_weights_of_another_kind(self, saved: Path, name: str, tensor: torch.Tensor, how: str) -> None:
@@ -292,11 +295,11 @@ class TestRefused:
         [
             ({}, "lists no weights"),
             ({"weight_map": []}, "lists no weights"),
-            ({"weight_map": {"a": "../other/model.safetensors"}}, "is no file of its folder"),
-            ({"weight_map": {"a": 3}}, "is no file of its folder"),
+            ({"weight_map": {"a": "../other/model.safetensors"}}, "is not a file in its folder"),
+            ({"weight_map": {"a": 3}}, "is not a file in its folder"),
             ({"weight_map": {"model.norm.weight": "gone.safetensors"}}, "cannot read .*gone.safetensors"),
-            ({"weight_map": {"model.norm.weight": "a.safetensors"}}, r"lacks model.embed_tokens.weight"),
-            ({"weight_map": {"other": "a.safetensors"}}, r"holds other, which a Llama"),
+            ({"weight_map": {"model.norm.weight": "a.safetensors"}}, r"has no model.embed_tokens.weight"),
+            ({"weight_map": {"other": "a.safetensors"}}, r"has the tensor other, which a Llama"),
         ],
     )
     def test_a_broken_index(self, saved: Path, index: dict[str, Any], how: str) -> None:
@@ -309,5 +312,5 @@ class TestRefused:
         with pytest.raises(ModelError, match=r"cannot read .*: No such file"):
             save_model(model_of(SMALL), tmp_path / "run", tokenizer_file=tmp_path / "nowhere", end_id=0)
         (tmp_path / "wrong").write_text("{}")
-        with pytest.raises(ModelError, match=r"wrong is no tokenizer.json"):
+        with pytest.raises(ModelError, match=r"wrong is not a tokenizer.json"):
             save_model(model_of(SMALL), tmp_path / "run", tokenizer_file=tmp_path / "wrong", end_id=0)

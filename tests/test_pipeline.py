@@ -544,7 +544,7 @@ def test_two_at_once(place: Path) -> None:
 
 
 def test_interrupted_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "interrupted at step 5 of 9, and saved: run the same command to go on"
+    said = "interrupted at step 5 of 9, and saved: run the same command to resume"
     monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(130, "", Interrupted(said), True))
     with pytest.raises(Interrupted, match=said):
         run_pipeline(write(place))

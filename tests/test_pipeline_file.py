@@ -192,7 +192,7 @@ def test_values_that_look_like_flags() -> None:
         ("text: a\nmodel:\n  params: 1M\ntraining:\n  schedule: up\n", "line 5: schedule is one of cosine, linear"),
         (
             "text: a\nmodel: {params: 1M}\ntraining: {max_steps: 2, epochs: 3}\n",
-            "line 3: max_steps and epochs each say",
+            "line 3: max_steps and epochs both say",
         ),
         ("text: a\nmodel: {params: 1M}\ntraining: {optimizer: sgd}\n", "line 3: optimizer is one of auto, adamw"),
         ("text: a\nmodel: {params: 1M}\ntraining: {eval: {a: 5}}\n", "line 3: eval is a string, not 5"),

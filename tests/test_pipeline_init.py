@@ -19,7 +19,7 @@ from ramlet.pipeline import looking, starter
 from ramlet.pipeline.file import load
 from ramlet.pipeline.looking import look_at_text
 from ramlet.pipeline.run import run_pipeline
-from ramlet.training.course import MOST_PASSES
+from ramlet.training.course import MOST_EPOCHS
 from ramlet.training.machine import Machine
 
 
@@ -204,7 +204,7 @@ def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.Monk
     assert by_text[0].params == 100_000
     assert by_text[-1].params == 350_000_000
     for each in by_text[1:]:
-        assert each.epochs <= MOST_PASSES * 1.05
+        assert each.epochs <= MOST_EPOCHS * 1.05
     quick, slow = sized(10**10, 600), sized(10**10, 36_000)
     assert quick.params < slow.params
     assert quick.seconds < 600 * 1.05

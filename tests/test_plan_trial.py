@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ramlet.engines.plan import Choice, Plan
+from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.trial import tried
 from ramlet.errors import BudgetError
@@ -67,16 +67,7 @@ class MadeUpGpu:
 
 
 def replanner(budget: int, batch_size: int, **forced: Any) -> Any:
-    return partial(
-        make_plan,
-        SHAPE,
-        seq_len=128,
-        batch_size=batch_size,
-        budget=Budget(budget),
-        device="cuda",
-        compute="bf16",
-        forced=forced,
-    )
+    return partial(make_plan, Task(SHAPE, 128, batch_size, Budget(budget), "bf16", forced=forced), device="cuda")
 
 
 def try_on(gpu: MadeUpGpu, replan: Any, budget: int) -> Plan:
@@ -101,5 +92,5 @@ def test_what_the_allocator_refuses_is_planned_smaller(monkeypatch: pytest.Monke
 
 def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = MadeUpGpu(monkeypatch, cap=400 * MB, fixed=401 * MB, a_row=MB)
-    with pytest.raises(BudgetError, match=r"needs at least|nothing that was tried fits"):
+    with pytest.raises(BudgetError, match=r"needs at least|no plan that was tried fits"):
         try_on(gpu, replanner(400 * MB, 64), 400 * MB)

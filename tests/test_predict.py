@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from oracles_training_memory import highest, lean_kernels
 from ramlet.engines.plan import PARTS, Choice, Correction
 from ramlet.engines.torch import gpt
+from ramlet.engines.torch.blocks import layer_blocks, sizes_of
 from ramlet.engines.torch.kernels import kernels_for
-from ramlet.engines.torch.optim import AdamW8bit
 from ramlet.engines.torch.optim.adamw import AdamW
+from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.predict import predict, state_bytes, work_bytes
 from ramlet.engines.torch.weights import Weights
 from ramlet.errors import SettingsError
@@ -49,7 +50,7 @@ def held(shape: Shape, choice: Choice, seq_len: int, masked: bool) -> int:
         chunk=choice.chunk,
         recompute=choice.recompute,
     )
-    model.weights.initialise(1)
+    model.weights.initialize(1)
     model.weights.make_gradients()
     rows = choice.micro_batch
     ids = torch.randint(0, shape.vocab_size, (rows, seq_len))
@@ -81,6 +82,28 @@ def test_a_document_mask_is_counted(recompute: bool, monkeypatch) -> None:
     choice = Choice(3, 64, recompute, "adamw", "fp32", "bf16", reuse=False)
     predicted = work_bytes(SHAPES["usual"], choice, seq_len=128, device="cpu", document_mask=True)
     assert predicted == pytest.approx(held(SHAPES["usual"], choice, 128, masked=True), abs=4 * 64 + 2048)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("compute", "masked"), [("fp32", False), ("bf16", False), ("bf16", True)])
+def test_a_pass_without_gradients_is_exact(name: str, compute: str, masked: bool) -> None:
+    shape, rows, seq_len = SHAPES[name], 4, 128
+    model = gpt.GPT(shape, dtype=DTYPES[compute])
+    model.weights.initialize(1)
+    ids = torch.randint(0, shape.vocab_size, (rows, seq_len))
+    mask = torch.ones(rows, 1, seq_len, seq_len, dtype=torch.bool).tril() if masked else None
+    positions = torch.arange(seq_len).repeat(rows, 1)
+
+    @torch.no_grad()
+    def work() -> None:
+        model.hidden(ids, positions=positions, mask=mask)
+
+    work()
+    choice = Choice(rows, 1, compute=compute)
+    sizes = sizes_of(shape, choice, seq_len, "cpu", masked)
+    predicted = layer_blocks(shape, choice, sizes, "cpu").forward_only
+    # The logsumexp of the attention, and the mask in the precision of the products, are freed within it.
+    assert predicted - sizes.log_sums - sizes.mask <= highest(work) <= predicted
 
 
 @settings(max_examples=12)

@@ -86,9 +86,7 @@ def test_a_given_depth_is_kept() -> None:
 
 
 def test_too_small_for_the_vocabulary() -> None:
-    with pytest.raises(
-        SettingsError, match=r"no model of 500,000 parameters has room for a vocabulary of 50,257: give"
-    ):
+    with pytest.raises(SettingsError, match=r"500,000 parameters are too few for a vocabulary of 50,257: give"):
         shape_for(500_000, vocab_size=50_257, context=256)
 
 
@@ -146,14 +144,14 @@ class TestShape:
     @pytest.mark.parametrize(
         ("config", "how"),
         [
-            ({}, "does not say vocab_size, context, layers, width, heads"),
+            ({}, "has no vocab_size, context, layers, width, heads"),
             ({"n_layer": "two"}, "layers: 'two', which should be a int"),
             ({"n_layer": True}, "layers: True, which should be a int"),
             ({"tie_word_embeddings": 1}, "tied: 1, which should be a bool"),
             ({"n_head": 5}, "cannot be divided into 5 heads"),
             ({"n_head": 32}, "cannot be divided into 32 heads of an even width"),
             ({"n_kv_heads": 3}, "4 heads cannot share 3"),
-            ({"n_layer": 0}, "a model with layers 0 is none"),
+            ({"n_layer": 0}, "layers must be at least 1, not 0"),
         ],
     )
     def test_refused(self, config: dict[str, object], how: str) -> None:

@@ -197,7 +197,7 @@ class TestCopy:
     def test_numbers_too_large_are_told(self, tmp_path: Path) -> None:
         write_tensors(tmp_path / "x", {"a": torch.tensor([1.0, torch.inf, torch.nan]), "b": torch.tensor([7e4])})
         copy_tensors({"a": tmp_path / "x"}, tmp_path / "y", dtype=torch.float16)
-        with pytest.raises(ModelError, match="b has numbers too large for fp16: take bf16 or fp32"):
+        with pytest.raises(ModelError, match="b has numbers too large for fp16: use bf16 or fp32"):
             copy_tensors({"b": tmp_path / "x"}, tmp_path / "z", dtype=torch.float16)
         assert not (tmp_path / "z").exists()
 
@@ -259,8 +259,8 @@ class TestBroken:
     @pytest.mark.parametrize(
         ("header", "how"),
         [
-            (b"", "does not begin like one"),
-            (b"{", "does not begin like one"),
+            (b"", "does not start like one"),
+            (b"{", "does not start like one"),
             (b"not json", "header cannot be read"),
             (b"\xff\xfe{}", "header cannot be read"),
             (b"[" * 100_000, "header cannot be read"),
@@ -274,15 +274,15 @@ class TestBroken:
             ({"a": listed(offsets=[8, 0])}, "header cannot be read"),
             ({"a": listed(offsets=[-8, 0])}, "header cannot be read"),
             ({"a": listed(offsets=[0.0, 8.0])}, "header cannot be read"),
-            ({"a": listed(offsets=[8, 16])}, "a does not begin where"),
-            ({"a": listed(), "b": listed()}, "b does not begin where"),
-            ({"a": listed(), "b": listed(offsets=[8, 16])}, "cut short, "),
-            ({}, "goes on for 8 bytes"),
+            ({"a": listed(offsets=[8, 16])}, "a does not start where"),
+            ({"a": listed(), "b": listed()}, "b does not start where"),
+            ({"a": listed(), "b": listed(offsets=[8, 16])}, "truncated, "),
+            ({}, "has 8 bytes after"),
         ],
     )
     def test_one_sentence(self, tmp_path: Path, header: object, how: str) -> None:
         path = file_with(tmp_path, header, bytes(8))
-        with pytest.raises(ModelError, match=f"{path} is no whole safetensors file: .*{how}"):
+        with pytest.raises(ModelError, match=f"{path} is not a valid safetensors file: .*{how}"):
             read_header(path)
 
     def test_cut_anywhere(self, tmp_path: Path) -> None:
@@ -291,13 +291,13 @@ class TestBroken:
         whole = path.read_bytes()
         for length in range(len(whole)):
             path.write_bytes(whole[:length])
-            with pytest.raises(ModelError, match="is no whole safetensors file"):
+            with pytest.raises(ModelError, match="is not a valid safetensors file"):
                 read_tensors_into(path, {})
 
     def test_another_kind_of_file(self, tmp_path: Path) -> None:
         path = tmp_path / "model.bin"
         torch.save({"a": torch.ones(5)}, path)
-        with pytest.raises(ModelError, match="does not begin like one"):
+        with pytest.raises(ModelError, match="does not start like one"):
             read_header(path)
 
     def test_no_file(self, tmp_path: Path) -> None:
@@ -316,10 +316,10 @@ class TestBroken:
     @pytest.mark.parametrize(
         ("wanted", "how"),
         [
-            ({"z": torch.ones(5)}, "holds no tensor z"),
-            ({"a": torch.ones(5, 1)}, "holds a as 5, not 5 x 1"),
-            ({"a": torch.ones(())}, "holds a as 5, not one number"),
-            ({"a": torch.ones(5).half()}, "holds a as float32, where float16 is wanted"),
+            ({"z": torch.ones(5)}, "has no tensor z"),
+            ({"a": torch.ones(5, 1)}, "has a as 5, not 5 x 1"),
+            ({"a": torch.ones(())}, "has a as 5, not one number"),
+            ({"a": torch.ones(5).half()}, "has a as float32, not float16"),
         ],
     )
     def test_not_what_is_wanted(self, tmp_path: Path, wanted: dict[str, torch.Tensor], how: str) -> None:

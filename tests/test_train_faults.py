@@ -112,7 +112,7 @@ def test_a_shard_that_is_not_as_it_should_be(data: Path, tmp_path: Path, how: st
 def test_ids_of_an_array_that_the_model_has_no_place_for(data: Path, whole: Path, tmp_path: Path, out: Path) -> None:
     np.save(tmp_path / "ids.npy", np.array([5, 300] * 400, dtype=np.uint16))
     refused(
-        ModelError, "knows 257 tokens and the data has 301", data=tmp_path / "ids.npy", out=out, init_from=str(whole),
+        ModelError, "the data has a vocabulary of 301", data=tmp_path / "ids.npy", out=out, init_from=str(whole),
         params=None, seq_len=None,
     )  # fmt: skip
     refused(DatasetError, "ids.npy", "301", data=data, out=out, evals={"array": tmp_path / "ids.npy"})
@@ -143,17 +143,19 @@ def test_an_evaluation_set_that_cannot_be_used(data: Path, shared: Path, tmp_pat
 
 
 def test_nothing_or_too_much_to_train_on(data: Path, out: Path) -> None:
-    refused(SettingsError, "name what to train on", data=None, out=out)
-    refused(SettingsError, "name what to train on", data=data, stream="x.txt", tokenizer="byte", out=out)
-    refused(SettingsError, "name the tokenizer", data=None, stream="x.txt", out=out)
-    refused(SettingsError, "how large is the model to be", data=data, out=out, params=None)
+    refused(SettingsError, "give either a dataset or a stream", data=None, out=out)
+    refused(SettingsError, "give either a dataset or a stream", data=data, stream="x.txt", tokenizer="byte", out=out)
+    refused(SettingsError, "give a --tokenizer", data=None, stream="x.txt", out=out)
+    refused(SettingsError, "the model's size is missing", data=data, out=out, params=None)
     refused(SettingsError, "--max-steps", data=data, out=out, max_steps="many")
 
 
 def test_a_stream_that_is_refused_leaves_nothing(tmp_path: Path, out: Path) -> None:
     (tmp_path / "text.txt").write_text("some text. " * 200)
     given = {"data": None, "stream": tmp_path / "text.txt", "tokenizer": "byte", "out": out}
-    refused(SettingsError, "which characters there are", "--input", **{**given, "tokenizer": "char"})
+    refused(
+        SettingsError, "a char tokenizer must read all of the text first", "--input", **{**given, "tokenizer": "char"}
+    )
     refused(BudgetError, "needs at least", **given, memory="20MB")
     refused(SourceError, "no such file", **{**given, "stream": tmp_path / "no.txt"})
 
@@ -175,8 +177,8 @@ def test_a_budget_too_small_names_the_smallest(data: Path, out: Path) -> None:
 
 def test_no_gpu(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    refused(SettingsError, "no GPU that PyTorch can use", "--device cpu", data=data, out=out, device="cuda")
-    refused(SettingsError, "fp16 is for GPUs", data=data, out=out, precision="fp16")
+    refused(SettingsError, "PyTorch finds no GPU", "--device cpu", data=data, out=out, device="cuda")
+    refused(SettingsError, "fp16 needs a GPU", data=data, out=out, precision="fp16")
 
 
 def test_loggers_that_are_not_installed(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,9 @@ def test_a_folder_of_something_else(data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     stream = {"data": None, "stream": data.with_suffix(".txt"), "tokenizer": "byte"}
     for source in ({"data": data}, stream):
-        refused(SettingsError, "mine holds something else", "thesis.tex", "--out", out=tmp_path / "mine", **source)
+        refused(
+            SettingsError, "mine is not empty and not a run", "thesis.tex", "--out", out=tmp_path / "mine", **source
+        )
         refused(SettingsError, "file is a file", out=tmp_path / "file", **source)
         assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
@@ -213,7 +217,7 @@ def test_a_run_of_other_settings_or_data(data: Path, shared: Path, whole: Path) 
     ramlet.prepare(
         [data.with_suffix(".txt")], shared / "grows", append=True, documents="line", dedup="none", memory="8GB"
     )
-    refused(SettingsError, "grows is not what it was when", "--init-from", data=shared / "grows", out=shared / "out")
+    refused(SettingsError, "grows has changed since", "--init-from", data=shared / "grows", out=shared / "out")
     # What decides nothing may be another.
     assert run(data, whole, log_every=7, keep=9, micro_batch=1, memory="7GB").already_done
 
@@ -232,14 +236,14 @@ def test_settings_that_cannot_be_read(data: Path, whole: Path, tmp_path: Path) -
     (tmp_path / "out" / "settings.yaml").write_text("a: [")
     refused(SettingsError, "settings.yaml cannot be read", data=data, out=tmp_path / "out")
     (tmp_path / "out" / "settings.yaml").write_text("just: this")
-    refused(SettingsError, "settings.yaml is not a run's", data=data, out=tmp_path / "out")
+    refused(SettingsError, "settings.yaml is not that of a run", data=data, out=tmp_path / "out")
 
 
 def test_a_finished_run_without_its_checkpoints_is_not_begun_anew(data: Path, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "checkpoints")
     assert run(data, tmp_path / "out").already_done
-    refused(SettingsError, "checkpoints of", "are gone", "--init-from", data=data, out=tmp_path / "out",
+    refused(SettingsError, "no checkpoints any more", "--init-from", data=data, out=tmp_path / "out",
             max_steps=20, resume=True)  # fmt: skip
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -298,7 +302,7 @@ def test_a_damaged_checkpoint(data: Path, whole: Path, stopped: Path, how: str) 
         (last / "state.json").unlink()  # as a removal that was killed leaves it: no checkpoint, and no error
         words = []
     if words:
-        refused(ModelError, str(last), *words, f"remove {last} to go on from step_000006", data=data, out=stopped)
+        refused(ModelError, str(last), *words, f"remove {last} to resume from step_000006", data=data, out=stopped)
         assert last.exists()
         shutil.rmtree(last)
     run(data, stopped)
@@ -309,7 +313,7 @@ def test_the_only_checkpoint_damaged(data: Path, stopped: Path) -> None:
     for step in (4, 6):
         shutil.rmtree(stopped / "checkpoints" / f"step_{step:06}")
     (stopped / "checkpoints" / "step_000007" / "model.safetensors").write_bytes(b"nothing")
-    refused(ModelError, "to begin anew, for there is no other", data=data, out=stopped)
+    refused(ModelError, "to start over, because there is no other", data=data, out=stopped)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_whole(
@@ -367,7 +371,7 @@ def test_a_loss_that_is_no_number(data: Path, tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patched:
         patched.setattr(loop, "_one_step", poisoned)
-        refused(TrainingStopped, "no number any more at step 8", "last good checkpoint is", "step_000006", "--lr",
+        refused(TrainingStopped, "became NaN or infinite at step 8", "last good checkpoint is", "step_000006", "--lr",
                 data=data, out=tmp_path / "out")  # fmt: skip
     assert steps_kept(tmp_path / "out") == [4, 6]
     # The checkpoint that was named is one to start from.
@@ -379,7 +383,7 @@ def test_a_loss_that_is_no_number(data: Path, tmp_path: Path, monkeypatch: pytes
 def test_gradients_that_are_no_numbers(data: Path, tmp_path: Path) -> None:
     said = refused(TrainingStopped, "at step", "there is no checkpoint before it", data=data, out=tmp_path / "out",
                    lr=1e38, warmup=0, clip=0, checkpoint_every=0, eval_every=0)  # fmt: skip
-    assert "no number" in said
+    assert "NaN or infinite" in said
     assert said.endswith("run it again with a lower --lr"), "there is nothing to go on from, and --spike is no remedy"
     assert steps_kept(tmp_path / "out") == []
     assert run(data, tmp_path / "out", max_steps=2).steps == 2

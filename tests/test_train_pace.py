@@ -32,7 +32,7 @@ class Behind(TorchEngine):
     marks = 0
 
     @property
-    def runs_behind(self) -> bool:
+    def is_async(self) -> bool:
         return True
 
     def mark(self) -> Any:

@@ -145,7 +145,7 @@ def assert_same_weights(out: Path, other: Path) -> None:
 
 
 def test_the_signal_in_the_last_step_leaves_its_evaluation(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match=r"behind the last of 12 steps, and saved: run the same command to go on"):
+    with pytest.raises(Interrupted, match=r"after the last of 12 steps, and saved: run the same command to resume"):
         run(data, tmp_path / "out", listener=At(12, signal.SIGTERM))
     run(data, tmp_path / "out")
     assert_same_run(tmp_path / "out", whole["adamw"])
@@ -185,7 +185,7 @@ def test_a_later_end(data: Path, whole: dict[str, Path], tmp_path: Path) -> None
     constant = {"schedule": "constant", "warmup": 2}
     run(data, tmp_path / "whole", max_steps=10, **constant)
     run(data, tmp_path / "out", max_steps=6, **constant)
-    with pytest.raises(SettingsError, match=r"a run with max_steps 6, not 10: .* or resume to go on with it"):
+    with pytest.raises(SettingsError, match=r"a run with max_steps 6, not 10: .* or resume to continue it"):
         run(data, tmp_path / "out", max_steps=10, **constant)
     more = run(data, tmp_path / "out", max_steps=10, resume=True, **constant)
     assert (more.steps, more.already_done) == (10, False)

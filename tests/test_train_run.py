@@ -164,7 +164,7 @@ def test_named_sets_and_their_scores(data: Path, shared: Path, tmp_path: Path) -
         total, count = slow_loss(model, [ids[start : start + 33] for start in range(0, len(ids) - 32, 32)])
         assert done.scores[name]["tokens"] == count
         assert done.scores[name]["loss"] == pytest.approx(total / count, abs=2e-5)
-    with pytest.raises(SettingsError, match="val is the validation part of the data itself"):
+    with pytest.raises(SettingsError, match="val is the validation split of the data itself"):
         run(data, tmp_path / "other", evals={"val": apart})
 
 
@@ -258,9 +258,9 @@ def test_weights_to_start_from(data: Path, general: Path, tmp_path: Path) -> Non
     for name in (general, general / "checkpoints" / "step_000060"):
         run(data, tmp_path / name.name, init_from=str(name), params=None, seq_len=None, lr=0.0, max_steps=1)
         assert (tmp_path / name.name / "model.safetensors").read_bytes() == same
-    with pytest.raises(SettingsError, match=r"says how large the model is: leave params"):
+    with pytest.raises(SettingsError, match=r"the model has the size of .*: do not give params"):
         run(data, tmp_path / "sized", init_from=str(general))
-    with pytest.raises(SettingsError, match=r"seq_len=64 is longer than the model's context of 32"):
+    with pytest.raises(SettingsError, match=r"seq_len=64 must be at most the model's context of 32"):
         run(data, tmp_path / "long", init_from=str(general), params=None, seq_len=64)
 
 

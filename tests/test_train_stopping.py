@@ -79,7 +79,7 @@ class Told(Listener):
 def stopped(data: Path, out: Path, at: Callable[[str, int], bool], **changes: Any) -> list[str]:
     """Stops a run, and returns the last that it told."""
     listener = Told(at)
-    with pytest.raises(Interrupted, match="and saved: run the same command to go on"):
+    with pytest.raises(Interrupted, match="and saved: run the same command to resume"):
         run(data, out, listener=listener, sample_every=4, **changes)
     return listener.lines[listener.lines.index("stopping") - 1 :]
 
@@ -154,7 +154,7 @@ def test_before_the_first_step(data: Path, whole: Path, tmp_path: Path) -> None:
     """In the evaluation of a model to begin from there is nothing to save yet."""
     start = {"init_from": str(whole), "params": None, "seq_len": None}
     listener = Told(lambda what, step: what == "evaluating")
-    with pytest.raises(Interrupted, match="before the first step, with nothing to save"):
+    with pytest.raises(Interrupted, match="before the first step, nothing to save"):
         run(data, tmp_path / "out", listener=listener, **start)
     assert listener.lines == ["evaluating", "stopping"]
     assert steps_kept(tmp_path / "out") == []
@@ -215,7 +215,7 @@ def test_the_line_on_the_screen(
     assert cli.main(words) == 130
     told = capsys.readouterr().err.splitlines()[-2:]
     assert told[0].startswith("stopping, and saving what was learned so far (Ctrl-C again")
-    assert told[1] == "interrupted at step 2 of 4, and saved: run the same command to go on"
+    assert told[1] == "interrupted at step 2 of 4, and saved: run the same command to resume"
 
 
 @pytest.mark.parametrize("quiet", [True, False])

@@ -87,10 +87,10 @@ def test_default_rates_fall_with_size() -> None:
         ({"beta2": 1.0}, "beta2 is a number from 0 to below 1"),
         ({"val_fraction": 1.0}, "val_fraction is a share from 0 to below 1"),
         ({"epochs": 0}, "epochs is a number above 0"),
-        ({"max_steps": 5, "epochs": 2}, "max_steps and epochs each say when to stop: give one"),
-        ({"params": 5000, "config": "a.yaml"}, "params and config each say how large"),
-        ({"tokens_per_step": 512, "gradient_accumulation_steps": 2}, "already is the size of a step"),
-        ({"weights": "bf16", "optimizer": "adamw"}, "goes with optimizer="),
+        ({"max_steps": 5, "epochs": 2}, "max_steps and epochs both say when to stop: give only one"),
+        ({"params": 5000, "config": "a.yaml"}, "params and config both set the model's size"),
+        ({"tokens_per_step": 512, "gradient_accumulation_steps": 2}, "is already the size of a step"),
+        ({"weights": "bf16", "optimizer": "adamw"}, "needs optimizer="),
     ],
 )
 def test_settings_that_make_no_sense(given: dict[str, Any], said: str) -> None:

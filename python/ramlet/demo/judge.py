@@ -70,7 +70,7 @@ def _save_untrained(run: Path, folder: Path, seed: int) -> None:
 
     model = load_model(run, device="cpu")
     noted = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
-    model.weights.initialise(noted["all_settings"].get("seed", seed))
+    model.weights.initialize(noted["all_settings"].get("seed", seed))
     folder.mkdir(exist_ok=True)
     end = json.loads((run / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
     save_model(model, folder, tokenizer_file=run / "tokenizer.json", end_id=end)

@@ -1,27 +1,26 @@
-"""What computes: engines behind one contract. There is PyTorch; others have their place beside it.
+"""The contract for engines: what runs the model. PyTorch is the only one so far; others go next to it.
 
     engine = open_engine("cpu", threads=2)
     budget = engine.budget("2GB")
-    plan = engine.fit(task, settings, meter)                # which micro-batch, which states: what fits, tried out
+    plan = engine.fit(task, settings, meter)                # micro-batch, optimizer, weights: what fits, measured
     trainee = engine.trainee(task.shape, plan.choice, settings)
     trainee.reset(seed=1)
     loss = trainee.learn(batch, 1 / tokens)                 # a micro-batch
-    grad_norm = trainee.update(rate=1e-3, clip=1.0)         # a step of the optimizer
+    grad_norm = trainee.update(rate=1e-3, clip=1.0)         # an optimizer step
     write_tensors("model.safetensors", trainee.weights())
 
-The loop, the data, the settings and the files (training/, loading/, model/, generation/) know these types and nothing
-of an engine behind them. To write a second one: a folder here, with an `open_engine(device, threads)` that returns an
-`Engine`, and its name in ENGINES (tests/oracles_engine.py is one in 200 lines of NumPy). Where to begin:
+The loop, the data, the settings and the files (training/, loading/, model/, generation/) use these types and know no
+engine. To write a second one, add a folder here with an `open_engine(device, threads)` that returns an `Engine`, and
+add its name to ENGINES (tests/oracles_engine.py has one in 200 lines of NumPy). Where to begin:
 
-    plan.py        what a plan is and what it is made for: the same for all engines
-    Trainee        a model with its optimizer; Model what of it is needed to evaluate and to write text
-    Ranks          this process among others that train the same model; one process is a `Ranks()`
+    plan.py        tasks and plans: the same for all engines
+    Trainee        a model with its optimizer; Model is the part needed to evaluate and to generate
+    Ranks          this process among those that train the same model; a single process is a `Ranks()`
 
-Batches come as NumPy arrays, int64, of the names in `training_names`. Figures of a step are `Pending`: a device need
-not have computed them when they are handed out, and whoever reads one with float() waits for it. Weights go by the
-names and shapes of `ramlet.model.names`, as tensors that are `Stored` (`ramlet.model.tensor_file`). What does not fit
-into a budget is a `BudgetError`, raised before memory is taken. On a CPU results are the same bits whatever the budget
-and the number of threads.
+Batches are int64 NumPy arrays with the names in `training_names`. The numbers of a step are `Pending`: the device may
+not have computed them yet, and float() waits for it. Weights have the names and shapes of `ramlet.model.names` and are
+`Stored` (`ramlet.model.tensor_file`). If something does not fit the budget, `BudgetError` is raised before the memory
+is allocated. On a CPU, results are bit-identical for every budget and number of threads.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ramlet.errors import SettingsError
+
 if TYPE_CHECKING:
     from ramlet.engines.plan import Choice, Plan, Task
     from ramlet.model.folder import ModelFolder
@@ -41,27 +42,32 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("Continuation", "Division", "Engine", "Hyperparameters", "Model", "Pending", "Ranks", "Sampling", "Trainee"),
-    *("LARGEST_SEED", "open_engine", "training_names"),
+    *("DEVICES", "ENGINES", "LARGEST_SEED", "OPTIMIZERS", "PRECISIONS"),
+    *("check_hardware", "open_engine", "training_names"),
 ]
 
 ENGINES = ("torch",)
-
+"""The first is the default."""
+OPTIMIZERS = ("adamw", "adamw8bit")
+"""Each is a file of this name in the engine's `optim/`, which has all that is known of it."""
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 LARGEST_SEED = (1 << 63) - 1
 
 _ARRAYS = ("input_ids", "targets", "position_ids", "document_ids")
 
 
 def training_names(document_mask: bool) -> tuple[str, ...]:
-    """The arrays of a batch that an engine learns from, (sequences, tokens) each; the last two with a document mask.
+    """The arrays of a batch, (sequences, tokens) each; the last two only with a document mask.
 
-    `targets` are the ids that follow the `input_ids`, -100 where nothing is to be learned. `position_ids` count from
-    the start of a document, and a token sees only those before it that have its `document_ids`.
+    `targets` are the ids that follow the `input_ids`; -100 is ignored. `position_ids` count from the start of a
+    document, and a token attends only to earlier tokens with the same `document_ids`.
     """
     return _ARRAYS if document_mask else _ARRAYS[:2]
 
 
 class Pending(Protocol):
-    """A number that a device may still be at; float() waits for it."""
+    """A number that the device may still be computing; float() waits for it."""
 
     def __float__(self) -> float: ...
 
@@ -74,28 +80,28 @@ class Pending(Protocol):
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is. An engine that joins several overrides what they do together."""
+    """This process among those that train together. An engine that supports several overrides the methods."""
 
     rank: int = 0
     world: int = 1
     local: int = 0
-    """Its number on this machine."""
+    """Rank on this machine."""
 
     @property
     def first(self) -> bool:
-        """The one that writes."""
+        """Only the first rank writes files."""
         return self.rank == 0
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank, so that all do the same."""
+        """True on all ranks if it is true on any, so that all do the same."""
         return flag
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Barrier: returns when all ranks have called it."""
 
 
 class Hyperparameters(Protocol):
-    """Of the optimizer: what a run's settings say of it."""
+    """Those of the optimizer, from a run's settings."""
 
     @property
     def weight_decay(self) -> float: ...
@@ -110,7 +116,7 @@ class Hyperparameters(Protocol):
 
 
 class Sampling(Protocol):
-    """How the next token is chosen, as in `ramlet.generation.SampleSettings`; `seed` is set."""
+    """How the next token is sampled, as in `ramlet.generation.SampleSettings`; `seed` is not None."""
 
     @property
     def max_tokens(self) -> int: ...
@@ -129,27 +135,27 @@ class Sampling(Protocol):
 
 
 class Continuation(Protocol):
-    """Ids that go on from a prompt: the next id of every sample at a time, None for those that have ended."""
+    """The ids that follow a prompt: at each step the next id of every sample, None for samples that have ended."""
 
     def __iter__(self) -> Iterator[list[int | None]]: ...
 
     def end(self, sample: int) -> None:
-        """No more of this sample is wanted."""
+        """Stops this sample."""
 
 
 class Model(Protocol):
-    """What is needed of a model to evaluate it and to write with it."""
+    """What evaluation and generation need of a model."""
 
     @property
     def shape(self) -> Shape: ...
 
     def token_losses(self, batch: Mapping[str, Any]) -> list[list[float]]:
-        """Each token's loss in nats, by sequence; 0 where there is no target."""
+        """The loss of each token in nats, by sequence; 0 for ignored targets."""
 
     def continuation(
         self, prompt: Sequence[int], settings: Sampling, *, end_ids: Collection[int], known: bytearray | None = None
     ) -> Continuation:
-        """`prompt` has at least one id and at most as many as the context; `known` is 0 for ids that no token has."""
+        """`prompt` has between one id and a full context; `known` is 0 for ids without a token, never generated."""
 
 
 class Trainee(Protocol):
@@ -159,47 +165,47 @@ class Trainee(Protocol):
     def model(self) -> Model: ...
 
     def reset(self, seed: int) -> None:
-        """As new: weights drawn by the seed, the same with every engine's own numbers; all states zero."""
+        """Initializes the weights by the seed (each engine has its own random numbers) and zeroes all states."""
 
-    def take_weights(self, found: ModelFolder) -> None:
-        """Those of a folder, in whatever type it has them."""
+    def load_weights(self, found: ModelFolder) -> None:
+        """Reads the weights of a model folder, whatever their type."""
 
     def prepare(self, plan: Plan, rank: int) -> None:
-        """Before the first step: what makes the micro-batches of this plan faster, where there is something."""
+        """Called before the first step: may compile or capture the micro-batches of this plan."""
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> Pending:
-        """The summed loss of a micro-batch, whose gradient, times `scale`, is added to the gradients."""
+        """Forward and backward pass of a micro-batch: returns the summed loss; adds `scale` times its gradient."""
 
     def over_ranks(self, loss: Pending, tokens: int) -> tuple[Pending, int]:
-        """A step's summed loss and how many tokens were learned from, of all ranks together."""
+        """A step's summed loss and its number of trained tokens, summed over all ranks."""
 
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Pending:
-        """A step of the optimizer with the gradients of all ranks times `correction`; returns their norm.
+        """An optimizer step with the gradients of all ranks times `correction`; returns their norm.
 
-        Gradients are zero afterwards. Where the norm is NaN or infinite and known at once, weights stay as they are.
+        Gradients are zero afterwards. If the norm is known at once and is NaN or infinite, the weights do not change.
         """
 
     @property
     def overflow_is_normal(self) -> bool:
-        """Whether a norm that is no number comes from fp16's range alone, and is no end of the run."""
+        """Whether a NaN or infinite norm only means that fp16 overflowed, so the run goes on."""
 
     def weights(self) -> dict[str, Stored]:
-        """The tensors themselves, by transformers' names: to be written before the next step, or to be read into."""
+        """The tensors themselves, by transformers' names: write them before the next step, or read into them."""
 
     def states(self) -> dict[str, Stored]:
-        """The same of the optimizer's states, by names of the engine's own; there after `prepare_states` or a step."""
+        """Likewise the optimizer's states, by the engine's own names; they exist after `prepare_states` or a step."""
 
     def prepare_states(self) -> None: ...
 
     def scale_state(self) -> dict[str, Any]:
-        """`loss_scale` and `good_steps`, of fp16; 1.0 and 0 where gradients are not scaled."""
+        """`loss_scale` and `good_steps` of fp16; 1.0 and 0 if gradients are not scaled."""
 
     def restored(self, scale_state: Mapping[str, Any]) -> None:
-        """All tensors have been read into: what follows from them is made again."""
+        """Called after all tensors were read into, to refresh what depends on them."""
 
 
 class Division(NamedTuple):
-    """How evaluating is divided so that it fits."""
+    """How an evaluation is divided to fit the budget."""
 
     micro_batch: int
     """Sequences."""
@@ -208,15 +214,23 @@ class Division(NamedTuple):
 
 
 class Engine(Protocol):
-    """A device, with the memory and the clock that it has."""
+    """A device with its memory and its clock."""
 
     @property
     def kind(self) -> str:
-        """cpu or cuda. On a CPU its memory is that of the process."""
+        """cpu or cuda."""
 
     @property
     def name(self) -> str:
-        """With its number, where there are several: cuda:1."""
+        """With its index, if there are several: cuda:1."""
+
+    @property
+    def uses_host_memory(self) -> bool:
+        """Whether the model is in the memory of this process (RAM), and the budget is that of the process."""
+
+    @property
+    def baseline(self) -> str:
+        """What is resident before there is a model, for messages: Python and PyTorch."""
 
     @property
     def ranks(self) -> Ranks: ...
@@ -226,35 +240,35 @@ class Engine(Protocol):
 
     @property
     def versions(self) -> dict[str, str]:
-        """For settings.yaml: what computed."""
+        """The libraries' versions, for settings.yaml."""
 
     @property
     def out_of_memory(self) -> type[Exception]:
-        """What is raised where the device has no more."""
+        """The exception raised when the device is out of memory."""
 
     def joined(self) -> AbstractContextManager[Engine]:
-        """This engine, with the other processes that were started for the same run, and on this one's own device."""
+        """This engine connected to the other processes of the same run, on this process's own device."""
 
     def precision(self, wanted: str) -> str:
-        """What products are made in: fp32, bf16 or fp16; `auto` is what is fastest here."""
+        """Precision of matrix products: fp32, bf16 or fp16; `auto` is the fastest here."""
 
     # Memory.
 
     def budget(self, memory: Budget | str | int | None) -> Budget:
-        """What `memory` means here."""
+        """What the setting `memory` means here."""
 
     def cap(self, budget: Budget) -> None:
-        """From here on more than the budget is refused, where the device can do that."""
+        """From here on allocations beyond the budget fail, if the device supports that."""
 
     def resident(self, *, stepping: bool = False) -> int:
-        """Bytes of the budget that are taken before there is a model, when all is given back that can be; `stepping`
-        with what the first step of a process starts of itself."""
+        """Bytes of the budget in use before there is a model, after releasing what can be; `stepping` includes what
+        the first step of a process starts."""
 
     def release(self) -> None:
-        """Gives back what was freed."""
+        """Returns freed memory to the system."""
 
     def keep_freed(self, keep: bool) -> None:
-        """Whether what is freed is kept for the next use, which is faster, or given back at once, which is smaller."""
+        """Whether the allocator keeps freed memory, which is faster, or returns it at once, which is smaller."""
 
     def current(self, meter: Meter) -> int: ...
 
@@ -263,56 +277,63 @@ class Engine(Protocol):
     # Plans.
 
     def sketch(self, task: Task) -> Plan:
-        """The fastest plan that fits by the formulas alone."""
+        """The fastest plan that fits, by the formulas alone."""
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
-        """The same, corrected by real steps. What it tried is gone afterwards."""
+        """The same, corrected by real steps, whose memory is released afterwards."""
 
     def eval_rows(self, seq_len: int) -> int:
-        """Sequences that a model in training is evaluated on at once, at most."""
+        """The most sequences in a forward pass when a model is evaluated during training."""
 
     def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
-        """How a model that is only evaluated fits."""
+        """How an evaluation outside of training fits."""
 
-    def writing_parts(
+    def generation_parts(
         self, shape: Shape, *, precision: str, prompt: int, settings: Sampling, vocabulary: int
     ) -> dict[str, int]:
-        """What writing behind a prompt of so many tokens takes beside what is `resident`, by part; `vocabulary` is that
-        of the tokenizer, which may take something too."""
+        """Bytes by part that generating from a prompt of this many tokens needs on top of what is `resident`;
+        `vocabulary` is the tokenizer's size."""
 
     # Models.
 
     def trainee(self, shape: Shape, choice: Choice, settings: Hyperparameters) -> Trainee: ...
 
     def load(self, found: ModelFolder, precision: str, *, chunk: int | None = None) -> Model:
-        """The model of a folder, its weights kept in this type."""
+        """The model of a folder, its weights stored in this precision."""
 
-    # Time. A device may be behind what it was asked for.
+    # Time. A device may run asynchronously.
 
     @property
-    def runs_behind(self) -> bool:
-        """Whether it is: then figures are read a step later, so that the device never waits for Python."""
+    def is_async(self) -> bool:
+        """Whether it does: then the numbers of a step are read a step later, so that the device never waits."""
 
     def mark(self) -> Any:
-        """The moment when all that was asked for so far is done."""
+        """The moment when everything queued so far is done."""
 
     def seconds(self, earlier: Any, later: Any) -> float:
-        """Between two marks, of which the later one is waited for."""
+        """Between two marks; waits for the later one."""
 
     # The machine, for estimates.
 
     def free(self) -> int:
-        """Bytes that are free on the device."""
+        """Free bytes on the device."""
 
     def flops(self, precision: str, seconds: float) -> float:
-        """Operations a second in matrix products, measured for so long."""
+        """Operations per second in matrix products, measured for this long."""
 
     def gpus(self) -> list[dict[str, Any]]:
-        """name, memory, free, bf16 of each; none on a CPU."""
+        """name, memory, free and bf16 of each; empty on a CPU."""
 
 
-def open_engine(device: str = "auto", threads: int | None = None, *, name: str = "torch") -> Engine:
-    """The engine on a device (auto, cpu, cuda), working in so many threads; its libraries are loaded now."""
+def check_hardware(device: str | None, precision: str | None) -> None:
+    """Refuses unknown names before the libraries of an engine are loaded."""
+    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
+        if value is not None and value not in known:
+            raise SettingsError(f"unknown {name} {value!r}: use {', '.join(known[:-1])} or {known[-1]}")
+
+
+def open_engine(device: str = "auto", threads: int | None = None, *, name: str = ENGINES[0]) -> Engine:
+    """Loads an engine's libraries and opens it on a device (auto, cpu, cuda)."""
     assert name in ENGINES
     engine: Engine = import_module(f"ramlet.engines.{name}").open_engine(device, threads)
     return engine

@@ -1,9 +1,9 @@
-"""Text from a trained model.
+"""Generates text with a trained model.
 
-entry.py       generate, stream: what users call
-sampler.py     samples of a model in training
-writer.py      a loaded model that writes, within a budget; an engine says which ids come next
-prompt.py      text -> the first ids; text.py ids -> text as it can be shown
+entry.py       generate and stream, which users call
+sampler.py     samples of a model during training
+writer.py      a loaded model that generates within a budget; an engine chooses the next ids
+prompt.py      the prompt as ids; text.py ids -> text
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["SampleSettings", "Sampler", "generate", "load", "stream"]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """On demand: who wants only the settings, as the command's help does, pays for no tokenizer."""
+        """On demand: importing only the settings, as for the command's help, loads no tokenizer."""
         if name not in __all__:
             raise AttributeError(f"module 'ramlet.generation' has no attribute {name!r}")
         from importlib import import_module

@@ -1,10 +1,10 @@
-"""`ramlet.generate` and its stream, before torch is there.
+"""`ramlet.generate` and its stream: everything before the engine is loaded.
 
     ramlet.generate("RUN", "Once upon a time", max_tokens=100, num_samples=3, seed=1)
     for piece in stream("RUN", "Once upon a time"):
         print(piece, end="", flush=True)
 
-What is returned goes on from the prompt and does not hold it.
+The returned text follows the prompt and does not include it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ramlet.engines import open_engine
+from ramlet.engines import check_hardware, open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
-from ramlet.generation.writer import Writer, open_writer
+from ramlet.generation.writer import Writer
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.settings.declared import declared
@@ -26,7 +26,6 @@ from ramlet.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["generate", "load", "stream"]
 
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 CACHE_BYTES = 4 << 20
 """The tokenizer's word cache: prompts are short."""
 
@@ -40,13 +39,13 @@ def generate(
     memory: Budget | str | int | None = None,
     **settings: Any,
 ) -> list[str]:
-    """Texts that go on from the prompt, one a sample.
+    """Generates text that follows the prompt, one string per sample.
 
         print(ramlet.generate("my-run", "Once upon a time", max_tokens=100, seed=1)[0])
 
-    `run` is a run, one of its checkpoints, or a Llama for transformers. `device` is cpu or cuda, `precision` fp32, bf16
-    or fp16; left out, what there is and what it is fast at. The settings are those of `SampleSettings`: max_tokens,
-    temperature, top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
+    `run` is a run, one of its checkpoints, or a Llama folder of transformers. `device` is cpu or cuda [default: cuda if
+    available], `precision` fp32, bf16 or fp16 [default: the fastest on the device]. The settings are those of
+    `SampleSettings`: max_tokens, temperature, top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
     """
     chosen = _chosen(settings)
     writer = load(run, chosen, prompt=prompt, device=device, precision=precision, memory=memory)
@@ -65,10 +64,10 @@ def stream(
     memory: Budget | str | int | None = None,
     **settings: Any,
 ) -> Iterator[str]:
-    """The same text as of `generate`, in pieces as it is written, each of whole characters."""
+    """The same text as from `generate`, in pieces of whole characters as they are generated."""
     chosen = _chosen(settings)
     if chosen.num_samples != 1:
-        raise SettingsError(f"a stream is of one text: leave {option('num_samples')} out")
+        raise SettingsError(f"only one text can be streamed: do not give {option('num_samples')}")
     writer = load(run, chosen, prompt=prompt, device=device, precision=precision, memory=memory)
     return (piece for _, piece in writer.write(prompt, chosen))
 
@@ -88,19 +87,16 @@ def load(
     memory: Budget | str | int | None = None,
     threads: int | None = None,
 ) -> Writer:
-    """A model that is ready to write; without a prompt, behind one of any length."""
-    if precision not in (None, *PRECISIONS):
-        raise SettingsError(f"there is no precision {precision}: it is one of {', '.join(PRECISIONS)}")
-    if device not in (None, "auto", "cpu", "cuda"):
-        raise SettingsError(f"there is no device {device}: it is auto, cpu or cuda")
+    """Loads a model for generation; without a prompt, for prompts of any length."""
+    check_hardware(device, precision)
     found = find_model(run)
     shape = found.shape()
     tokenizer = Tokenizer.load(found.tokenizer_file, memory=CACHE_BYTES)
     length = shape.context
     if prompt is not None:
-        # What is wrong with it is told before torch is loaded.
+        # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
-    return open_writer(
+    return Writer(
         open_engine(device or "auto", threads),
         found,
         tokenizer,

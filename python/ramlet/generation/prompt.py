@@ -1,6 +1,7 @@
-"""A prompt as the ids that a model reads first.
+"""The ids of a prompt.
 
-Text that looks like a special token is text. An empty prompt is the end of the text before: the model begins a new one.
+Text that looks like a special token is encoded as text. An empty prompt becomes the end-of-text token, so that the
+model starts a new text.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ def prompt_ids(
         start = tokenizer.end_of_text if tokenizer.end_of_text in end_ids or not end_ids else min(end_ids)
         if start is None:
             raise SettingsError(
-                "an empty prompt begins behind an end of text, for which this tokenizer has no token: give a prompt"
+                "an empty prompt needs an end-of-text token, which this tokenizer does not have: give a prompt"
             )
         ids = [start]
     if max(ids) >= shape.vocab_size:
         raise ModelError(
-            f"the prompt becomes the id {max(ids)}, and the model has {shape.vocab_size:,}: "
-            "the tokenizer.json beside it is that of another model"
+            f"the prompt contains the id {max(ids)}, but the model has only {shape.vocab_size:,}: "
+            "its tokenizer.json belongs to another model"
         )
     if len(ids) > shape.context:
         if not settings.truncate:
             raise SettingsError(
-                f"the prompt is {len(ids):,} tokens long and the model sees {shape.context:,} at once: "
-                f"shorten it, or let {option('truncate')} keep its end"
+                f"the prompt has {len(ids):,} tokens, more than the model's context of {shape.context:,}: "
+                f"shorten it, or keep only its end with {option('truncate')}"
             )
-        # With room for what is to be written, but not at the cost of more than half.
+        # Leave space for the new tokens, but keep at least half of the context.
         ids = ids[-max(shape.context - settings.max_tokens, shape.context // 2, 1) :]
     return ids

@@ -1,9 +1,9 @@
-"""Samples of a model while it is trained.
+"""Samples of a model during training.
 
     sampler = Sampler(tokenizer, "Once upon a time", tokens=100, seed=1, end_id=0)
-    text = sampler(model, step=500)             # the prompt and what the model makes of it
+    text = sampler(model, step=500)             # the prompt and the text generated from it
 
-The same seed and step give the same draws, so that a run that was interrupted writes the samples it would have written.
+The random numbers depend on the seed and the step alone, so a resumed run writes the same samples.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sampler:
         self._start = tokenizer.encode(prompt) or [self._first_id(end_id)]
 
     def _first_id(self, end_id: int | None) -> int:
-        """Behind an end of text, else at the beginning of a line, else anywhere: training is not to stop for it."""
+        """The end of text, else a line break, else any token: training must not stop for it."""
         if end_id is not None:
             return end_id
         try:

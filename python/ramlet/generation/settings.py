@@ -1,4 +1,4 @@
-"""How text is sampled: every setting with its default and its bounds.
+"""The sampling settings, each with its default and bounds.
 
 settings = SampleSettings(temperature=0.7, top_p=0.9, seed=1)
 settings.changed("temperature", "0")        # as typed by a user
@@ -33,7 +33,7 @@ class SampleSettings(Declared):
         panel=SAMPLING,
     )
     repetition_penalty: float = setting(
-        1.0, Number(above=0), "Above 1 makes tokens that occurred already less likely.", panel=SAMPLING
+        1.0, Number(above=0), "Above 1 makes tokens that already occurred less likely.", panel=SAMPLING
     )
     seed: int | None = setting(
         None,
@@ -50,7 +50,7 @@ class SampleSettings(Declared):
         panel=SAMPLING,
     )
     truncate: bool = setting(
-        False, Switch(), "Of a prompt longer than the context keep the end, instead of an error.", panel=TEXT
+        False, Switch(), "Keep only the end of a prompt that is longer than the context.", panel=TEXT
     )
 
     def __post_init__(self) -> None:
@@ -58,17 +58,17 @@ class SampleSettings(Declared):
         super().__post_init__()
 
     def changed(self, name: str, text: str) -> SampleSettings:
-        """With one setting changed to what a user typed; `none` takes it back where that is possible."""
+        """A copy with one setting changed to what a user typed; `none` resets an optional one."""
         name = name.strip().lstrip("-").replace("-", "_")
         known = declared(SampleSettings)
         if name not in known:
-            raise SettingsError(f"there is no setting {name}: there are {', '.join(known)}")
+            raise SettingsError(f"unknown setting {name!r}: choose from {', '.join(known)}")
         value: Any = text.strip()
         if isinstance(known[name].kind, Switch):
-            value = _SAID.get(value.lower(), value)
+            value = _SWITCH_WORDS.get(value.lower(), value)
         elif value.lower() == "none" and not known[name].default:
             value = known[name].default
         return replace(self, **{name: value})
 
 
-_SAID = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+_SWITCH_WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}

@@ -1,4 +1,4 @@
-"""Tokens as they come -> text as it can be shown: whole characters, and nothing of a stop text.
+"""Tokens -> text that can be printed right away: whole characters, and no part of a stop text.
 
     pieces = TextPieces(tokenizer, stop=["\\n\\n"])
     for token in tokens:
@@ -7,8 +7,8 @@
             break
     print(pieces.finish(), end="")
 
-A token may end within a character, and text may yet turn out to be the beginning of a stop: such ends are held back,
-a few bytes and at most the length of the longest stop.
+A token may end within a character, and the end of the text may turn out to be the start of a stop text: such ends are
+held back, a few bytes and at most the length of the longest stop text.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["TextPieces"]
 
 class TextPieces:
     def __init__(self, tokenizer: Tokenizer, *, stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> None:
-        """The last tokens of the prompt tell tokenizers of some families whether a space comes next."""
+        """Some tokenizers need the last tokens of the prompt to decide whether a space comes next."""
         self._decode = _Joined(tokenizer, prompt) if tokenizer.kind == "hf" else _Bytes(tokenizer)
         self._stop = stop
         self._held = ""
         self.stopped = False
-        """A stop text was met: what comes after it is dropped."""
+        """A stop text was found: everything from there on is dropped."""
 
     def push(self, token: int) -> str:
-        """What the token makes certain."""
+        """The text that can be printed after this token."""
         return self._certain(self._decode.push(token))
 
     def finish(self) -> str:
-        """What was held back, at the end of the tokens; a character that was never completed is U+FFFD."""
+        """The text held back so far; an incomplete character becomes U+FFFD."""
         text = self._certain(self._decode.finish()) + self._held
         self._held = ""
         return text
@@ -48,12 +48,12 @@ class TextPieces:
         if found:
             self.stopped, self._held = True, ""
             return text[: min(found)]
-        sure = len(text) - self._beginning_of_a_stop(text)
+        sure = len(text) - self._partial_stop(text)
         self._held = text[sure:]
         return text[:sure]
 
-    def _beginning_of_a_stop(self, text: str) -> int:
-        """How many characters at the end of the text begin a stop; the most, of all that there are."""
+    def _partial_stop(self, text: str) -> int:
+        """The number of characters at the end of the text that may be the start of a stop text."""
         longest = max((len(stop) for stop in self._stop), default=1) - 1
         for count in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-count:]) for stop in self._stop):
@@ -62,7 +62,7 @@ class TextPieces:
 
 
 class _Bytes:
-    """Tokens that are bytes: one after another they are the text."""
+    """Tokens that are bytes: their concatenation is the text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -76,11 +76,11 @@ class _Bytes:
 
 
 class _Joined:
-    """Tokens whose text depends on the one before (a leading space): each is decoded behind those shown last."""
+    """Tokens whose text depends on the one before (a leading space): each is decoded after the last ones."""
 
     CONTEXT = 8
     LONGEST = 32
-    """A character takes fewer tokens than this: what is not UTF-8 by then will not become it."""
+    """A character has fewer tokens than this: what is not valid UTF-8 by then never will be."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer

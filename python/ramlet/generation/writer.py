@@ -1,11 +1,11 @@
-"""A loaded model that writes text.
+"""A loaded model that generates text.
 
-    writer = open_writer(open_engine(), find_model("RUN"), tokenizer, settings, prompt=12, memory="1GB")
+    writer = Writer(open_engine(), find_model("RUN"), tokenizer, settings, prompt=12, memory="1GB")
     for sample, text in writer.write("Once upon a time", settings):
         ...                                     # pieces of text, of whole characters, each with its sample's number
 
-Weights are read straight into their final place, in the type that they are used in. What writing takes is known before:
-a budget too small is refused, naming the parts, before a weight is read.
+Weights are read directly into their final place and precision. The memory of generation is known in advance: a budget
+that is too small is refused, part by part, before any weight is read.
 """
 
 from __future__ import annotations
@@ -22,77 +22,52 @@ from ramlet.model.folder import ModelFolder
 from ramlet.runtime.budget import Budget
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Writer", "Writing", "known_ids", "open_writer"]
-
-
-def open_writer(
-    engine: Engine,
-    found: ModelFolder,
-    tokenizer: Tokenizer,
-    settings: SampleSettings,
-    *,
-    prompt: int,
-    precision: str = "auto",
-    memory: Budget | str | int | None = None,
-) -> Writer:
-    """Loads a model to write with these settings behind a prompt of so many tokens."""
-    kind = engine.precision(precision)
-    fit = _Fit(engine, kind, engine.budget(memory), engine.resident(), found)
-    fit.check(prompt, settings, vocabulary=tokenizer.vocab_size)
-    engine.cap(fit.budget)
-    model = engine.load(found, kind)
-    return Writer(model, tokenizer, found.end_ids(), fit)
-
-
-class _Fit:
-    """What is there for a model, and whether a request fits."""
-
-    def __init__(self, engine: Engine, precision: str, budget: Budget, resident: int, found: ModelFolder) -> None:
-        self.engine = engine
-        self.precision = precision
-        self.budget = budget
-        self._resident = resident
-        self._shape = found.shape()
-
-    def check(self, prompt: int, settings: SampleSettings, vocabulary: int = 0) -> None:
-        parts = self.engine.writing_parts(
-            self._shape, precision=self.precision, prompt=prompt, settings=settings, vocabulary=vocabulary
-        )
-        if self._resident:
-            parts["Python and PyTorch"] = self._resident
-        self.budget.require(sum(parts.values()), parts, measured=self._resident)
+__all__ = ["Writer", "Writing", "known_ids"]
 
 
 class Writer:
-    def __init__(self, model: Model, tokenizer: Tokenizer, end_ids: frozenset[int], fit: _Fit) -> None:
-        self.model = model
+    def __init__(
+        self,
+        engine: Engine,
+        found: ModelFolder,
+        tokenizer: Tokenizer,
+        settings: SampleSettings,
+        *,
+        prompt: int,
+        precision: str = "auto",
+        memory: Budget | str | int | None = None,
+    ) -> None:
+        """Loads a model to generate with these settings after a prompt of this many tokens."""
+        self.engine = engine
+        self.precision = engine.precision(precision)
+        self.budget = engine.budget(memory)
+        """That of the process on a CPU, of the device on a GPU."""
         self.tokenizer = tokenizer
-        self.end_ids = end_ids
-        self._fit = fit
-        self._known = known_ids(tokenizer, model.shape.vocab_size)
+        self._resident = engine.resident()
+        self._shape = found.shape()
+        self._require_memory(prompt, settings, vocabulary=tokenizer.vocab_size)
+        engine.cap(self.budget)
+        self.model = engine.load(found, self.precision)
+        self.end_ids = found.end_ids()
+        self._known = known_ids(tokenizer, self._shape.vocab_size)
 
-    @property
-    def budget(self) -> Budget:
-        """Of the process on a CPU, of the device on a GPU."""
-        return self._fit.budget
-
-    @property
-    def engine(self) -> Engine:
-        return self._fit.engine
-
-    @property
-    def precision(self) -> str:
-        return self._fit.precision
+    def _require_memory(self, prompt: int, settings: SampleSettings, vocabulary: int = 0) -> None:
+        parts = self.engine.generation_parts(
+            self._shape, precision=self.precision, prompt=prompt, settings=settings, vocabulary=vocabulary
+        )
+        if self._resident:
+            parts[self.engine.baseline] = self._resident
+        self.budget.require(sum(parts.values()), parts, measured=self._resident)
 
     def write(self, prompt: str, settings: SampleSettings) -> Writing:
-        """Text that goes on from the prompt, written as it is iterated over."""
-        ids = prompt_ids(prompt, self.tokenizer, self.model.shape, settings, self.end_ids)
-        self._fit.check(len(ids), settings)
+        """The text after the prompt, generated as it is iterated over."""
+        ids = prompt_ids(prompt, self.tokenizer, self._shape, settings, self.end_ids)
+        self._require_memory(len(ids), settings)
         return Writing(self.model, self.tokenizer, ids, settings, end_ids=self.end_ids, known=self._known)
 
 
 def known_ids(tokenizer: Tokenizer, vocab_size: int) -> bytearray:
-    """A byte an id: 0 where the model has a row and the tokenizer no token."""
+    """A byte per id: 0 if the tokenizer has no token for it."""
     known = bytearray(vocab_size)
     for number in tokenizer.vocabulary:
         if number < vocab_size:
@@ -101,7 +76,7 @@ def known_ids(tokenizer: Tokenizer, vocab_size: int) -> bytearray:
 
 
 class Writing:
-    """Texts being written: pieces as they come, each with the number of its sample."""
+    """Texts being generated: pieces of text, each with the number of its sample."""
 
     def __init__(
         self,
@@ -114,9 +89,9 @@ class Writing:
         known: bytearray | None,
     ) -> None:
         self.seed = int.from_bytes(os.urandom(4), "little") if settings.seed is None else settings.seed
-        """Of the first sample; known, so that any can be written again."""
+        """Of the first sample, so that any of them can be generated again."""
         self.tokens = [0] * settings.num_samples
-        """Written so far, of each sample."""
+        """Generated so far, by sample."""
         settings = replace(settings, seed=self.seed)
         self._continuation = model.continuation(ids, settings, end_ids=end_ids, known=known)
         self._pieces = [TextPieces(tokenizer, stop=settings.stop, prompt=ids) for _ in self.tokens]

@@ -1,10 +1,10 @@
-"""The types that stored tensors have, and elements of one as those of another, without an engine.
+"""The dtypes of stored tensors, and conversion between them without an engine.
 
     DTYPES["BF16"].name, DTYPES["BF16"].itemsize      # bfloat16, 2
-    convert(memory, "F32", "BF16")
+    convert(memory, "F32", "BF16", into)
 
-NumPy has no bfloat16: one is the upper half of a float32. Numbers are rounded to the nearest, to an even one where two
-are as near, as every engine does it.
+NumPy has no bfloat16: it is the upper half of a float32. Numbers are rounded to the nearest, ties to even, as in every
+engine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DTYPES", "PRECISIONS", "convert"]
 
 class Dtype(NamedTuple):
     name: str
-    """As PyTorch, NumPy and a config.json of transformers have it."""
+    """As in PyTorch, NumPy and config.json files."""
     itemsize: int
 
     @property
@@ -45,19 +45,19 @@ DTYPES = {
     "U8": Dtype("uint8", 1),
     "BOOL": Dtype("bool", 1),
 }
-"""By the names that safetensors has; in all of ramlet the type of a stored tensor goes by these."""
+"""By the names of safetensors, which all of ramlet uses for stored tensors."""
 
 PRECISIONS = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
-"""By the names that settings have."""
+"""By the names that settings use."""
 
 BLOCK = 1 << 16
-"""Elements converted at a time: what it takes beside the two buffers is a few of these."""
+"""Elements converted at a time: on top of the two buffers, memory for a few of these."""
 NAN = 0x7FC0
 
 
 def convert(memory: memoryview, given: str, wanted: str, into: memoryview) -> memoryview:
-    """The elements as `wanted`, floating both, at the beginning of `into`; OverflowError where a finite number has no
-    place in it as fp16."""
+    """Converts floating-point elements to `wanted`, at the start of `into`; OverflowError if a finite number is too
+    large for fp16."""
     import numpy as np
 
     source: Any = np.frombuffer(memory, _plain(given))
@@ -66,7 +66,7 @@ def convert(memory: memoryview, given: str, wanted: str, into: memoryview) -> me
         block = source[start : start + BLOCK]
         wide = (block.astype(np.uint32) << 16).view(np.float32) if given == "BF16" else block
         with np.errstate(over="ignore", invalid="ignore"):
-            # fp64 becomes 16 bits by way of fp32, as in PyTorch.
+            # fp64 is converted to 16 bits via fp32, as in PyTorch.
             narrow = wide.astype(np.float32) if DTYPES[wanted].itemsize == 2 else wide
             narrow = _bfloat16(narrow) if wanted == "BF16" else narrow.astype(_plain(wanted))
         if wanted == "F16" and not np.array_equal(np.isfinite(wide), np.isfinite(narrow)):

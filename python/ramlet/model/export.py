@@ -1,14 +1,14 @@
-"""A trained model as a clean folder for others: transformers, and the converter of llama.cpp.
+"""Exports a trained model to a clean folder for transformers, or for the converter of llama.cpp.
 
     export_model("RUN", "model", to="hf")
     export_model("RUN", "model", to="gguf-ready")           # then: python model/to_gguf.py path/to/llama.cpp
 
-Weights are copied in pieces, in another type where that is wanted: a model of any size takes two buffers of 16 MiB.
+Weights are copied in pieces, converted if wanted: a model of any size needs two buffers of 16 MiB.
 
-llama.cpp's converter knows how a tokenizer cuts text by a hash of what its vocabulary makes of a test text; one that
-was trained is never in its table, and it stops. `to_gguf.py`, written beside the weights, runs the converter of a
-checkout and answers that one question, by the pattern, which llama.cpp does know. Vocabularies that it has no way to
-read (characters, bytes) are refused.
+llama.cpp's converter identifies a tokenizer's split pattern by a hash of the ids of a test text; a newly trained
+tokenizer is never in its table, and the converter stops. `to_gguf.py`, written next to the weights, runs the converter
+of a llama.cpp checkout and names the pattern, which llama.cpp does know. Vocabularies that llama.cpp cannot read
+(characters, bytes) are refused.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["TARGETS", "Exported", "export_model"]
 TARGETS = ("hf", "gguf-ready")
 
 PATTERN_NAMES = {"gpt2": "gpt-2", "cl100k": "dbrx", "llama3": "dbrx", "o200k": "gpt-4o", "qwen2": "qwen2"}
-"""What llama.cpp calls the patterns; `dbrx` is llama3's without its habit of beginning every text with a token."""
+"""llama.cpp's names of the patterns; `dbrx` is llama3's pattern without a token at the start of every text."""
 
 _SCRIPT = '''\
 """Makes a .gguf of this folder, with a checkout of llama.cpp (https://github.com/ggml-org/llama.cpp):
 
     python {folder}/to_gguf.py path/to/llama.cpp [options of its convert_hf_to_gguf.py]
 
-Its converter recognises tokenizers by a list of known vocabularies; for this one it is told the pattern.
+Its converter recognizes tokenizers by a list of known vocabularies; this script names the pattern of this one.
 """
 
 import sys
@@ -69,22 +69,22 @@ class Exported:
     files: list[str]
     bytes: int
     notes: list[str] = field(default_factory=list)
-    """What the user should know, and the command that comes next."""
+    """Sentences that the user should read, and the next command."""
     already_done: bool = False
-    """Nothing was written: the folder held this very result."""
+    """Nothing was written: the folder already had this export."""
 
 
 def export_model(
     run: str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "hf", dtype: str | None = None
 ) -> Exported:
-    """Writes the model of a run into a new folder, there whole or not at all; where that is done, nothing.
+    """Writes the model of a run to a new folder, atomically; does nothing if it is there already.
 
-    `dtype` is fp32, bf16 or fp16; left out, what the run has, or fp16 for `gguf-ready`.
+    `dtype` is fp32, bf16 or fp16 [default: that of the run, or fp16 for `gguf-ready`].
     """
     if to not in TARGETS:
-        raise SettingsError(f"a model cannot be exported to {to}: it is one of {', '.join(TARGETS)}")
+        raise SettingsError(f"unknown export format {to!r}: choose from {', '.join(TARGETS)}")
     if dtype is not None and dtype not in PRECISIONS:
-        raise SettingsError(f"there is no type {dtype}: it is one of {', '.join(PRECISIONS)}")
+        raise SettingsError(f"unknown dtype {dtype!r}: choose from {', '.join(PRECISIONS)}")
     found = find_model(run)
     shape = found.shape()
     sources = files_by_name(found, shape)
@@ -112,7 +112,7 @@ def export_model(
         if folder is None:
             return Exported(*_listed(Path(out)), notes, already_done=True)
         if not tokenizer_file.exists():
-            notes.append("there is no tokenizer beside the model: copy it into the folder")
+            notes.append("the model has no tokenizer.json: copy it into the folder")
         save_description(
             shape,
             folder,
@@ -143,7 +143,7 @@ def _pattern(found: ModelFolder) -> str:
     if name is None:
         what = f"a {tokenizer.kind} tokenizer" if tokenizer.kind != "bpe" else f"the pattern {tokenizer.pattern}"
         raise ModelError(
-            f"llama.cpp has no way to read text with {what}: only byte-level BPE with the patterns "
+            f"llama.cpp does not support {what}: only byte-level BPE with the patterns "
             f"{', '.join(PATTERN_NAMES)} can be converted; {option('to', 'hf')} has no such limit"
         )
     return name

@@ -1,15 +1,15 @@
-"""A model's folder, all of it but the weights: what transformers must be told, and in which files the weights are.
+"""A model's folder except the weights: the files that transformers needs, and which file has which weights.
 
     save_description(shape, "RUN", tokenizer_file="data/tokenizer.json", end_id=0, dtype="F32")
     files_by_name(find_model("RUN"), shape)
 
-    RUN/config.json                    the shape, in transformers' words
-        model.safetensors              the weights under the names of its LlamaForCausalLM
+    RUN/config.json                    the shape, as transformers names it
+        model.safetensors              the weights by the names of transformers' LlamaForCausalLM
         generation_config.json         the id that ends a text
         tokenizer.json, tokenizer_config.json
 
-A folder made elsewhere may have its weights in several files (model.safetensors.index.json). `ramlet.model.folder` says
-which paths name a model; an engine reads and writes the weights.
+A folder made elsewhere may have its weights in several files (model.safetensors.index.json). `ramlet.model.folder`
+finds the folder of a model; an engine reads and writes the weights.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ramlet.runtime.small_files import LARGE, TOKENIZER, open_regular
 __all__ = ["files_by_name", "save_description", "save_tokenizer"]
 
 _LOADABLE = ("F32", "F16", "BF16", "F64")
-_WITHOUT_USE = re.compile(r".*\.rotary_emb\.inv_freq")
-"""Old files keep what follows from the config."""
+_UNUSED = re.compile(r".*\.rotary_emb\.inv_freq")
+"""Old files contain what follows from the config."""
 
 
 def save_description(
@@ -46,7 +46,7 @@ def save_description(
     end_id: int | None = None,
     dtype: str = "F32",
 ) -> None:
-    """All of a model's folder but the weights; `dtype` is the type of these."""
+    """Writes a model's folder except the weights, whose dtype is `dtype`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", hf_config(shape, dtype=DTYPES[dtype].name, end_id=end_id))
@@ -58,14 +58,14 @@ def save_description(
 def save_tokenizer(
     folder: str | os.PathLike[str], tokenizer_file: str | os.PathLike[str], *, end_id: int | None, context: int
 ) -> None:
-    """The tokenizer beside the model, and what AutoTokenizer must be told of it."""
+    """Copies the tokenizer next to the model, and writes AutoTokenizer's config for it."""
     target = Path(folder) / "tokenizer.json"
     try:
         if not (target.exists() and target.samefile(tokenizer_file)):
             with open_regular(tokenizer_file, ModelError, TOKENIZER) as source, replacing(target, binary=True) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
         config: dict[str, Any] = {
-            # By the model's type it would be taken for Llama's own, which cuts text differently.
+            # Otherwise the model's type would select Llama's own, which splits text differently.
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": context,
             "clean_up_tokenization_spaces": False,
@@ -78,22 +78,22 @@ def save_tokenizer(
     except OSError as error:
         raise ModelError(f"cannot read {tokenizer_file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise ModelError(f"{tokenizer_file} is no tokenizer.json: give the tokenizer of the model") from None
+        raise ModelError(f"{tokenizer_file} is not a tokenizer.json: give the tokenizer of the model") from None
     if end is not None:
-        # No token of its own: padding is never looked at. On the left, where generate() must have it.
+        # No separate padding token: padding is always masked. On the left, where generate() needs it.
         config |= {"bos_token": end, "eos_token": end, "pad_token": end, "padding_side": "left"}
     _write_json(Path(folder) / "tokenizer_config.json", config)
 
 
 def _added_tokens(path: Path) -> list[dict[str, Any]]:
-    """They stand before the vocabulary, which takes a hundred times the memory to read."""
+    """They come before the vocabulary, which needs a hundred times the memory to read."""
     with open_regular(path, ModelError) as file:
         beginning = file.read(1 << 16).decode("utf-8", "replace")
     if begins := re.search(r'"added_tokens"\s*:\s*(?=\[)', beginning):
         try:
             return json.JSONDecoder().raw_decode(beginning, begins.end())[0]  # type: ignore[no-any-return]
         except ValueError:
-            pass  # more of them than the beginning holds
+            pass  # more of them than fit into what was read
     return read_json(path, TOKENIZER)["added_tokens"]  # type: ignore[no-any-return]
 
 
@@ -104,7 +104,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def files_by_name(found: ModelFolder, shape: Shape) -> dict[str, Path]:
-    """In which file each tensor of a model is; weights that are missing, of another size or kind are refused."""
+    """The file of each tensor of a model; refuses weights that are missing or have the wrong shape or dtype."""
     wanted = {tensor.name: tensor.shape for tensor in named_tensors(shape)}
     sources: dict[str, Path] = {}
     for path, names in _files(found.weights).items():
@@ -113,28 +113,26 @@ def files_by_name(found: ModelFolder, shape: Shape) -> dict[str, Path]:
             if name in wanted:
                 check_tensor(path, header, name, wanted[name])
                 if header.tensors[name].dtype not in _LOADABLE:
-                    raise ModelError(f"{path} holds {name} in a quantized type: take the model that it was made from")
+                    raise ModelError(f"{path} has {name} in a quantized dtype: use the model before quantization")
                 sources[name] = path
-            elif not _WITHOUT_USE.fullmatch(name) and not (shape.tied and name == "lm_head.weight"):
-                raise ModelError(f"{path} holds {name}, which a Llama of this config has no place for")
+            elif not _UNUSED.fullmatch(name) and not (shape.tied and name == "lm_head.weight"):
+                raise ModelError(f"{path} has the tensor {name}, which a Llama with this config does not have")
     if missing := wanted.keys() - sources.keys():
-        raise ModelError(
-            f"{found.weights} lacks {min(missing)}: its weights and its config.json do not belong together"
-        )
+        raise ModelError(f"{found.weights} has no {min(missing)}: its weights do not match its config.json")
     return sources
 
 
 def _files(folder: Path) -> dict[Path, list[str] | None]:
-    """The files of the weights, each with the names to take from it; None: all there are."""
+    """The files of the weights, each with the tensors to read from it; None means all."""
     if (folder / WEIGHTS).exists():
         return {folder / WEIGHTS: None}
     by_file: dict[Path, list[str] | None] = {}
     index = read_json(folder / INDEX, LARGE).get("weight_map")
     if not isinstance(index, dict) or not index:
-        raise ModelError(f"{folder / INDEX} lists no weights: restore it, or take another model")
+        raise ModelError(f"{folder / INDEX} lists no weights: restore it, or use another model")
     for name, file in index.items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise ModelError(f"{folder / INDEX} says that {name} is in {file!r}, which is no file of its folder")
+            raise ModelError(f"{folder / INDEX} says that {name} is in {file!r}, which is not a file in its folder")
         names = by_file.setdefault(folder / file, [])
         assert names is not None
         names.append(name)

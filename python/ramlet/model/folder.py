@@ -1,10 +1,10 @@
-"""Finding a model on disk, without loading torch for it.
+"""Finds a model on disk, without loading an engine.
 
     found = find_model("RUN")
     found.shape(), found.tokenizer_file
 
-A path may name a run, one of its checkpoints (RUN/checkpoints/step_000500, which holds the weights alone), a run that
-has only checkpoints yet, of which the last is taken, or a folder of transformers.
+A path may be that of a run, one of its checkpoints (RUN/checkpoints/step_000500, which has only weights), an unfinished
+run (then its last checkpoint is used), or a folder of transformers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = ["ModelFolder", "find_model", "read_json", "whole_run"]
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 NEXT = ".next"
-"""In a run: the one that is about to replace it (training/run_files.py)."""
+"""Inside a run: the one that is replacing it (training/run_files.py)."""
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """Where the parts of a model were found."""
+    """Where the parts of a model are."""
 
     weights: Path
     """The folder of the weights."""
     described: Path
-    """The folder of config.json and of the tokenizer: the same, or the run that a checkpoint belongs to."""
+    """The folder of config.json and the tokenizer: the same, or the run of a checkpoint."""
 
     @property
     def config_file(self) -> Path:
@@ -53,9 +53,7 @@ class ModelFolder:
     def tokenizer_file(self) -> Path:
         path = self.described / "tokenizer.json"
         if not path.exists():
-            raise ModelError(
-                f"{self.described} holds no tokenizer.json: copy the tokenizer that the model learned with"
-            )
+            raise ModelError(f"{self.described} has no tokenizer.json: copy the one that the model was trained with")
         return path
 
     def shape(self) -> Shape:
@@ -68,7 +66,7 @@ def find_model(path: str | os.PathLike[str]) -> ModelFolder:
     if folder.is_file():
         folder = folder.parent
     if not folder.is_dir():
-        raise ModelError(f"there is no folder {folder}: give a run, one of its checkpoints or a model for transformers")
+        raise ModelError(f"there is no folder {folder}: give a run, one of its checkpoints or a model of transformers")
     folder = whole_run(folder)
     weights = folder if _has_weights(folder) else _last_checkpoint(folder)
     if weights is None:
@@ -77,24 +75,22 @@ def find_model(path: str | os.PathLike[str]) -> ModelFolder:
         )
         if pickled:
             raise ModelError(
-                f"{folder} has its weights in {pickled}, which runs code when it is read: save them as safetensors"
+                f"{folder} has its weights in {pickled}, which can run code when it is read: save them as safetensors"
             )
-        # What `ramlet run` makes has its run in a folder of its own.
+        # The result of `ramlet run` has its run in a subfolder.
         inside = folder / "run"
         if _has_weights(inside) or _last_checkpoint(inside):
-            raise ModelError(f"{folder} holds no model itself: did you mean {inside}?")
-        raise ModelError(
-            f"{folder} holds no model: there is no {WEIGHTS} in it, nor a checkpoint; ramlet train writes one"
-        )
-    # Beside the weights, in the run, or in the run of a checkpoint.
+            raise ModelError(f"{folder} is not a model: did you mean {inside}?")
+        raise ModelError(f"{folder} is not a model: it has no {WEIGHTS} and no checkpoint; ramlet train writes them")
+    # Next to the weights, in the run, or in the run of a checkpoint.
     for described in (weights, folder, *list(weights.absolute().parents)[:2]):
         if (described / "config.json").exists():
             return ModelFolder(weights, described)
-    raise ModelError(f"{weights} has no config.json, nor has the run above it: a model's shape must be known")
+    raise ModelError(f"{weights} has no config.json, which has the model's shape: copy it there")
 
 
 def whole_run(run: Path) -> Path:
-    """Where the files of the run in this folder are: the folder itself, or `.next` after a kill while it moved in."""
+    """Where the files of a run are: its folder, or `.next` if a kill interrupted the replacement of an old run."""
     moving = run / NEXT
     return moving if moving.is_dir() else run
 
@@ -104,7 +100,7 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _last_checkpoint(run: Path) -> Path | None:
-    """By its step, not by its name: step_1000000 is later than step_999999."""
+    """By step, not by name: step_1000000 is later than step_999999."""
     steps = [
         (int(match[1]), path)
         for path in run.glob("checkpoints/step_*")
@@ -119,4 +115,4 @@ def read_json(path: Path, most: int = SMALL) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
     except ModelError as error:
-        raise ModelError(f"{error}; restore it, or take another model") from None
+        raise ModelError(f"{error}; restore it, or use another model") from None

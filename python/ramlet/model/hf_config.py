@@ -1,10 +1,10 @@
-"""A model's config.json, as transformers has it: written for every version from 4.40 on, read from any.
+"""A model's config.json for transformers: written for every version from 4.40 on, read from any.
 
     config = hf_config(shape, dtype="float32", end_id=0)
     shape_from_hf(config, "RUN/config.json") == shape
 
-Only what a `LlamaForCausalLM` without biases and without stretched positions can be is read; all else is refused by
-name, for a model that is loaded almost right gives almost right text.
+Only a `LlamaForCausalLM` without biases and without RoPE scaling can be read; anything else is refused by name, because
+a model that is loaded almost correctly generates almost correct text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]
         "intermediate_size": shape.feed_forward,
         "hidden_act": "silu",
         "rms_norm_eps": shape.norm_eps,
-        # Up to 4.x the base stands alone, from 5.0 on in a group.
+        # Up to 4.x rope_theta is a key of its own, from 5.0 on it is in rope_parameters.
         "rope_theta": shape.rope_base,
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
         "tie_word_embeddings": shape.tied,
@@ -40,7 +40,7 @@ def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]
         "mlp_bias": False,
         "attention_dropout": 0.0,
         "initializer_range": 0.02,
-        # Left out, they would be 1 and 2, which are ordinary tokens here.
+        # The defaults would be 1 and 2, which are ordinary tokens here.
         "bos_token_id": end_id,
         "eos_token_id": end_id,
         "pad_token_id": None,
@@ -50,9 +50,9 @@ def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]
 
 
 def generation_config(end_id: int | None) -> dict[str, Any]:
-    """A text begins behind the end of the one before, so the same token is its beginning."""
+    """A text starts after the end of the previous one, so the same token is bos and eos."""
     ids: dict[str, Any] = {"bos_token_id": end_id, "eos_token_id": end_id, "pad_token_id": end_id}
-    # A text begins behind an end, and none is empty: the first token is no end (engines/torch/continuing.py).
+    # No text is empty: its first token is not an end (engines/torch/continuing.py).
     return ids if end_id is None else {**ids, "min_new_tokens": 1}
 
 
@@ -60,15 +60,15 @@ def shape_from_hf(config: Mapping[str, Any], where: str) -> Shape:
     """The shape that a config.json describes; `where` is its name in errors."""
     kind = config.get("model_type")
     if kind != "llama":
-        raise ModelError(f"{where} describes a model of the type {kind}: only llama can be loaded")
+        raise ModelError(f"{where} has model_type {kind}: only llama is supported")
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key):
-            raise ModelError(f"{where} says {key}: models with biases cannot be loaded")
+            raise ModelError(f"{where} has {key}: models with biases are not supported")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ModelError(f"{where} says hidden_act {config['hidden_act']}: only silu can be loaded")
+        raise ModelError(f"{where} has hidden_act {config['hidden_act']}: only silu is supported")
     if config.get("quantization_config"):
-        raise ModelError(f"{where} describes a quantized model: take the one it was made from")
-    # Where a key is missing the default is transformers', which is not ours.
+        raise ModelError(f"{where} is that of a quantized model: use the model before quantization")
+    # Missing keys have transformers' defaults, which are not ours.
     given: dict[str, Any] = {
         "rope_base": _rope_base(config, where),
         "norm_eps": config.get("rms_norm_eps", 1e-6),
@@ -80,8 +80,8 @@ def shape_from_hf(config: Mapping[str, Any], where: str) -> Shape:
         raise ModelError(f"{where} cannot be used: {error}") from None
     if config.get("head_dim") not in (None, shape.head_width):
         raise ModelError(
-            f"{where} says head_dim {config['head_dim']}: only hidden_size / num_attention_heads, "
-            f"here {shape.head_width}, can be loaded"
+            f"{where} has head_dim {config['head_dim']}: only hidden_size / num_attention_heads, "
+            f"here {shape.head_width}, is supported"
         )
     return shape
 
@@ -92,7 +92,7 @@ def _rope_base(config: Mapping[str, Any], where: str) -> float:
         group = config.get(key) or {}
         kind = group.get("rope_type", group.get("type", "default")) if isinstance(group, dict) else group
         if kind != "default":
-            raise ModelError(f"{where} says {key} {kind}: stretched positions cannot be loaded")
+            raise ModelError(f"{where} has {key} {kind}: RoPE scaling is not supported")
         base = group.get("rope_theta") if base is None and isinstance(group, dict) else base
     return 10_000.0 if base is None else base
 

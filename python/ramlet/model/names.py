@@ -1,4 +1,4 @@
-"""The tensors of a model by the names that transformers has, and where each lies in what is fused in memory.
+"""The tensors of a model by transformers' names, and where each is in the fused matrices in memory.
 
 for tensor in named_tensors(shape):
     tensor.name, tensor.shape            # model.layers.0.self_attn.k_proj.weight, (64, 256)
@@ -19,13 +19,13 @@ class NamedTensor(NamedTuple):
     name: str
     shape: tuple[int, ...]
     fused: str
-    """The matrix whose rows it is: queries, keys and values are one, gate and up another."""
+    """The matrix that contains it: one has queries, keys and values, another gate and up."""
     start: int = 0
-    """Its first row there. Rows that fill up the vocabulary are behind those that have a name."""
+    """Its first row there. The vocabulary's padding rows come last."""
 
 
 def named_tensors(shape: Shape) -> Iterator[NamedTensor]:
-    """In the order in which transformers lists them."""
+    """In transformers' order."""
     width, hidden, keys = shape.width, shape.feed_forward, shape.kv_heads * shape.head_width
     yield NamedTensor("model.embed_tokens.weight", (shape.vocab_size, width), "embedding")
     for number in range(shape.layers):

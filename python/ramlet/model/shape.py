@@ -1,11 +1,11 @@
-"""What a model looks like: depth, width, heads, and everything that follows from them.
+"""The shape of a model: layers, width, heads, and everything that follows from them.
 
     shape = Shape(vocab_size=8192, context=256, layers=6, width=256, heads=4, feed_forward=704)
     shape.parameters                     # 6,917,376, the embedding counted once
     Shape.from_config({"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024}, vocab_size=50257)
 
-The model is Llama's: RMSNorm, rotary positions, SwiGLU, no biases, key/value heads shared by groups of
-heads where there are fewer of them, the embedding used again as the head unless it is untied.
+The architecture is Llama: RMSNorm, rotary positions, SwiGLU, no biases, grouped-query attention if there are fewer
+key/value heads than heads, and an output head tied to the embedding unless it is untied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ramlet.runtime.plurals import plural
 __all__ = ["Shape"]
 
 VOCABULARY_MULTIPLE = 64
-"""In memory the vocabulary is filled up to this: odd row counts cost matrix products up to a third. Files have none."""
+"""The vocabulary is padded to a multiple of this in memory, not in files: other row counts slow matrix products down by
+up to a third."""
 
 _NAMES = {
     "vocab_size": ("vocab_size",),
@@ -43,7 +44,7 @@ _NAMES = {
     "norm_eps": ("norm_eps", "rms_norm_eps"),
     "tied": ("tied", "tie_word_embeddings"),
 }
-"""What other tools call the same things: transformers, nanoGPT, the usual papers."""
+"""The names of other tools: transformers, nanoGPT, common papers."""
 
 _MOST = {
     "vocab_size": 1 << 31,
@@ -54,37 +55,37 @@ _MOST = {
     "kv_heads": 1 << 24,
     "feed_forward": 1 << 26,
 }
-"""Beyond these a number is a mistake, and what follows from it would take for ever to add up."""
+"""Larger numbers are mistakes, and computing with them would take forever."""
 
 
 @dataclass(frozen=True)
 class Shape:
     vocab_size: int
     context: int
-    """The most tokens that the model sees at once."""
+    """The longest sequence in tokens."""
     layers: int
     width: int
     heads: int
     kv_heads: int = 0
-    """Heads of keys and values; 0: as many as heads."""
+    """Key/value heads; 0 means as many as heads."""
     feed_forward: int = 0
-    """Width of the feed-forward layer; 0: 8/3 of the width, up to a multiple of 64."""
+    """Width of the feed-forward layer; 0 means 8/3 of the width, rounded up to a multiple of 64."""
     rope_base: float = 10_000.0
     norm_eps: float = 1e-5
     tied: bool = True
-    """The embedding is also the head."""
+    """The embedding is also the output head."""
 
     def __post_init__(self) -> None:
         for name, most in _MOST.items():
             value, least = getattr(self, name), 0 if name in ("kv_heads", "feed_forward") else 1
             if value < least:
-                raise SettingsError(f"a model with {name} {value} is none: give at least 1")
+                raise SettingsError(f"{name} must be at least {least}, not {value}")
             if value > most:
-                raise SettingsError(f"no machine holds a model with {name} {value}: give at most {most}")
+                raise SettingsError(f"{name} must be at most {most}, not {value}")
         for name in ("rope_base", "norm_eps"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
-                raise SettingsError(f"a model with {name} {value} computes nothing: give a number above 0")
+                raise SettingsError(f"{name} must be a number above 0, not {value}")
         if self.kv_heads == 0:
             object.__setattr__(self, "kv_heads", self.heads)
         if self.feed_forward == 0:
@@ -96,7 +97,8 @@ class Shape:
             )
         if self.heads % self.kv_heads:
             raise SettingsError(
-                f"{plural(self.heads, 'head')} cannot share {plural(self.kv_heads, 'key/value head')} evenly"
+                f"{plural(self.heads, 'head')} cannot share {plural(self.kv_heads, 'key/value head')} evenly: "
+                "choose a divisor of heads"
             )
 
     @property
@@ -114,18 +116,18 @@ class Shape:
 
     @property
     def layer_parameters(self) -> int:
-        """Of the matrices of one layer."""
+        """In the matrices of one layer."""
         return self.width * (self.qkv_width + self.width + 3 * self.feed_forward)
 
     @property
     def parameters(self) -> int:
-        """All, as they stand in the file: the embedding counted, and the head where it is one of its own."""
+        """All that are in the file: with the embedding, and the head if it is not tied."""
         embeddings = self.vocab_size * self.width * (1 if self.tied else 2)
         gains = self.width * (2 * self.layers + 1)
         return embeddings + self.layers * self.layer_parameters + gains
 
     def step_flops(self, tokens: int, context: int | None = None) -> float:
-        """Floating-point operations to learn from so many tokens: 6 a matrix parameter, and the attention."""
+        """Floating-point operations to train on this many tokens: 6 per matrix parameter, plus attention."""
         context = context or self.context
         matrices = self.layers * self.layer_parameters + self.vocab_size * self.width
         attention = self.layers * self.width * context  # causal: half of 2 * context * width, forward
@@ -133,7 +135,7 @@ class Shape:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **given: Any) -> Shape:
-        """From a dictionary in our words, transformers' or nanoGPT's; `given` wins."""
+        """From a dictionary with our names, transformers' or nanoGPT's; `given` takes precedence."""
         values: dict[str, Any] = {}
         for name, aliases in _NAMES.items():
             found = [config[alias] for alias in aliases if config.get(alias) is not None]
@@ -143,12 +145,12 @@ class Shape:
                 values[name] = found[0]
         missing = [name for name in ("vocab_size", "context", "layers", "width", "heads") if name not in values]
         if missing:
-            raise SettingsError(f"the model's config does not say {', '.join(missing)}: add them")
+            raise SettingsError(f"the model's config has no {', '.join(missing)}: add them")
         for name, value in values.items():
             kind = float if name in ("rope_base", "norm_eps") else bool if name == "tied" else int
             whole = kind is not int or (isinstance(value, (int, float)) and value % 1 == 0)
             if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float)) or not whole:
-                raise SettingsError(f"the model's config says {name}: {value!r}, which should be a {kind.__name__}")
+                raise SettingsError(f"the model's config has {name}: {value!r}, which should be a {kind.__name__}")
             values[name] = kind(value)
         return cls(**values)
 

@@ -1,10 +1,10 @@
-"""A number of parameters -> a shape that has them, the embedding counted.
+"""Finds a shape with a given number of parameters, embedding included.
 
     shape = shape_for(10_000_000, vocab_size=8192, context=256)     # within 3% of ten million
 
 All widths in steps of 64 (32 below 512, 16 below 128) are tried with all depths; the feed-forward layer makes up the
-difference in steps of 32 around 8/3 of the width. Where none comes near, because the vocabulary takes nearly all, every
-even width is tried. Of the shapes within 3% the one nearest to the usual proportions is taken:
+difference in steps of 32 around 8/3 of the width. If none comes close, because the vocabulary needs nearly all
+parameters, every even width is tried. Among the shapes within 3%, the one closest to the usual proportions wins:
 depth = width / (44 + width / 64), which gives 14 layers at 768 and 38 at 4096.
 """
 
@@ -24,27 +24,27 @@ TOLERANCE = 0.03
 
 
 MOST = 10**13
-"""Ten times what has ever been trained; the search for a shape takes longer the larger it is."""
+"""Ten times the largest model ever trained; the search takes longer for larger ones."""
 
 
 def shape_for(
     parameters: int, *, vocab_size: int, context: int, tied: bool = True, kv_groups: int = 1, layers: int | None = None
 ) -> Shape:
-    """The best-proportioned shape with so many parameters; `kv_groups` heads share one key/value head."""
+    """The best-proportioned shape of this size; `kv_groups` heads share one key/value head."""
     if parameters > MOST:
-        raise SettingsError(f"no machine trains {parameters:,} parameters: give at most {MOST:,}")
+        raise SettingsError(f"{option('params')} must be at most {MOST:,}, not {parameters:,}")
     search = _Search(vocab_size, context, tied, kv_groups, layers)
     best = search.nearest(parameters, _widths()) or search.nearest(parameters, range(16, 1024, 2))
     if best is None:
         raise SettingsError(
-            f"no model of {parameters:,} parameters has room for a vocabulary of {vocab_size:,}: "
-            f"give {option('params', search.least_above(parameters))} or more, or take a smaller vocabulary"
+            f"{parameters:,} parameters are too few for a vocabulary of {vocab_size:,}: "
+            f"give {option('params', search.least_above(parameters))} or more, or use a smaller vocabulary"
         )
     return best
 
 
 def _widths() -> Iterator[int]:
-    """What hardware likes."""
+    """Widths that hardware handles well."""
     width = 16
     while True:
         yield width
@@ -53,7 +53,7 @@ def _widths() -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Search:
-    """What is given, whatever the width."""
+    """What is the same for all widths."""
 
     vocab_size: int
     context: int
@@ -70,24 +70,24 @@ class _Search:
                 off = shape.parameters / parameters - 1
                 if abs(off) > TOLERANCE:
                     continue
-                cost = _oddness(shape, self.layers) + 6 * abs(off)
+                cost = _imbalance(shape, self.layers) + 6 * abs(off)
                 if best is None or cost < best[0]:
                     best = (cost, shape)
         return best[1] if best else None
 
     def least_above(self, parameters: int) -> int:
-        """The smallest model that is larger: where the vocabulary takes nearly all, not every size can be had."""
+        """The next larger model: with a large vocabulary not every size is possible."""
         depth = self.layers or 1
         shapes = (self._shape(width, depth, -(-width // 32) * 32) for width in itertools.count(16, 2))
         return next(shape.parameters for shape in shapes if shape and shape.parameters > parameters)
 
     def _at_least(self, width: int) -> int:
-        """Fewer than any shape of this width has: the search ends where even these are too many."""
+        """A lower bound for any shape of this width: the search ends when it is too large."""
         embeddings = width * self.vocab_size * (1 if self.tied else 2)
         return embeddings + (self.layers or _depths(width)[0]) * 5 * width**2
 
     def _at_width(self, width: int, parameters: int) -> Iterator[Shape]:
-        """For every plausible depth the feed-forward width that comes nearest."""
+        """For every plausible depth, the shape with the best feed-forward width."""
         step = 64 if width >= 512 else 32 if width >= 64 else 16
         for depth in [self.layers] if self.layers else _depths(width):
             bare = self._shape(width, depth, 1)
@@ -100,7 +100,7 @@ class _Search:
 
     def _shape(self, width: int, depth: int, feed_forward: int) -> Shape | None:
         head = 64 if width >= 256 and width % 64 == 0 else 32 if width % 32 == 0 else 16
-        # Between the usual widths the groups alone decide, and heads are as wide as they come.
+        # Between the usual widths the number of heads is that of the groups, however wide they are.
         heads = width // head if width % head == 0 else self.kv_groups
         if heads % self.kv_groups or width % heads or width // heads % 2:
             return None
@@ -109,7 +109,6 @@ class _Search:
 
 
 def _depths(width: int) -> range:
-    """The plausible ones."""
     ideal = _ideal_depth(width)
     return range(max(1, math.floor(ideal / 2.5)), math.ceil(ideal * 2.5) + 1)
 
@@ -118,8 +117,8 @@ def _ideal_depth(width: int) -> float:
     return max(1.0, width / (44 + width / 64))
 
 
-def _oddness(shape: Shape, layers: int | None) -> float:
-    """How far from the usual proportions, and from what hardware likes."""
+def _imbalance(shape: Shape, layers: int | None) -> float:
+    """The distance from the usual proportions, and from multiples that hardware handles well."""
     depth = 0.0 if layers else abs(math.log(shape.layers / _ideal_depth(shape.width)))
     breadth = abs(math.log(shape.feed_forward / (shape.width * 8 / 3)))
     alignment = 0.0 if shape.width % 64 == 0 else 0.1 if shape.width % 32 == 0 else 0.25

@@ -1,4 +1,4 @@
-"""Tensors in a file and back, in the safetensors format, through a buffer of fixed size.
+"""Writes and reads tensors in the safetensors format, through a buffer of fixed size.
 
     checksum = write_tensors("model.safetensors", {"head": head, "norm": norm}, {"format": "pt"})
     read_tensors_into("model.safetensors", {"head": head, "norm": norm})
@@ -11,9 +11,9 @@ The file:
                    "__metadata__": {text: text}}, filled up with spaces to a multiple of 8
     the rest       the tensors' elements, little-endian, row by row, without a gap
 
-No engine is needed to read or to copy a file. A tensor of an engine is anything that is `Stored`: it hands out its
-bytes in pieces, and takes them back, so tensors may be views, on any device and of another type than the file's, and at
-no time is more than 16 MiB of them held a second time.
+Reading or copying a file needs no engine. An engine's tensors are `Stored`: they provide and accept their bytes in
+pieces, so they may be views, on any device, and have another dtype than the file; at most 16 MiB of them are ever in
+memory twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 BUFFER = 16 << 20
 LONGEST_HEADER = 100_000_000
-"""As in the library: a longer one is no header but another kind of file."""
+"""As in the library: a longer one means another kind of file."""
 
 
 class Stored(Protocol):
@@ -55,23 +55,23 @@ class Stored(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     def pieces(self, dtype: str, most: int) -> Iterator[memoryview]:
-        """Its elements as `dtype`, row by row, in pieces of at most so many bytes, each valid until the next."""
+        """Its elements as `dtype`, row by row, in pieces of at most `most` bytes, each valid until the next."""
 
     def places(self, dtype: str, most: int) -> Iterator[memoryview]:
-        """The same to write into: what is put into a piece is taken over when the next is asked for."""
+        """The same to write into: a piece is stored when the next one is requested."""
 
     def copied(self) -> Stored:
-        """A copy in RAM, which no later step changes."""
+        """A copy in RAM, which later steps do not change."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies in the file, and what it is."""
+    """A tensor in a file."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """From the beginning of the file, in bytes."""
+    """Offset in the file in bytes."""
 
     @property
     def size(self) -> int:
@@ -91,7 +91,7 @@ def write_tensors(
     *,
     dtype: str | None = None,
 ) -> str:
-    """Writes the tensors, whole or not at all, and returns the file's XXH64; `dtype` is for the floating ones."""
+    """Writes the tensors atomically and returns the file's XXH64; `dtype` applies to floating-point tensors."""
     listed = {name: (_stored(tensor.dtype, dtype), tensor.shape) for name, tensor in tensors.items()}
     return _write(path, listed, lambda name: tensors[name].pieces(listed[name][0], BUFFER), metadata)
 
@@ -103,7 +103,7 @@ def copy_tensors(
     *,
     dtype: str | None = None,
 ) -> str:
-    """Writes one file of tensors that are in others, each named with its file; they are never held whole."""
+    """Writes one file with tensors from others (name -> file), in pieces."""
     headers = {source: read_header(source) for source in set(sources.values())}
     entries = {name: headers[source].tensors[name] for name, source in sources.items()}
     listed = {name: (_stored(entry.dtype, dtype), entry.shape) for name, entry in entries.items()}
@@ -122,7 +122,7 @@ def copy_tensors(
                     try:
                         piece = convert(piece, entry.dtype, kind, made)
                     except OverflowError:
-                        raise ModelError(f"{name} has numbers too large for fp16: take bf16 or fp32") from None
+                        raise ModelError(f"{name} has numbers too large for fp16: use bf16 or fp32") from None
                 yield piece
 
     return _write(path, listed, data, metadata)
@@ -138,7 +138,7 @@ def _write(
     data: Callable[[str], Iterator[memoryview]],
     metadata: Mapping[str, str] | None,
 ) -> str:
-    # The widest type first, or one behind an odd number of bytes would lie where no reader can view it.
+    # The widest dtype first, so that every tensor is aligned and readers can use it in place.
     order = sorted(listed, key=lambda name: -DTYPES[listed[name][0]].itemsize)
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -158,16 +158,16 @@ def _write(
 
 
 def read_tensors_into(path: str | os.PathLike[str], tensors: Mapping[str, Stored], *, cast: bool = False) -> Header:
-    """Fills the tensors from the file; one of another type is refused, or cast where that is wanted.
+    """Reads the tensors from the file; another dtype is refused, or converted with `cast`.
 
-    The file may hold more than is asked for. After an error the tensors hold anything.
+    The file may have other tensors too. After an error the contents of the tensors are undefined.
     """
     header = read_header(path)
     for name, tensor in tensors.items():
         check_tensor(path, header, name, tensor.shape)
         held, wanted = DTYPES[header.tensors[name].dtype].name, DTYPES[tensor.dtype].name
         if held != wanted and not cast:
-            raise ModelError(f"{path} holds {name} as {held}, where {wanted} is wanted")
+            raise ModelError(f"{path} has {name} as {held}, not {wanted}")
     with _opened(path) as file:
         for name in sorted(tensors, key=lambda name: header.tensors[name].start):
             entry = header.tensors[name]
@@ -178,13 +178,13 @@ def read_tensors_into(path: str | os.PathLike[str], tensors: Mapping[str, Stored
 
 
 def check_tensor(path: str | os.PathLike[str], header: Header, name: str, shape: tuple[int, ...]) -> None:
-    """Whether the file has this tensor, in this size."""
+    """Refuses a file that does not have this tensor in this shape."""
     entry = header.tensors.get(name)
     if entry is None:
-        raise ModelError(f"{path} holds no tensor {name}: it is not the file of this model")
+        raise ModelError(f"{path} has no tensor {name}: it does not belong to this model")
     if entry.shape != shape:
         raise ModelError(
-            f"{path} holds {name} as {_size(entry.shape)}, not {_size(shape)}: it is not the file of this model"
+            f"{path} has {name} as {_size(entry.shape)}, not {_size(shape)}: it does not belong to this model"
         )
 
 
@@ -198,19 +198,16 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """What the file says of itself, checked against its size."""
-    try:
-        with open_regular(path, ModelError) as file:
-            size = os.fstat(file.fileno()).st_size
-            first = file.read(8)
-            length = int.from_bytes(first, "little")
-            if len(first) < 8 or not 2 <= length <= LONGEST_HEADER:
-                raise _broken(path, "it does not begin like one")
-            if 8 + length > size:
-                raise _broken(path, "it is cut short")
-            text = file.read(length)
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    """A file's header, checked against its size."""
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(8)
+        length = int.from_bytes(first, "little")
+        if len(first) < 8 or not 2 <= length <= LONGEST_HEADER:
+            raise _broken(path, "it does not start like one")
+        if 8 + length > size:
+            raise _broken(path, "it is truncated")
+        text = file.read(length)
     try:
         listed = parse_json(text.decode())
         metadata = listed.pop("__metadata__", None) or {}
@@ -221,12 +218,12 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].size)):
         if entry.start != end:
-            raise _broken(path, f"{name} does not begin where the tensor before it ends")
+            raise _broken(path, f"{name} does not start where the tensor before it ends")
         end += entry.size
     if end > size:
-        raise _broken(path, f"it is cut short, {size:,} of {end:,} bytes")
+        raise _broken(path, f"it is truncated, {size:,} of {end:,} bytes")
     if end < size:
-        raise _broken(path, f"it goes on for {plural(size - end, 'byte')} behind its last tensor")
+        raise _broken(path, f"it has {plural(size - end, 'byte')} after its last tensor")
     return Header(entries, named)
 
 
@@ -242,7 +239,7 @@ def _entry(given: Mapping[str, Any], base: int) -> Entry:
 
 
 def _broken(path: str | os.PathLike[str], how: str) -> ModelError:
-    return ModelError(f"{path} is no whole safetensors file: {how}; restore it, or take another")
+    return ModelError(f"{path} is not a valid safetensors file: {how}; restore it, or use another")
 
 
 def _size(shape: tuple[int, ...]) -> str:
@@ -250,9 +247,9 @@ def _size(shape: tuple[int, ...]) -> str:
 
 
 def _fill(file: FileIO, memory: memoryview, path: str | os.PathLike[str]) -> None:
-    """`readinto` may give less than was asked for."""
+    """`readinto` may read less than requested."""
     while memory:
         count = file.readinto(memory)
         if not count:
-            raise ModelError(f"{path} shrank while it was read: leave it alone, and run the same again")
+            raise ModelError(f"{path} shrank while it was read: do not change it, and run the same command again")
         memory = memory[count:]

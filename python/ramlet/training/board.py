@@ -1,4 +1,4 @@
-"""Figures and texts as event files, written with TensorBoard's own package.
+"""Writes metrics and texts as event files, with TensorBoard's own package.
 
 board = Board(run / "tensorboard", step=500)
 board.add("loss", 3.2, step=501)
@@ -23,7 +23,7 @@ __all__ = ["Board"]
 
 class Board:
     def __init__(self, folder: Path, step: int) -> None:
-        """Goes on behind `step`: what an interrupted run has written behind it is not shown."""
+        """Continues after `step`: what an interrupted run wrote beyond it is not shown."""
         self._writer = EventFileWriter(str(folder))
         if step:
             self._write(step, file_version="brain.Event:2")
@@ -31,7 +31,7 @@ class Board:
 
     def add(self, name: str, value: float | str, step: int) -> None:
         self._write(
-            step, summary=Summary(value=[_text(name, value) if isinstance(value, str) else _figure(name, value)])
+            step, summary=Summary(value=[_text(name, value) if isinstance(value, str) else _scalar(name, value)])
         )
 
     def _write(self, step: int, **content: Any) -> None:
@@ -41,7 +41,7 @@ class Board:
         self._writer.close()
 
 
-def _figure(name: str, value: float) -> Any:
+def _scalar(name: str, value: float) -> Any:
     return Summary.Value(tag=name, simple_value=float(value))
 
 

@@ -1,13 +1,13 @@
-"""Everything a run needs to go on, written whole or not at all.
+"""Checkpoints: everything a run needs to resume, written atomically.
 
     RUN/checkpoints/step_000500/
-      model.safetensors       the weights, in transformers' names
+      model.safetensors       the weights, by transformers' names
       optimizer.safetensors   the optimizer's states
-      state.json              step, place in the data, figures; the checksums of the two files; written last
+      state.json              step, position in the data, metrics; the checksums of the two files; written last
 
-A checkpoint is made in a hidden folder beside, synced, and renamed: a kill leaves none or a whole one. Tensors are
-written and read in pieces of 16 MiB, straight from and into those of the run, so neither takes memory that training
-does not.
+A checkpoint is written to a hidden folder, synced, and renamed: a kill leaves a complete one or none. Tensors are
+written and read in pieces of 16 MiB, directly from and into those of the run, so neither needs more memory than
+training.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FILES = ("model.safetensors", "optimizer.safetensors")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one step: what a checkpoint is made of."""
+    """The state of a run at one step."""
 
     step: int
     state: dict[str, Any]
@@ -47,11 +47,11 @@ class Snapshot:
 
     @classmethod
     def of(cls, trainee: Trainee, step: int, state: Mapping[str, Any]) -> Snapshot:
-        """The tensors themselves: to be written before the next step."""
+        """With the tensors themselves: write them before the next step."""
         return cls(step, {**state, "loss_scale": trainee.scale_state()}, trainee.weights(), trainee.states())
 
     def on_host(self) -> Snapshot:
-        """A copy in RAM, which the next steps leave alone."""
+        """A copy in RAM, which later steps do not change."""
         model = {name: tensor.copied() for name, tensor in self.model.items()}
         optimizer = {name: tensor.copied() for name, tensor in self.optimizer.items()}
         return replace(self, model=model, optimizer=optimizer)
@@ -67,7 +67,7 @@ def path_of(run: Path, step: int) -> Path:
 
 
 def save(run: Path, snapshot: Snapshot) -> Path:
-    """Writes a checkpoint; of one that is there already, for the run went on from it, only the state."""
+    """Writes a checkpoint; if it exists, because the run resumed from it, only its state."""
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     final = path_of(run, snapshot.step)
@@ -98,7 +98,7 @@ def _write_state(folder: Path, snapshot: Snapshot, sums: Mapping[str, str]) -> N
 
 
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
-    """The whole ones, oldest first."""
+    """The complete ones, oldest first."""
     found = []
     for path in (run / CHECKPOINTS).glob("step_*"):
         match = _NAME.fullmatch(path.name)
@@ -113,12 +113,11 @@ def latest(run: Path) -> Path | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, all of it there and of the right kind."""
-    file = path / "state.json"
+    """The state.json of a checkpoint, with all keys present and of the right type."""
     try:
-        state = read_json_object(file, ModelError)
+        state = read_json_object(path / "state.json", ModelError)
     except (OSError, ModelError) as error:
-        raise ModelError(f"{error}: {_way_out(path)}") from None
+        raise ModelError(f"{error}: {_remedy(path)}") from None
     scale = state.get("loss_scale")
     for name, holds in {
         "step": _is_count(state.get("step")),
@@ -129,13 +128,13 @@ def read_state(path: Path) -> dict[str, Any]:
         "loss_scale": isinstance(scale, dict) and _is_scale(scale),
     }.items():
         if not holds:
-            raise damaged(path, f"{name} is missing" if name not in state else f"{name} is not as it was written")
+            raise damaged(path, f"{name} is missing" if name not in state else f"{name} is invalid")
     return state
 
 
 def damaged(path: Path, what: str) -> ModelError:
-    """The error about a checkpoint whose state says too little, or nonsense."""
-    return ModelError(f"{path / 'state.json'} is damaged ({what}): {_way_out(path)}")
+    """The error about an incomplete or invalid state.json."""
+    return ModelError(f"{path / 'state.json'} is damaged ({what}): {_remedy(path)}")
 
 
 def _is_count(value: Any) -> bool:
@@ -153,13 +152,13 @@ def load(path: Path, trainee: Trainee) -> dict[str, Any]:
     for name in _FILES:
         file = path / name
         if not file.is_file():
-            raise ModelError(f"{file} is missing: {_way_out(path)}")
+            raise ModelError(f"{file} is missing: {_remedy(path)}")
         try:
-            read_header(file)  # by which it has the size that it should: a checksum goes over all of it
+            read_header(file)  # checks the size first: a checksum reads the whole file
         except ModelError:
-            raise ModelError(f"{file} is damaged, its tensors are not as they were written: {_way_out(path)}") from None
+            raise ModelError(f"{file} is damaged, its header is invalid: {_remedy(path)}") from None
         if file_checksum(file) != state["xxh64"].get(name):
-            raise ModelError(f"{file} is damaged, its checksum is not the one written down: {_way_out(path)}")
+            raise ModelError(f"{file} is damaged, its checksum does not match state.json: {_remedy(path)}")
     read_tensors_into(path / _FILES[0], trainee.weights())
     trainee.prepare_states()
     read_tensors_into(path / _FILES[1], trainee.states())
@@ -167,19 +166,19 @@ def load(path: Path, trainee: Trainee) -> dict[str, Any]:
     return state
 
 
-def _way_out(path: Path) -> str:
+def _remedy(path: Path) -> str:
     others = [other for _, other in checkpoints(path.parent.parent) if other != path]
     if others:
-        return f"remove {path} to go on from {others[-1].name}"
-    return f"remove {path} to begin anew, for there is no other checkpoint"
+        return f"remove {path} to resume from {others[-1].name}"
+    return f"remove {path} to start over, because there is no other checkpoint"
 
 
 def prune(run: Path, keep: int, best: int | None) -> None:
-    """Removes all but the newest `keep` and the best; and what kills left half-made."""
+    """Removes all but the newest `keep` and the best; and incomplete ones left by kills."""
     found = checkpoints(run)
     for step, path in found[: max(0, len(found) - keep)]:
         if step != best:
-            # Without its state it counts no more, wherever a kill interrupts the removal.
+            # Without state.json it is no checkpoint any more, even if a kill interrupts the removal.
             (path / "state.json").unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
     for path in (run / CHECKPOINTS).glob("step_*"):

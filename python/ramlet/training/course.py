@@ -1,12 +1,12 @@
-"""How long a model of a size should learn, in steps of which size, from the text there is.
+"""How long to train a model of a given size on the available text, and with which batch size.
 
     course = course_for(3_000_000, text=1_000_000, seq_len=128)
-    course.sequences, course.steps        # 8 sequences a step, 3,906 steps: four times through the text
+    course.sequences, course.steps        # 8 sequences per step, 3,906 steps: four epochs
 
-With text enough: 20 tokens a parameter, which is the best for the work it takes (Hoffmann et al., 2022). Where text is
-short it is read up to four times, which is nearly as good as new text (Muennighoff et al., 2023), and up to 25 times
-where there would else be too few steps to learn anything. Then a larger model is better than a smaller one up to about
-seven parameters a token, and many small steps better than few large ones (docs/design/training.md has the figures).
+With enough text: 20 tokens per parameter, which is compute-optimal (Hoffmann et al., 2022). With less text, up to four
+epochs, which is nearly as good as new text (Muennighoff et al., 2023), and up to 25 epochs if there would otherwise be
+too few steps to learn anything. Then larger models are better up to about seven parameters per token, and many small
+steps are better than few large ones (numbers in docs/design/training.md).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from dataclasses import dataclass
 
 __all__ = ["Course", "course_for", "largest_for"]
 
-TOKENS_A_PARAMETER = 20
-PARAMETERS_A_TOKEN = 7
-MOST_PASSES = 4
+TOKENS_PER_PARAMETER = 20
+PARAMETERS_PER_TOKEN = 7
+MOST_EPOCHS = 4
 MOST_REPEATS = 25
 LEAST_STEPS = 600
 MANY_STEPS = 2000
-"""With fewer steps than this, they are made of fewer sequences."""
+"""If there would be fewer steps than this, the batch size is smaller."""
 BATCHES = (32, 16, 8)
 
 
 @dataclass(frozen=True)
 class Course:
     sequences: int
-    """A step."""
+    """Per step."""
     steps: int
     seq_len: int
 
@@ -42,10 +42,10 @@ class Course:
 
 
 def course_for(params: int, *, text: int, seq_len: int) -> Course:
-    """What a model of `params` is best trained for; `text` is its tokens, 0 where no one knows."""
-    wanted = TOKENS_A_PARAMETER * params
+    """`text` is the number of tokens in the dataset, 0 if unknown."""
+    wanted = TOKENS_PER_PARAMETER * params
     if text:
-        wanted = min(wanted, MOST_PASSES * text)
+        wanted = min(wanted, MOST_EPOCHS * text)
     enough = (batch for batch in BATCHES if wanted >= MANY_STEPS * batch * seq_len)
     sequences = next(enough, BATCHES[-1])
     steps = wanted // (sequences * seq_len)
@@ -55,5 +55,5 @@ def course_for(params: int, *, text: int, seq_len: int) -> Course:
 
 
 def largest_for(text: int) -> int:
-    """Parameters, beyond which a model only knows the text by heart sooner."""
-    return PARAMETERS_A_TOKEN * text
+    """Parameters beyond which a model only memorizes the text sooner."""
+    return PARAMETERS_PER_TOKEN * text

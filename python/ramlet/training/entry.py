@@ -1,4 +1,4 @@
-"""`ramlet.train`, before torch is there: what was given becomes settings and data, then the run begins.
+"""`ramlet.train`: turns its arguments into settings and data, loads the engine and starts the run.
 
 ramlet.train("my-dataset", "my-run", params="10M", max_steps=2000, evals={"general": "other"}, memory="2GB")
 """
@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines import open_engine
+from ramlet.engines import ENGINES, open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.sources import check_path
 from ramlet.runtime.budget import Budget, Meter
@@ -47,28 +47,28 @@ def train(
     listener: Listener | None = None,
     **settings: Any,
 ) -> TrainResult:
-    """Trains a model into the folder `out`, or goes on with the run that is there.
+    """Trains a model in the folder `out`, or resumes the run that is there.
 
         result = ramlet.train("my-dataset", "my-run", params="10M", max_steps=2000, memory="2GB")
 
-    `data` is a dataset, a .npy file, or pairs of them with weights; `stream` is any text instead, tokenized with
-    `tokenizer` (a Tokenizer, or what `ramlet.Tokenizer.load` takes) while it is trained on, and read as `reading` says:
+    `data` is a dataset, a .npy file, or pairs of them with weights. Instead, `stream` is any text, tokenized with
+    `tokenizer` (a Tokenizer, or what `ramlet.Tokenizer.load` accepts) during training; `reading` says how to read it:
     `{"documents": "line", "text_field": ...}`. `evals` are further datasets to evaluate on, by name. `memory` is that
-    of the process on a CPU and of the device on a GPU, where `host_memory` is the process's. `resume=False` begins
-    anew, True also goes on with another end or learning rate. `listener` is told of steps, evaluations and samples.
-    The settings are the options of `ramlet train`, with underscores.
+    of the process on a CPU and of the device on a GPU, where `host_memory` is that of the process. `resume=False`
+    starts over; True also resumes with another length or learning rate. `listener` is called after steps, evaluations
+    and samples. The settings are the options of `ramlet train`, with underscores.
     """
     check_names(settings, [*declared(RunSettings), *(train.__kwdefaults__ or ())])
     chosen = RunSettings(**settings)
     check_threads(threads)
     check_path(out)
     if (data is None) == (stream is None):
-        raise SettingsError("name what to train on: a dataset, or a stream of text, and not both")
+        raise SettingsError("give either a dataset or a stream of text to train on")
     budget = Budget.parse(memory if chosen.device == "cpu" else host_memory or memory)
     with nullcontext(meter) if meter is not None else Meter(budget) as watching:
-        # Before torch, which takes seconds to load: what is wrong with the data is told at once.
+        # Before the engine, which takes seconds to load: errors in the data are reported at once.
         feed = _feed(data, stream, tokenizer, chosen, Path(out), reading or {})
-        watching.stage("loading torch")
+        watching.stage(f"loading {ENGINES[0]}")
         engine = open_engine(chosen.device, threads)
         from ramlet.training.trainer import train_run
 
@@ -94,9 +94,7 @@ def _feed(
         pairs = [(data, 1.0)] if isinstance(data, (str, os.PathLike)) else list(data)
         return DataFeed([(os.fspath(path), float(weight)) for path, weight in pairs], settings)
     if tokenizer is None:
-        raise SettingsError(
-            f"a stream is tokenized while it is trained on: name the tokenizer, with {option('tokenizer')}"
-        )
+        raise SettingsError(f"a stream is tokenized during training: give a {option('tokenizer')}")
     sources = [stream] if isinstance(stream, (str, os.PathLike)) else stream
     if isinstance(tokenizer, (str, os.PathLike)):
         named: Tokenizer | str = os.fspath(tokenizer)

@@ -1,7 +1,7 @@
-"""What a run is evaluated on: the validation part of its own data, and sets by name.
+"""The evaluation sets of a run: the validation split of its own data, and other datasets by name.
 
-What cannot be evaluated on is told before anything is written, not when the first evaluation comes. Only of a run's
-own data a validation part that is too short is passed over, for no one asked for it.
+A set that cannot be used is an error before anything is written, not at the first evaluation. Only a validation split
+of the run's own data that is too short is skipped, because nobody asked for it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["Named", "named_sets", "usable_split"]
 
 @dataclass(frozen=True)
 class Named:
-    """A split of some data, under the name that its scores go by."""
+    """A split of a dataset, with the name of its scores."""
 
     name: str
     data: str
     split: str
     count: int
-    """Tokens that there are."""
+    """Tokens in the split."""
 
 
 def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fraction: float) -> list[Named]:
@@ -39,7 +39,7 @@ def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fracti
             sets.append(Named(name, data, "val", tokens.count))
     for name, data in evals.items():
         if any(name == known.name for known in sets):
-            raise SettingsError(f"{name} is the validation part of the data itself: give the set {data} another name")
+            raise SettingsError(f"{name} is the validation split of the data itself: give the set {data} another name")
         tokens = usable_split(data, seq_len=seq_len, val_fraction=val_fraction)
         _check_ids(tokens, feed)
         sets.append(Named(name, data, tokens.split, tokens.count))
@@ -47,20 +47,20 @@ def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fracti
 
 
 def usable_split(data: str, *, seq_len: int, val_fraction: float, split: str | None = None) -> Tokens:
-    """The validation part; all of a set that is kept apart for evaluating, and has none."""
+    """The validation split, or all of a dataset that has none."""
     tokens = None
     if split is None:
         try:
             found = open_tokens(data, "val", val_fraction)
             tokens = found if _long_enough(found, seq_len) else None
         except DatasetError:
-            tokens = None  # what is wrong with the data itself is said of the other part as well
+            tokens = None  # errors in the data itself are raised for the other split as well
     if tokens is None:
         tokens = open_tokens(data, split or "train", val_fraction)
     if tokens.packed_length not in (None, seq_len):
         raise SettingsError(
-            f"{data} is packed in sequences of {tokens.packed_length:,}, and the model is evaluated with {seq_len:,}: "
-            f"prepare it without {option('pack')}, or with the same"
+            f"{data} is packed in sequences of {tokens.packed_length:,} tokens, but the model is evaluated with "
+            f"{seq_len:,}: prepare it without {option('pack')}, or with the same length"
         )
     tokens.examples(seq_len, seq_len)  # for its error
     return tokens
@@ -79,6 +79,6 @@ def _check_ids(tokens: Tokens, feed: Feed) -> None:
         )
     if tokens.vocab_size() > feed.vocab_size:
         raise DatasetError(
-            f"{tokens.name} has {tokens.vocab_size():,} different tokens and the training data {feed.vocab_size:,}: "
+            f"{tokens.name} has a vocabulary of {tokens.vocab_size():,}, the training data one of {feed.vocab_size:,}: "
             f"prepare it with the same {option('tokenizer')}"
         )

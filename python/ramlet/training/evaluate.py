@@ -1,8 +1,8 @@
-"""How well a model foretells a dataset: loss, perplexity, bits per byte, over a fixed number of tokens.
+"""Evaluates a model: loss, perplexity and bits per byte over a fixed number of tokens.
 
-The same sequences every time, spread over the whole split by the loader's permutation with a seed of its own, so that
-two evaluations, of whatever runs, are of the same text. Bits per byte do not depend on the tokenizer and can be
-compared between models that have different ones.
+The sequences are the same every time, spread over the whole split by the loader's permutation with a fixed seed, so
+that all evaluations, of any run, use the same text. Bits per byte do not depend on the tokenizer and can be compared
+between models with different ones.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ EVAL_SEED = 271_828
 
 @dataclass(frozen=True)
 class Score:
-    """Of one set."""
+    """On one set."""
 
     loss: float
     """Mean over the tokens, in nats."""
     tokens: int
     bits_per_byte: float | None
-    """None where the tokenizer does not tell how long its tokens are."""
+    """None if the tokenizer does not know the length of its tokens."""
 
     @property
     def perplexity(self) -> float:
@@ -51,7 +51,7 @@ class Score:
 
 @dataclass
 class EvalSet:
-    """A named split to evaluate on: where batches come from, and each token's length in bytes."""
+    """A split to evaluate on: its data, and the length of each token in bytes."""
 
     name: str
     data: Any
@@ -63,8 +63,8 @@ class EvalSet:
     val_fraction: float = 0.1
     document_mask: bool = False
 
-    def batches(self, told: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Mapping[str, Any]]:
-        """What is evaluated; `told` hears how many of how many tokens were asked for."""
+    def batches(self, progress: Callable[[int, int], None]) -> Iterator[Mapping[str, Any]]:
+        """`progress` is called with the tokens requested so far, and the total."""
         from ramlet.loading.loader import Loader
 
         with Loader(
@@ -80,7 +80,7 @@ class EvalSet:
         ) as loader:
             whole = left = min(max(1, self.tokens // self.seq_len), len(loader.examples))
             for batch in loader:
-                told((whole - left) * self.seq_len, whole * self.seq_len)
+                progress((whole - left) * self.seq_len, whole * self.seq_len)
                 rows = min(left, len(batch["input_ids"]))
                 yield {name: batch[name][:rows] for name in training_names(self.document_mask)}
                 left -= rows
@@ -88,12 +88,14 @@ class EvalSet:
                     return
 
 
-def evaluate_model(model: Model, wanted: EvalSet, told: Callable[[int, int], None] = lambda done, total: None) -> Score:
-    """The model's score on the set; `told` hears how many of how many tokens are done."""
+def evaluate_model(
+    model: Model, wanted: EvalSet, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Score:
+    """The model's score on the set; `progress` is called with the tokens done so far, and the total."""
     total, tokens, size = 0.0, 0, 0
-    for batch in wanted.batches(told):
+    for batch in wanted.batches(progress):
         for row in model.token_losses(batch):
-            total += math.fsum(row)  # exact, so that it does not matter how many rows a batch has
+            total += math.fsum(row)  # exact, so the number of rows in a batch does not matter
         targets = batch["targets"].reshape(-1)
         targets = targets[targets >= 0]
         tokens += len(targets)
@@ -104,16 +106,16 @@ def evaluate_model(model: Model, wanted: EvalSet, told: Callable[[int, int], Non
 
 
 def byte_lengths(tokenizer: Tokenizer) -> npt.NDArray[np.int64] | None:
-    """How many bytes of text each id stands for; special tokens are no text. None where the tokenizer does not tell."""
+    """Bytes of text by id, 0 for special tokens; None if the tokenizer does not know."""
     try:
-        words = tokenizer.vocabulary
+        vocabulary = tokenizer.vocabulary
     except SettingsError:
         return None
     import numpy as np
 
     lengths = np.zeros(tokenizer.vocab_size, np.int64)
     specials = set(tokenizer.special_tokens.values())
-    for number, word in words.items():
+    for number, token in vocabulary.items():
         if number not in specials:
-            lengths[number] = len(word)
+            lengths[number] = len(token)
     return lengths

@@ -1,11 +1,10 @@
-"""`ramlet.evaluate`: how well a trained model foretells any dataset that its tokenizer made.
+"""`ramlet.evaluate`: evaluates a trained model on any dataset with its tokenizer.
 
     scores = ramlet.evaluate("my-run", {"law": "law-data", "general": "data"}, tokens="all", memory="1GB")
     scores["law"].loss, scores["law"].perplexity, scores["law"].bits_per_byte
 
-The same sequences as in the evaluations of a run, so the figures can be compared. What does not fit together is told
-before torch is loaded, and a budget too small before a weight is read: it needs what is resident then, the weights, and
-one micro-batch on its way through the widest layer.
+The sequences are those of the evaluations during training, so the scores can be compared. Errors in the arguments are
+reported before the engine is loaded, and a budget that is too small before any weight is read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines import open_engine
+from ramlet.engines import check_hardware, open_engine
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.loading.tokens import Tokens
 from ramlet.model.folder import ModelFolder, find_model
@@ -26,7 +25,7 @@ from ramlet.runtime.budget import Budget
 from ramlet.training.eval_sets import usable_split
 from ramlet.training.run_files import SETTINGS
 from ramlet.training.run_folder import RunFolder
-from ramlet.training.settings import DEVICES, EVAL_TOKENS, PRECISIONS, RunSettings
+from ramlet.training.settings import EVAL_TOKENS, RunSettings
 
 if TYPE_CHECKING:
     from ramlet.training.evaluate import Score
@@ -49,31 +48,29 @@ def evaluate(
     threads: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Score]:
-    """The scores of a model, by the name of the set; data without a name goes by that of its folder.
+    """The scores of a model by the name of the set; a single dataset has the name of its folder.
 
         scores = ramlet.evaluate("my-run", {"general": "my-dataset", "law": "law-dataset"}, tokens="all")
         scores["law"].loss, scores["law"].perplexity
 
-    `run` is a run, one of its checkpoints or a Llama for transformers. `split` is val or train; left out: val, or
-    all of a set that has none. `tokens` is how many are looked at, or "all"; `seq_len` is that of the training where
-    nothing is said. `progress` is told the set, and how many of how many tokens are done.
+    `run` is a run, one of its checkpoints or a Llama folder of transformers. `split` is val or train [default: val, or
+    all of a dataset that has none]. `tokens` is the number of tokens to evaluate, or "all"; `seq_len` the sequence
+    length [default: that of the training]. `progress` is called with the set, the tokens done so far, and the total.
     """
-    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
-        if value not in known:
-            raise SettingsError(f"{name} is one of {', '.join(known)}, not {value!r}")
+    check_hardware(device, precision)
     count = EVERYTHING if tokens == "all" else tokens
     if not isinstance(count, int) or count < 1:
-        raise SettingsError(f"tokens is a number of at least 1, or all, not {tokens!r}")
+        raise SettingsError(f"tokens must be a number of at least 1, or all, not {tokens!r}")
     named = {Path(data).name: data} if isinstance(data, (str, os.PathLike)) else dict(data)
     if not named:
-        raise SettingsError("name at least one dataset to evaluate on")
+        raise SettingsError("give at least one dataset to evaluate on")
     found = find_model(run)
     shape = found.shape()
     learned = _learned_with(found)
     length = seq_len or learned.seq_len or shape.context
     if not 1 <= length <= shape.context:
         raise SettingsError(
-            f"{option('seq_len', length)} is not within the model's context of {shape.context:,}: give less"
+            f"{option('seq_len', length)} must be between 1 and the model's context of {shape.context:,}"
         )
     sets = {
         name: usable_split(os.fspath(path), seq_len=length, val_fraction=learned.val_fraction, split=split)
@@ -81,7 +78,7 @@ def evaluate(
     }
     tokenizer = _tokenizer(found, shape, sets)
     engine = open_engine(device, threads)
-    # A heap has gaps, up to 90 MB of them here; an evaluation is too short for the time that it saves.
+    # Kept blocks fragment the heap, by up to 90 MB here; an evaluation is too short to gain from them.
     engine.keep_freed(False)
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
 
@@ -96,7 +93,7 @@ def evaluate(
     model = engine.load(found, precision, chunk=division.chunk)
     scores: dict[str, Score] = {}
     for name, found_tokens in sets.items():
-        told = partial(progress, name) if progress is not None else lambda done, total: None
+        report = partial(progress, name) if progress is not None else lambda done, total: None
         scores[name] = evaluate_model(
             model,
             EvalSet(
@@ -110,14 +107,14 @@ def evaluate(
                 val_fraction=learned.val_fraction,
                 document_mask=learned.document_mask and found_tokens.end_id is not None,
             ),
-            told,
+            report,
         )
     return scores
 
 
 @dataclass(frozen=True)
 class _Learned:
-    """How the model saw its data; of a model from elsewhere nothing is known."""
+    """How the model was trained; the defaults are for a model from elsewhere."""
 
     seq_len: int | None = None
     document_mask: bool = False
@@ -133,7 +130,7 @@ def _learned_with(found: ModelFolder) -> _Learned:
 
 
 def _tokenizer(found: ModelFolder, shape: Shape, sets: Mapping[str, Tokens]) -> Any:
-    """The model's, which must be that of all sets; None where there is none."""
+    """The model's tokenizer, which must be that of all sets; None if it has none."""
     from ramlet.tokenizer.tokenizer import Tokenizer
 
     file = found.described / "tokenizer.json"
@@ -142,12 +139,12 @@ def _tokenizer(found: ModelFolder, shape: Shape, sets: Mapping[str, Tokens]) -> 
         theirs = tokens.tokenizer_fingerprint
         if tokenizer is not None and theirs not in (None, tokenizer.fingerprint):
             raise DatasetError(
-                f"{tokens.name} was made with another tokenizer ({theirs[:12]}) than the model learned with "
+                f"{tokens.name} was made with another tokenizer ({theirs[:12]}) than the model's "
                 f"({tokenizer.fingerprint[:12]}): prepare it with {option('tokenizer', file)}"
             )
         if tokens.vocab_size() > shape.vocab_size:
             raise ModelError(
-                f"the model knows {shape.vocab_size:,} tokens and {tokens.name} has {tokens.vocab_size():,}: "
+                f"{tokens.name} has a vocabulary of {tokens.vocab_size():,}, the model one of {shape.vocab_size:,}: "
                 "prepare it with the model's own tokenizer"
             )
     return tokenizer

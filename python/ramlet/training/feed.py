@@ -1,4 +1,4 @@
-"""Where a run's sequences come from: datasets, a mix of them, or a stream that is tokenised while it is trained on.
+"""The data of a run: datasets, a mix of them, or a stream of text that is tokenized during training.
 
 feed = DataFeed([("my-dataset", 1.0)], settings)
 feed.vocab_size, feed.tokenizer_file, feed.packed_length
@@ -27,7 +27,7 @@ __all__ = ["DataFeed", "Feed", "StreamFeed"]
 
 
 class Feed(Protocol):
-    """What the loop needs to know of the data."""
+    """What training needs to know about the data."""
 
     vocab_size: int
     end_id: int | None
@@ -37,22 +37,22 @@ class Feed(Protocol):
     packed_length: int | None
 
     def tokenizer(self) -> Tokenizer | None:
-        """If it is there; large while it is loaded."""
+        """If there is one; loading it needs much memory for a moment."""
 
     def settle(self) -> None:
-        """Puts into the run's folder what must be there as a file; before, nothing is written."""
+        """Writes the files that the run's folder needs; nothing is written before."""
 
     def loader(self, seq_len: int, sequences: int, micro_batch: int | None, ranks: Ranks) -> Any:
-        """Global batches of so many sequences, this rank's share of them, in micro-batches."""
+        """This rank's share of global batches of `sequences`, in micro-batches."""
 
     def examples(self, seq_len: int) -> int | None:
-        """How many there are; None where no one knows before it has been read."""
+        """The number of sequences; None if unknown before everything has been read."""
 
     def identity(self) -> list[dict[str, Any]]:
-        """What tells this data from other data."""
+        """What distinguishes this data from other data."""
 
     def validation(self) -> list[tuple[str, str]]:
-        """Names and data of the splits kept for validation."""
+        """Names and datasets of the validation splits."""
 
 
 class DataFeed:
@@ -107,7 +107,7 @@ class DataFeed:
             try:
                 tokens = open_tokens(data, "val", self._settings.val_fraction)
             except DatasetError:
-                continue  # an array without a validation part
+                continue  # an array without a validation split
             if tokens.count > 1:
                 name = "val" if len(self.mix) == 1 else f"val_{Path(data).stem}"
                 found[f"{name}_{number}" if name in found else name] = data
@@ -115,9 +115,9 @@ class DataFeed:
 
 
 class StreamFeed:
-    """Any text, tokenised while it is trained on.
+    """Any text, tokenized during training.
 
-    What must be there as a file, the tokenizer and inputs that come from elsewhere, lies in `work`, inside the run.
+    The tokenizer, and inputs that are not local files, are stored in `work`, inside the run.
     """
 
     packed_length: int | None = None
@@ -131,11 +131,11 @@ class StreamFeed:
         reading: Mapping[str, Any],
     ) -> None:
         self._sources, self._settings, self._work, self._reading = list(sources), settings, work, dict(reading)
-        # As `prepare` has it: bytes get an end of text, and a dataset of the same name fits the run.
+        # As in `prepare`: the byte tokenizer gets an end of text, and a dataset prepared with it matches the run.
         loaded = tokenizer if isinstance(tokenizer, Tokenizer) else choose(PrepareSettings(tokenizer=tokenizer), None)
         if loaded is None:
             raise SettingsError(
-                f"which characters there are is known when all of the text was read: give it as {option('input')}, "
+                f"a char tokenizer must read all of the text first: give the text as {option('input')}, "
                 f"or the stream another {option('tokenizer')}"
             )
         self._tokenizer = loaded
@@ -176,7 +176,7 @@ class StreamFeed:
         )
 
     def examples(self, seq_len: int) -> int | None:
-        """Counted in files that are here; of what comes from elsewhere no more is known than where it is to end."""
+        """Counted for local files; for other inputs only a given limit is known."""
         if any(needs_staging(source) for source in self._sources):
             return self._settings.max_examples
         with self._loader(seq_len, 1, None, Ranks(), None) as loader:
@@ -184,7 +184,7 @@ class StreamFeed:
         if not count:
             raise SourceError(
                 f"{', '.join(self._sources)} has less than one sequence of {seq_len:,} tokens: choose a smaller "
-                f"{option('seq_len')}, or give it more text"
+                f"{option('seq_len')}, or give more text"
             )
         return count
 

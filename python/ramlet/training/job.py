@@ -1,4 +1,4 @@
-"""What a run is, once every setting that was left open is decided.
+"""A run with all of its settings resolved.
 
 job = resolve(settings, feed, engine)
 job.shape, job.seq_len, job.sequences, job.steps, job.schedule, job.precision
@@ -25,9 +25,10 @@ __all__ = ["Job", "read_model_config", "resolve"]
 MOST_WARMUP = 2000
 SAMPLE_EACH = 2
 EVALUATION_COST = 1 / 3
-"""Of a token, of what training on it costs: a way forth, without the two ways back."""
+"""Of a token, relative to training on it: a forward pass without the backward pass, which costs twice as much."""
 LEAST_EVAL_TOKENS = 8192
-"""Fewer tell little; before an evaluation looks at fewer, there are fewer evaluations, down to the one at the end."""
+"""Fewer say little: before an evaluation gets smaller than this, there are fewer of them, down to the one at the end.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,12 @@ class Job:
     schedule: Schedule
     eval_every: int
     eval_tokens: int
-    """Of each set, in each evaluation."""
+    """Per set and evaluation."""
     sample_every: int
     checkpoint_every: int
 
     def described(self) -> dict[str, Any]:
-        """For settings.yaml: what was decided."""
+        """The resolved settings, for settings.yaml."""
         return {
             "shape": self.shape.to_dict(),
             "parameters": self.shape.parameters,
@@ -64,9 +65,9 @@ class Job:
 
 
 def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0) -> Job:
-    """Decides what the settings leave open, and refuses what does not fit together.
+    """Resolves the defaults that depend on the data, and refuses settings that contradict each other.
 
-    `evals` is how many sets there are to evaluate on, besides the data's own.
+    `evals` is the number of evaluation sets besides the data's own.
     """
     settings.require_size()
     known = _known_shape(settings, feed)
@@ -87,9 +88,7 @@ def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0
     else:
         shape = known
     if seq_len > shape.context:
-        raise SettingsError(
-            f"{option('seq_len', seq_len)} is longer than the model's context of {shape.context:,}: give at most that"
-        )
+        raise SettingsError(f"{option('seq_len', seq_len)} must be at most the model's context of {shape.context:,}")
     sequences = settings.step_sequences(seq_len)
     steps = _steps(settings, feed, seq_len, sequences)
     sets = len(feed.validation()) + evals
@@ -122,13 +121,13 @@ def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0
 
 
 def evaluations(settings: RunSettings, steps: int, step_tokens: int, seq_len: int, sets: int) -> tuple[int, int]:
-    """Steps from one evaluation to the next, and the tokens that each looks at of each set.
+    """Steps between evaluations, and tokens per set and evaluation.
 
-    What is not said is chosen such that all of them together take at most a tenth of the run, but for the one at the
-    end, which has a sequence of each set in any case.
+    The defaults are such that all evaluations together take at most a tenth of the run, except that the one at the end
+    has at least a sequence of each set.
     """
     sets = max(1, sets)
-    before = settings.init_from is not None  # one more, of the model as it was
+    before = settings.init_from is not None  # one more before the first step
     spent = EVAL_SHARE / EVALUATION_COST * steps * step_tokens / sets
     if settings.eval_every is not None:
         every = settings.eval_every
@@ -143,22 +142,22 @@ def evaluations(settings: RunSettings, steps: int, step_tokens: int, seq_len: in
 
 
 def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
-    """Of a config, or of the model to start from."""
+    """The shape from a config, or of the model to start from."""
     if settings.init_from is not None:
         shape = _start_shape(settings.init_from, feed)
         if settings.params is not None or settings.config is not None:
             raise SettingsError(
-                f"{settings.init_from} says how large the model is: leave {option('params')} and {option('config')} out"
+                f"the model has the size of {settings.init_from}: do not give {option('params')} or {option('config')}"
             )
         return shape
     if settings.config is None:
         return None
     config = read_model_config(settings.config)
-    said = config.get("vocab_size")
-    if said is not None and said != feed.vocab_size:
+    vocab_size = config.get("vocab_size")
+    if vocab_size is not None and vocab_size != feed.vocab_size:
         raise SettingsError(
-            f"{settings.config} has a vocabulary of {said}, the data one of {feed.vocab_size:,}: "
-            "leave vocab_size out of it"
+            f"{settings.config} has a vocabulary of {vocab_size}, the data one of {feed.vocab_size:,}: "
+            "remove vocab_size from it"
         )
     given: dict[str, Any] = {"vocab_size": feed.vocab_size}
     if settings.seq_len or feed.packed_length:
@@ -182,7 +181,7 @@ def _start_shape(name: str, feed: Feed) -> Shape:
             )
     if feed.vocab_size > shape.vocab_size:
         raise ModelError(
-            f"{name} knows {shape.vocab_size:,} tokens and the data has {feed.vocab_size:,}: "
+            f"the data has a vocabulary of {feed.vocab_size:,}, {name} one of {shape.vocab_size:,}: "
             "prepare the data with the model's own tokenizer"
         )
     return shape
@@ -202,10 +201,10 @@ def read_model_config(path: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     if not isinstance(config, dict):
-        raise SettingsError(f"{path} is a list or a single value: write it as KEY: VALUE lines")
+        raise SettingsError(f"{path} is not a mapping: write the model's shape as KEY: VALUE lines")
     model = config.get("model", config)
     if not isinstance(model, dict):
-        raise SettingsError(f"{path}: `model` is the model's shape, as KEY: VALUE lines")
+        raise SettingsError(f"{path}: `model` is not a mapping: write the model's shape as KEY: VALUE lines")
     return model
 
 
@@ -217,7 +216,7 @@ def _steps(settings: RunSettings, feed: Feed, seq_len: int, sequences: int) -> i
     examples = feed.examples(seq_len)
     if examples is None:
         raise SettingsError(
-            f"a stream from elsewhere has no known length: say when to stop with {option('max_steps')} "
-            f"or {option('tokens')}, or how long an epoch is with {option('max_examples')}"
+            f"this stream has no known length: give {option('max_steps')} or {option('tokens')}, "
+            f"or the length of an epoch with {option('max_examples')}"
         )
     return math.ceil((settings.epochs or 1) * examples / sequences)

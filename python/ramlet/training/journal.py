@@ -1,12 +1,12 @@
-"""What a run tells: metrics.jsonl, and TensorBoard or W&B where asked for.
+"""The log of a run: metrics.jsonl, and TensorBoard or W&B if wanted.
 
-One JSON object a line, each with its `step` and what it is of:
+One JSON object per line, each with its `step`:
 
     {"step": 100, "tokens": 819200, "loss": 5.1, "lr": 0.001, "grad_norm": 0.8, "tokens_per_second": 9000, ...}
     {"step": 100, "eval": {"val": {"loss": 5.2, "perplexity": 181.3, "bits_per_byte": 1.9}}, "forgetting": {...}}
     {"step": 100, "sample": "Once upon a time ..."}
 
-A run that is resumed cuts the file back to where its checkpoint was: the lines are those of a run that never stopped.
+A resumed run truncates the file to where its checkpoint was: the lines are those of a run that never stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Journal", "load_loggers"]
 
 
 class Journal:
-    """Lines are on disk when `position` is asked for."""
+    """Lines are synced to disk when `position` is read."""
 
     def __init__(
         self,
@@ -41,10 +41,9 @@ class Journal:
         wandb: bool = False,
         writes: bool = True,
     ) -> None:
-        """Writes into `place`; a rank that is not the first writes nowhere.
+        """Writes to `place`, or nowhere if not `writes`: only the first rank does.
 
-        `run` is the run's folder, where that is another, for what others keep there. `position` and `step` are where
-        a resumed run goes on.
+        `run` is the run's folder, for W&B, if it is another one. A resumed run continues at `position` and `step`.
         """
         self._writes = writes
         self._tensorboard = tensorboard and writes
@@ -57,12 +56,12 @@ class Journal:
         self._place = place
         self._path = place / METRICS if self._writes else Path(os.devnull)
         if self._writes and os.path.lexists(self._path):
-            open_regular(self._path, ModelError).close()  # a pipe would wait for its reader
-        self._file: IO[str] = open(self._path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - held by close()
+            open_regular(self._path, ModelError).close()  # opening a pipe would wait for a reader
+        self._file: IO[str] = open(self._path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - closed by close()
         self._board = _tensorboard(place, step) if self._tensorboard else None
 
     def follow(self, place: Path, step: int) -> None:
-        """Goes on in the folder that the files of the run are in now."""
+        """Continues in the folder where the run's files are now."""
         if self._writes and place != self._place:
             self._file.close()
             if self._board is not None:
@@ -78,23 +77,23 @@ class Journal:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no space left to write {self._path}: free some and run the same again") from None
             raise
-        figures = dict(_flat(values))
+        metrics = dict(_flat(values))
         if self._board is not None:
-            for name, value in figures.items():
+            for name, value in metrics.items():
                 self._board.add(name, value, step)
         if self._wandb is not None:
-            self._wandb.log(figures, step=step)
+            self._wandb.log(metrics, step=step)
 
     @property
     def position(self) -> int:
-        """Bytes written, all of them on disk."""
+        """Bytes written, all synced to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        # Not where the stream believes to be: it was opened before the file was cut back.
+        # Not the stream's own position: it was opened before the file was truncated.
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        with suppress(OSError):  # a full disk was told of when it was written to
+        with suppress(OSError):  # a full disk was reported when it was written to
             self._file.close()
         if self._board is not None:
             self._board.close()
@@ -103,7 +102,7 @@ class Journal:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """`{"eval": {"val": {"loss": 1}}}` as `eval/val/loss`; what is no figure and no text is left out."""
+    """`{"eval": {"val": {"loss": 1}}}` as `eval/val/loss`; only numbers and texts."""
     found: list[tuple[str, Any]] = []
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -114,7 +113,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 
 def load_loggers(*, tensorboard: bool, wandb: bool) -> None:
-    """Loads what is asked for: what is missing is told before the run begins, and what it takes is in the plan."""
+    """Imports the packages before the run starts: a missing one is an error, and the plan includes their memory."""
     for wanted, module, name, install in (
         (tensorboard, "ramlet.training.board", "TensorBoard", "tensorboard"),
         (wandb, "wandb", "W&B", "wandb"),
@@ -124,7 +123,7 @@ def load_loggers(*, tensorboard: bool, wandb: bool) -> None:
                 import_module(module)
             except ImportError:
                 raise SettingsError(
-                    f"{name} is not installed: pip install {install}, or leave {option(install)} out"
+                    f"{name} is not installed: pip install {install}, or do not give {option(install)}"
                 ) from None
 
 

@@ -1,4 +1,4 @@
-"""Who is told what happens in a run: the command that draws it, or no one."""
+"""Callbacks of a run, for the command that shows its progress."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["Listener"]
 
 
 class Listener:
-    """Hears nothing; a command overrides what it shows."""
+    """Does nothing; override what you need."""
 
     def noted(self, line: str) -> None:
-        """Something to know, in a sentence."""
+        """A sentence for the user to know."""
 
     def warned(self, line: str) -> None:
-        """Something to act on, in a sentence."""
+        """A sentence for the user to act on."""
 
     def planned(self, plan: Any, resumed_at: int) -> None:
         """The plan, after the probe."""
@@ -25,19 +25,19 @@ class Listener:
         """After every step."""
 
     def expected(self, seconds: float) -> None:
-        """How long the run still takes, with its evaluations; before `stepped`."""
+        """The remaining time of the run, with its evaluations; before `stepped`."""
 
     def stopping(self) -> None:
-        """Ctrl-C was heard, wherever the run is: a checkpoint comes, and then its end."""
+        """Ctrl-C was pressed: the run will save a checkpoint and stop."""
 
     def evaluating(self, name: str, done: int, total: int) -> None:
-        """So many tokens of a set are evaluated."""
+        """Progress of an evaluation in tokens."""
 
     def evaluated(self, step: int, scores: Mapping[str, Any], forgotten: Mapping[str, float]) -> None:
-        """After every evaluation: scores by the name of the set, and how far its loss rose."""
+        """After every evaluation: scores by set, and how much each loss rose since the start."""
 
     def sampled(self, step: int, text: str) -> None:
-        """A sample of what the model writes."""
+        """After every sample."""
 
     def saved(self, step: int, path: Path) -> None:
-        """A checkpoint."""
+        """After every checkpoint."""

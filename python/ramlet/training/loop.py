@@ -1,10 +1,10 @@
-"""The steps of a run, and what is done between them: evaluate, sample, save, stop.
+"""The training loop: steps, and between them evaluations, samples and checkpoints.
 
     run_steps(run)
 
-Interrupted at any moment, the same call goes on from the last checkpoint, and on a CPU ends with the same bits as a
-run that was never interrupted: the order of the data, the samples and the rounding follow from the seed and the step
-alone, and the plan is kept with the run.
+After an interruption the same call resumes from the last checkpoint, and on a CPU ends bit-identical to a run that was
+never interrupted: the order of the data, the samples and the rounding depend on the seed and the step alone, and the
+plan is stored with the run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,32 +35,32 @@ __all__ = ["Progress", "Run", "run_steps"]
 
 SPIKE_WINDOW = 64
 EVAL, SAMPLE, SAVE = "eval", "sample", "save"
-"""What is done between steps, in this order."""
+"""The tasks between steps, in this order."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands: all of it goes into a checkpoint."""
+    """The progress of a run; stored in checkpoints."""
 
     step: int = 0
     tokens: int = 0
-    """Labels learned from."""
+    """Tokens with a loss."""
     seconds: float = 0.0
     loss: float | None = None
     best: int | None = None
     """The step with the lowest validation loss."""
     best_loss: float | None = None
     before: dict[str, float] = field(default_factory=dict)
-    """Each set's loss before the first step, where the run began from another model."""
+    """The loss on each set before the first step, if the run started from another model."""
     recent: list[float] = field(default_factory=list)
-    """The last losses, to know a spike by."""
+    """The last losses, to detect a spike."""
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     owed: list[str] = field(default_factory=list)
-    """What was due behind this step and given up for Ctrl-C: done first when the run goes on."""
+    """Tasks after this step that Ctrl-C interrupted: done first when the run resumes."""
 
     @property
     def rises(self) -> dict[str, float]:
-        """How far each set's loss is above what it was before the first step."""
+        """How much the loss on each set rose since before the first step."""
         scores = self.scores
         return {name: round(scores[name]["loss"] - loss, 6) for name, loss in self.before.items() if name in scores}
 
@@ -68,7 +69,7 @@ class Progress:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Progress:
-        """As a checkpoint has it; ValueError names what is missing or makes no sense."""
+        """From a checkpoint; ValueError names what is missing or invalid."""
         kinds: dict[str, tuple[type, ...]] = {
             **dict.fromkeys(("step", "tokens"), (int,)),
             **dict.fromkeys(("seconds", "loss", "best_loss"), (int, float)),
@@ -79,7 +80,7 @@ class Progress:
         found: dict[str, Any] = {}
         for each in fields(cls):
             if each.name not in values:
-                if each.name == "owed":  # of a checkpoint that knows nothing of it
+                if each.name == "owed":  # older checkpoints do not have it
                     continue
                 raise ValueError(f"progress.{each.name} is missing")
             value, empty = values[each.name], each.default is None
@@ -87,16 +88,16 @@ class Progress:
             wanted = {"before": (int, float), "recent": (int, float), "scores": (dict,), "owed": (str,)}.get(each.name)
             good = (value is None and empty) or (isinstance(value, kinds[each.name]) and not isinstance(value, bool))
             if not good or (wanted and not all(isinstance(one, wanted) for one in inside)):
-                raise ValueError(f"progress.{each.name} is not as it was written")
+                raise ValueError(f"progress.{each.name} is invalid")
             found[each.name] = value
         if found["step"] < 1 or found["tokens"] < 0 or not set(found.get("owed", ())) <= {EVAL, SAMPLE}:
-            raise ValueError("progress makes no sense")
+            raise ValueError("progress is invalid")
         return cls(**found)
 
 
 @dataclass
 class Run:
-    """All that the steps need; a `Trainer` makes it."""
+    """Everything the loop needs; a `Trainer` creates it."""
 
     folder: RunFolder
     job: Job
@@ -113,11 +114,11 @@ class Run:
     signals: StopSignals
     pace: Pace
     sampler: Any = None
-    """Model and step -> a text; None where none is wanted."""
+    """Model and step -> a text; None without samples."""
     mark: Any = None
-    """When the last step was done, or what comes between steps, as the device has it."""
+    """When the last step, or task between steps, was done on the device."""
     warned_of: set[str] = field(default_factory=set)
-    """Sets that the model was said to be forgetting: once, then only the figures tell."""
+    """Sets with a warning that the model is forgetting them: it is given once."""
 
     @property
     def ranks(self) -> Ranks:
@@ -125,37 +126,37 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Where its files are now."""
+        """Where its files currently are."""
         return self.folder.place
 
 
 def run_steps(run: Run) -> None:
-    """From where the run stands to its end; every way out leaves a checkpoint to go on from."""
+    """Runs the remaining steps; when interrupted, saves a checkpoint to resume from."""
     progress = run.progress
     with run.signals as signals:
-        if _attend(run, _owed_at_the_start(run)):
+        if _run_tasks(run, _initial_tasks(run)):
             raise _interrupted(run)
         batches = iter(run.loader)
         began = time.monotonic() - progress.seconds
         run.mark = run.engine.mark()
-        pending: _Figures | None = None
+        pending: _StepMetrics | None = None
         while progress.step < run.job.steps:
-            figures = _one_step(run, batches)
+            metrics = _one_step(run, batches)
             progress.seconds = time.monotonic() - began
-            # Of a GPU the figures are read a step later, when they are long there: it never waits for Python.
+            # On a GPU the metrics are read a step later, when they are long computed: it never waits for Python.
             if pending is not None:
-                _settle(run, pending)
-            pending = figures
-            if not run.engine.runs_behind:
-                _settle(run, pending)
+                _report(run, pending)
+            pending = metrics
+            if not run.engine.is_async:
+                _report(run, pending)
                 pending = None
             stopping = run.ranks.any(signals.asked)
-            jobs = _jobs(run)
-            if jobs or stopping:
+            tasks = _due_tasks(run)
+            if tasks or stopping:
                 if pending is not None:
-                    _settle(run, pending)
+                    _report(run, pending)
                     pending = None
-                stopping = _attend(run, jobs, stopping=stopping)
+                stopping = _run_tasks(run, tasks, stopping=stopping)
                 began = time.monotonic() - progress.seconds
                 run.mark = run.engine.mark()
             if stopping and (progress.step < run.job.steps or progress.owed):
@@ -165,18 +166,18 @@ def run_steps(run: Run) -> None:
 def _interrupted(run: Run) -> Interrupted:
     step, steps = run.progress.step, run.job.steps
     if not step:
-        return Interrupted("interrupted before the first step, with nothing to save: run the same command to begin")
-    where = f"at step {step:,} of {steps:,}" if step < steps else f"behind the last of {steps:,} steps"
-    return Interrupted(f"interrupted {where}, and saved: run the same command to go on")
+        return Interrupted("interrupted before the first step, nothing to save: run the same command to start again")
+    where = f"at step {step:,} of {steps:,}" if step < steps else f"after the last of {steps:,} steps"
+    return Interrupted(f"interrupted {where}, and saved: run the same command to resume")
 
 
 @dataclass
-class _Figures:
-    """Of one step, as they are on the device."""
+class _StepMetrics:
+    """Of one step; some may still be on the device."""
 
     step: int
     tokens: int
-    """Learned from in this step; `so_far` counts all."""
+    """In this step; `so_far` counts all."""
     so_far: int
     rate: float
     loss: Pending
@@ -185,8 +186,8 @@ class _Figures:
     """When it is done."""
 
 
-def _one_step(run: Run, batches: Iterator[Any]) -> _Figures:
-    """Learns from one global batch, this rank's share of it, and steps."""
+def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
+    """Accumulates the gradients of this rank's share of a global batch, and updates the weights."""
     assumed = run.plan.batch_size * run.plan.seq_len
     total: Any = 0.0
     learned = 0
@@ -198,44 +199,44 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _Figures:
             break
     total, learned = run.trainee.over_ranks(total, learned)
     if not learned:
-        learned = 1  # nothing but padding: gradients are 0 whatever they are divided by
+        learned = 1  # nothing but padding: the gradients are 0 anyway
     rate = run.job.schedule(run.progress.step)
     grad_norm = run.trainee.update(rate, run.job.settings.clip, assumed / learned)
     run.progress.step += 1
     run.progress.tokens += learned
     so_far = run.progress.tokens
-    return _Figures(run.progress.step, learned, so_far, rate, total / learned, grad_norm, run.engine.mark())
+    return _StepMetrics(run.progress.step, learned, so_far, rate, total / learned, grad_norm, run.engine.mark())
 
 
-def _settle(run: Run, figures: _Figures) -> None:
-    """Reads a step's figures, tells of them, and ends the run where they say that it went wrong."""
-    loss, grad_norm = float(figures.loss), float(figures.grad_norm)  # a GPU has done the step by then
+def _report(run: Run, metrics: _StepMetrics) -> None:
+    """Reads a step's metrics, logs them, and stops the run if they show that it diverged."""
+    loss, grad_norm = float(metrics.loss), float(metrics.grad_norm)  # waits until a GPU has done the step
     progress = run.progress
-    seconds = run.engine.seconds(run.mark, figures.mark)
-    run.mark = figures.mark
+    seconds = run.engine.seconds(run.mark, metrics.mark)
+    run.mark = metrics.mark
     run.pace.stepped(seconds)
-    speed = figures.tokens / max(1e-9, seconds)
+    speed = metrics.tokens / max(1e-9, seconds)
     overflow = not math.isfinite(grad_norm) and run.trainee.overflow_is_normal
     if not overflow:
-        _check_health(run, figures.step, loss, grad_norm)
+        _check_health(run, metrics.step, loss, grad_norm)
         progress.recent = [*progress.recent, loss][-SPIKE_WINDOW:]
         progress.loss = loss
     memory = run.engine.current(run.meter)
-    if figures.step % run.job.settings.log_every == 0 or figures.step in (1, run.job.steps):
+    if metrics.step % run.job.settings.log_every == 0 or metrics.step in (1, run.job.steps):
         run.journal.write(
-            figures.step,
-            tokens=figures.so_far,
+            metrics.step,
+            tokens=metrics.so_far,
             loss=round(loss, 6),
-            lr=figures.rate,
+            lr=metrics.rate,
             grad_norm=round(grad_norm, 6) if math.isfinite(grad_norm) else None,
             tokens_per_second=round(speed),
             memory=memory,
             seconds=round(progress.seconds, 3),
         )
-    left = run.pace.left(figures.step)
+    left = run.pace.left(metrics.step)
     if left is not None:
         run.listener.expected(left)
-    run.listener.stepped(figures.step, run.job.steps, loss, speed, memory)
+    run.listener.stepped(metrics.step, run.job.steps, loss, speed, memory)
 
 
 def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
@@ -246,53 +247,53 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
         if not spiked:
             return
         what = f"the loss jumped to {loss:.3f} from about {usual:.3f}"
-        check = f", or without this check by {option('spike', 0)}"
+        check = f", or disable this check with {option('spike', 0)}"
     else:
-        what = "the loss is no number any more" if not math.isfinite(loss) else "the gradients are no numbers any more"
+        what = f"the {'gradients' if math.isfinite(loss) else 'loss'} became NaN or infinite"
         check = ""
     good = checkpoint.latest(run.path)
-    way = (
-        f"the last good checkpoint is {good}: go on from it with {option('init_from')} and a lower {option('lr')}"
+    remedy = (
+        f"the last good checkpoint is {good}: continue from it with {option('init_from')} and a lower {option('lr')}"
         if good
         else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     )
-    raise TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {way}{check}")
+    raise TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {remedy}{check}")
 
 
-def _jobs(run: Run) -> list[str]:
-    """What is to be done behind the step that the run is at."""
+def _due_tasks(run: Run) -> list[str]:
+    """The tasks after the current step."""
     step, job = run.progress.step, run.job
     last = step == job.steps
 
-    def falls(every: int) -> bool:
+    def due(every: int) -> bool:
         return every > 0 and step % every == 0
 
     wanted = {
-        EVAL: bool(run.evals) and (last or falls(job.eval_every)),
-        SAMPLE: run.sampler is not None and job.sample_every > 0 and (last or falls(job.sample_every)),
-        SAVE: last or falls(job.checkpoint_every),
+        EVAL: bool(run.evals) and (last or due(job.eval_every)),
+        SAMPLE: run.sampler is not None and job.sample_every > 0 and (last or due(job.sample_every)),
+        SAVE: last or due(job.checkpoint_every),
     }
-    return [name for name, due in wanted.items() if due]
+    return [name for name, is_due in wanted.items() if is_due]
 
 
-def _owed_at_the_start(run: Run) -> list[str]:
-    """Before the first step, how good another model is that the run begins from; later what Ctrl-C left undone."""
+def _initial_tasks(run: Run) -> list[str]:
+    """Before the first step, an evaluation of the model to start from; when resuming, what Ctrl-C interrupted."""
     progress = run.progress
     if progress.step == 0:
         first = bool(run.evals) and run.job.settings.init_from is not None
         return [*([EVAL] if first else []), *([SAMPLE] if run.sampler is not None else [])]
     if not progress.owed:
         return []
-    return [name for name in _jobs(run) if name in (*progress.owed, SAVE)]
+    return [name for name in _due_tasks(run) if name in (*progress.owed, SAVE)]
 
 
-def _attend(run: Run, jobs: list[str], *, stopping: bool = False) -> bool:
-    """What is done between steps, as long as no one wants the run to end; returns whether someone does.
+def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
+    """Runs the tasks between steps until the run is asked to stop; returns whether it is.
 
-    An evaluation or a sample is given up for that, and noted in the checkpoint: the run goes on with it.
+    An evaluation or sample is abandoned for that and noted in the checkpoint, so that the resumed run does it first.
     """
     progress = run.progress
-    progress.owed = [job for job in jobs if job != SAVE]
+    progress.owed = [task for task in tasks if task != SAVE]
     while progress.owed and not stopping:
         began = time.monotonic()
         kind = progress.owed[0]
@@ -303,14 +304,14 @@ def _attend(run: Run, jobs: list[str], *, stopping: bool = False) -> bool:
             run.pace.paused(kind, seconds)
             progress.seconds += seconds if kind == EVAL else 0.0
             progress.owed = progress.owed[1:]
-    # The best is known to the first alone, and all save or none.
-    if progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in jobs):
+    # Only the first rank knows the best step, but either all ranks save or none.
+    if progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in tasks):
         _save(run)
     return stopping or run.ranks.any(run.signals.asked)
 
 
 def _save(run: Run) -> None:
-    """A checkpoint of the run as it stands; its first one makes it the run of its folder."""
+    """Saves a checkpoint; with its first one, the run replaces an older one in its folder."""
     began = time.monotonic()
     if run.ranks.first:
         state = {
@@ -326,19 +327,16 @@ def _save(run: Run) -> None:
 
 
 def _evaluate(run: Run) -> bool:
-    """All sets, unless it is given up; the first score of a set that another model was trained on is what forgetting
-    is measured from."""
+    """Evaluates all sets; False if interrupted. Forgetting is measured against the first scores."""
     progress = run.progress
     first = progress.step == 0
     scores = {}
     try:
         with run.signals.giving_up():
             for wanted in run.evals:
-
-                def told(done: int, total: int, name: str = wanted.name) -> None:
-                    run.listener.evaluating(name, done, total)
-
-                scores[wanted.name] = evaluate_model(run.trainee.model, wanted, told)
+                scores[wanted.name] = evaluate_model(
+                    run.trainee.model, wanted, partial(run.listener.evaluating, wanted.name)
+                )
     except GaveUp:
         return False
     progress.scores = {name: score.to_dict() for name, score in scores.items()}
@@ -353,14 +351,14 @@ def _evaluate(run: Run) -> bool:
     for name in sorted(run.job.settings.forgotten(rises).keys() - run.warned_of):
         run.warned_of.add(name)
         run.listener.warned(
-            f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, "
-            f"{rises[name]:.3f} above what it was before (a lower learning rate, or some of that data mixed in, helps)"
+            f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, {rises[name]:.3f} higher than "
+            "at the start (a lower learning rate helps, or mixing in some of that data)"
         )
     return True
 
 
 def _sample(run: Run) -> bool:
-    """What the model writes by now, unless it is given up."""
+    """Generates a sample; False if interrupted."""
     try:
         with run.signals.giving_up():
             text = run.sampler(run.trainee.model, run.progress.step)

@@ -1,11 +1,10 @@
-"""What this machine has: memory, cores, speed, a GPU, and the datasets that lie about.
+"""The machine's memory, cores, speed and GPU, and the datasets in a folder.
 
     machine = look(open_engine("cpu"))
     machine.free, machine.threads, machine.flops, machine.gpu
     find_datasets(".")
 
-The speed is that of matrix products as a step makes them, measured for about a second; times that follow from it are
-estimates.
+The speed is that of matrix products as in a training step, measured for about a second; times are estimates.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ramlet.runtime.threads import available_threads
 __all__ = ["Found", "Machine", "find_datasets", "look"]
 
 EFFICIENCY = {"cpu": 0.5, "cuda": 0.45}
-"""Of the speed of its products, how much a whole step reaches: attention, norms and the optimizer are the rest."""
+"""The fraction of that speed that a whole step reaches, with attention, norms and the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +31,21 @@ class Machine:
     device: str
     threads: int
     memory: int
-    """Bytes that a run may count on: free in RAM or its cgroup; on a GPU, free on the device."""
+    """Free bytes: in RAM or the cgroup; on a GPU, on the device."""
     flops: float
-    """Floating-point operations a second in products of the type below; 0 where it was not measured."""
+    """Floating-point operations per second in matrix products; 0 if not measured."""
     compute: str
-    """The type of the products: bf16 where the hardware is faster with it."""
+    """Precision of the products: bf16 if the hardware is faster with it."""
     gpu: str | None = None
 
     def seconds(self, flops: float) -> float | None:
-        """About how long so many operations of training take."""
+        """The approximate time of this many operations in training."""
         return flops / (self.flops * EFFICIENCY[self.device]) if self.flops else None
 
 
 @dataclass(frozen=True)
 class Found:
-    """A dataset, as its manifest tells it."""
+    """A dataset, from its manifest."""
 
     path: str
     tokens: int
@@ -54,7 +53,7 @@ class Found:
 
 
 def look(engine: Engine | None = None, *, seconds: float = 1.0) -> Machine:
-    """Looks at the machine; without an engine nothing is measured."""
+    """Inspects the machine; measures its speed only with an engine."""
     threads = available_threads()
     if engine is None:
         return Machine("cpu", threads, free_memory(), 0.0, "fp32")
@@ -65,7 +64,7 @@ def look(engine: Engine | None = None, *, seconds: float = 1.0) -> Machine:
 
 
 def find_datasets(folder: str | os.PathLike[str] = ".", depth: int = 2) -> list[Found]:
-    """The prepared datasets in a folder and in the folders in it, largest first; what cannot be read is left out."""
+    """The prepared datasets in a folder and its subfolders, largest first; unreadable ones are skipped."""
     found = []
     patterns = ["/".join(["*"] * level + [MANIFEST]) for level in range(depth + 1)]
     for path in (path for pattern in patterns for path in sorted(Path(folder).glob(pattern))):

@@ -1,4 +1,4 @@
-"""Datasets and how much of each: `--data web=0.7 --data code=0.3`."""
+"""A mix of datasets with weights: `web=0.7`, `code=0.3`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Mix = list[tuple[str, float]]
 
 
 def parse_data(names: Sequence[str]) -> Mix:
-    """`["web=0.7", "code=0.3"]`, or names without weights, which weigh the same."""
+    """`["web=0.7", "code=0.3"]`, or names without weights, which count equally."""
     mix: Mix = []
     for name in names:
         path, mark, weight = name.rpartition("=")
@@ -23,5 +23,5 @@ def parse_data(names: Sequence[str]) -> Mix:
         try:
             mix.append((path, float(weight)))
         except ValueError:
-            raise SettingsError(f"{name}: what is behind = is its weight, a number, as in {path}=0.5") from None
+            raise SettingsError(f"{name}: the weight after = must be a number, as in {path}=0.5") from None
     return mix

@@ -1,10 +1,12 @@
-"""`ramlet train --input FILE`: text becomes a dataset inside the run before it is trained on.
+"""The setting `input` of `ramlet train`: prepares text as a dataset inside the run, before training on it.
 
-Up to 16 MB every character is a token: a vocabulary learned from so little would be mostly noise, and a small model has
-better uses for its parameters. Larger texts get a byte-level BPE of their own, of 8,192 tokens (16,384 from 256 MB on).
+Up to 16 MB every character is a token: a vocabulary learned from so little text would be mostly noise, and a small
+model has better uses for its parameters. Larger texts get their own byte-level BPE with 8,192 tokens (16,384 from 256
+MB on).
 
-A document goes to training or to validation as a whole, so a small text is cut into some 64 of them: as one it would be
-all in training, with nothing to measure by, or one time in ten all in validation, with nothing to learn from.
+A document belongs to the training or the validation split as a whole, so a small text is cut into about 64 documents:
+as a single one it would be entirely in the training split, without validation, or one time in ten entirely in the
+validation split, without training data.
 """
 
 from __future__ import annotations
@@ -39,10 +41,13 @@ def prepare_own(
     val_fraction: float = 0.1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
-    """The dataset made of the inputs, in RUN/data; the same inputs again are not read again."""
+    """Prepares the inputs as a dataset in RUN/data; does nothing if that is done already."""
     made = run / "data" / "dataset"
     if os.environ.get("RANK", "0") != "0":
-        return _made_by_the_first(made)
+        # Only the first rank prepares; if it fails, the launcher ends the ranks that wait.
+        while not (made / NAME).exists():
+            time.sleep(0.1)
+        return made
     RunFolder(run).refuse_foreign()
     from ramlet.preparing.run import prepare_to
 
@@ -52,15 +57,8 @@ def prepare_own(
     return made
 
 
-def _made_by_the_first(dataset: Path) -> Path:
-    """Of several processes one prepares; when it fails, torchrun ends those that wait."""
-    while not (dataset / NAME).exists():
-        time.sleep(0.1)
-    return dataset
-
-
 def _part_bytes(inputs: Sequence[str]) -> int | None:
-    """The longest document of a small text; None where the usual length makes enough of them, or no one knows yet."""
+    """The longest document of a small text; None if the default yields enough documents, or the size is unknown."""
     from ramlet.inputs.staging import needs_staging
 
     if any(needs_staging(name) for name in inputs):

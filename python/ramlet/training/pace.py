@@ -1,4 +1,4 @@
-"""How long a run still takes: its steps, and the evaluations, samples and checkpoints between them.
+"""The remaining time of a run: its steps, and the evaluations, samples and checkpoints between them.
 
 pace = Pace(steps=2000, every={"eval": 200, "sample": 400, "save": 200})
 pace.stepped(1.7)
@@ -14,21 +14,21 @@ from collections.abc import Mapping
 __all__ = ["Pace", "times_left"]
 
 RECENT = 32
-"""Steps whose mean is that of those to come."""
+"""The mean of this many last steps predicts the next ones."""
 
 
 def times_left(step: int, steps: int, every: int) -> int:
-    """How often something comes that is done every so many steps, and at the end; 0: only there."""
+    """How often something is still done that is due every `every` steps and at the end; 0 means only at the end."""
     regular = steps // every - step // every if every else 0
     at_the_end = step < steps and (not every or steps % every != 0)
     return regular + at_the_end
 
 
 class Pace:
-    """Counts with what was measured: the last steps, and the last of each kind of pause."""
+    """Estimates from the last steps and the last pause of each kind."""
 
     def __init__(self, steps: int, every: Mapping[str, int], guessed: Mapping[str, float] | None = None) -> None:
-        """`guessed` is what a pause takes, in steps, as long as none of its kind was measured."""
+        """`guessed` is the length of a pause in steps, until one of its kind was measured."""
         self._steps = steps
         self._every = dict(every)
         self._guessed = dict(guessed or {})

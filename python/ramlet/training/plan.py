@@ -1,4 +1,4 @@
-"""How a run finds its plan: what the user has fixed, what a run that goes on must keep, and what fits beside."""
+"""Finds the plan of a run: with what the user has fixed, and what a resumed run must keep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramlet.training.job import Job
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
-__all__ = ["plan_run"]
+__all__ = ["fixed", "plan_run"]
 
 
 def plan_run(
@@ -27,7 +27,7 @@ def plan_run(
     listener: Listener,
     noted: Mapping[str, Any] | None,
 ) -> Plan:
-    """What fits the budget, corrected by a few real steps; of a run that goes on what it was begun with, if it fits."""
+    """A plan that fits the budget, corrected by a few real steps; a resumed run keeps its plan if it fits."""
     with feed.loader(job.seq_len, job.sequences, None, engine.ranks) as loader:
         held = loader.memory
     task = Task(
@@ -37,28 +37,28 @@ def plan_run(
         budget,
         job.precision,
         job.settings.document_mask,
-        _fixed(job.settings),
+        fixed(job.settings),
         resident=engine.resident(stepping=True),
-        loader_bytes=(lambda rows: held(micro_batch=rows)) if engine.kind == "cpu" else 0,
+        loader_bytes=(lambda rows: held(micro_batch=rows)) if engine.uses_host_memory else 0,
     )
     meter.stage("probing")
     if noted is None:
         return engine.fit(task, job.settings, meter)
     before = dict(noted["plan"]["choice"])
-    # Its states are on disk as they are; only how a step is divided may change, and on a GPU with it the last bits.
+    # Its states are stored in this form; only how a step is divided may change, and with it the last bits on a GPU.
     kept = {name: before[name] for name in ("optimizer", "weights", "compute")}
     if any(kept[name] != value for name, value in task.forced.items() if name in kept):
-        raise SettingsError("a run keeps its optimizer and its kind of weights: leave these settings as they were")
+        raise SettingsError("a run keeps its optimizer and the precision of its weights: do not change these settings")
     try:
         return engine.fit(replace(task, forced={**before, **task.forced}), job.settings, meter)
     except BudgetError:
         if engine.kind != "cpu":
-            listener.noted("the budget is smaller than before: steps are divided differently, which changes last bits")
+            listener.noted("the budget is smaller than before: steps are divided differently, so last bits may differ")
     return engine.fit(replace(task, forced={**task.forced, **kept}), job.settings, meter)
 
 
-def _fixed(settings: RunSettings) -> dict[str, Any]:
-    """By the names of `Choice`: what is not left to the plan."""
+def fixed(settings: RunSettings) -> dict[str, Any]:
+    """What the user has fixed, by the names of `Choice`."""
     wanted = {
         "micro_batch": settings.micro_batch,
         "recompute": settings.recompute,

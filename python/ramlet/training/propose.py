@@ -1,10 +1,10 @@
-"""What can be trained here: from as little as nothing to a plan, and the command that carries it out.
+"""Plans without training: `ramlet.plan`, and a proposal of what to train on this machine, with its command.
 
-    plan(params="10M", data="my-dataset", memory="2GB")      # a Plan: what takes how much, and what was chosen
-    propose()                                                # looks at the machine and the folder; says what to do
+    plan(params="10M", data="my-dataset", memory="2GB")      # a Plan: memory by part, and what was chosen
+    propose()                                                # inspects the machine and the folder, and proposes a run
 
-A plan starts from what is resident when torch is loaded, so it loads torch. Times are estimates: operations over the
-speed that matrix products were measured at, times what of it a whole step usually reaches.
+A plan starts from the memory resident with the engine loaded, so it loads the engine. Times are estimates: operations
+divided by the measured speed of matrix products, times the fraction that a whole step usually reaches.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.runtime.budget import Budget
-from ramlet.settings.declared import argv, differing
+from ramlet.settings.declared import argv, differing, flag
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
+from ramlet.training.plan import fixed
 from ramlet.training.settings import RunSettings, default_seq_len
 
 __all__ = ["Proposal", "Row", "plan", "propose"]
 
 PATIENCE = 3600.0
-"""Seconds that the proposed run takes at most, as far as there is a choice."""
+"""The longest proposed run in seconds, if possible."""
 
 SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000, 124_000_000, 350_000_000, 760_000_000)
 ALL_SIZES = (*SIZES, 1_300_000_000, 3_000_000_000, 7_000_000_000)
-"""With those that only a GPU trains."""
+"""With those that need a GPU."""
 VOCABULARY = 8192
-"""Where no dataset says."""
+"""Without a dataset."""
 TOKENIZER_BYTES = 400
-"""A token, about: a run has its tokenizer loaded when it plans."""
+"""Per token, approximately: a run has loaded its tokenizer when it plans."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One size that might be trained."""
+    """One model size."""
 
     params: int
     plan: Plan | None
-    """None where it does not fit."""
+    """None if it does not fit."""
     course: Course
-    """What it would be trained for."""
     seconds: float | None
-    """About how long that takes."""
+    """Approximate training time."""
     refusal: BudgetError | None = None
-    """Why it does not fit, and what would."""
+    """Why it does not fit, and the budget that would."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ def plan(
     vocab_size: int | None = None,
     threads: int | None = None,
 ) -> Plan:
-    """What training a model would take, and how a memory budget would be spent on it.
+    """Plans the training of a model within a memory budget.
 
     >>> ramlet.plan(params="10M", data="my-dataset", memory="2GB").peak       # doctest: +SKIP
     694000000
 
-    Without `params` or `config` the size follows from the data; `vocab_size` where there is no data yet.
-    `num_sequences` only says how much it would be to hold all data at once, which nothing here does. BudgetError where
-    it does not fit. Loads torch, for a plan starts from what is resident then.
+    Without `params` or `config` the size depends on the data; give `vocab_size` if there is no data yet.
+    `num_sequences` is only used to report the size of all data, which is never in memory at once. Raises BudgetError if
+    it does not fit. Loads the engine, because a plan starts from the memory resident then.
     """
     given: dict[str, Any] = {"params": params, "config": config, "seq_len": seq_len, "micro_batch": micro_batch}
     given |= {"recompute": recompute, "document_mask": document_mask, "optimizer": optimizer, "weights": weights}
@@ -99,14 +99,9 @@ def plan(
     given |= {} if batch_size is None else {"batch_size": batch_size}
     chosen = RunSettings(**given)
     site = _Site(memory, chosen.device, precision, threads)
-    found = _dataset(data)
+    found = None if data is None else _known(data)
     vocab_size = vocab_size or (found.vocab_size if found else VOCABULARY)
-    forced = {
-        "optimizer": None if optimizer == "auto" else optimizer,
-        "weights": None if weights == "auto" else weights,
-        "micro_batch": chosen.micro_batch,
-        "recompute": recompute,
-    }
+    forced = fixed(chosen)
     length, batch = chosen.seq_len, chosen.batch_size
     if params is None and config is None:
         machine = look(site.engine)
@@ -114,7 +109,7 @@ def plan(
         rows = site.rows(sizes, found, machine, vocab_size, length, batch, forced, document_mask)
         best = _best(rows, found)
         if best is None or best.plan is None:
-            assert rows[0].refusal is not None  # or there would be a plan
+            assert rows[0].refusal is not None  # otherwise there would be a plan
             raise rows[0].refusal
         made = best.plan
     elif chosen.config is not None:
@@ -125,7 +120,9 @@ def plan(
         made = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
     else:
         assert chosen.params is not None
-        made = site.plan(chosen.params, length, batch, vocab_size, forced, document_mask)
+        length = length or default_seq_len(chosen.params)
+        shape = shape_for(chosen.params, vocab_size=vocab_size, context=length)
+        made = site.plan_shape(shape, length, batch, forced, document_mask)
     sequences = num_sequences or (found.tokens // made.seq_len if found else 0)
     return replace(made, whole_data=sequences * made.seq_len * 16)
 
@@ -138,25 +135,25 @@ def propose(
     folder: str | os.PathLike[str] = ".",
     threads: int | None = None,
 ) -> Proposal:
-    """Looks at the machine and the datasets, and says what can be trained here and how."""
+    """Inspects the machine and the datasets, and proposes what to train."""
     found = (_known(data),) if data is not None else tuple(find_datasets(folder))
     dataset = found[0] if found else None
     site = _Site(memory, device, "auto", threads)
     machine = look(site.engine)
     site.compute = machine.compute
     vocab_size = dataset.vocab_size if dataset else VOCABULARY
-    rows = site.rows(ALL_SIZES if site.engine.kind == "cuda" else SIZES, dataset, machine, vocab_size)
+    rows = site.rows(ALL_SIZES if machine.gpu else SIZES, dataset, machine, vocab_size)
     best = _best(rows, dataset)
     return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
 
 
 def _largest(dataset: Found | None) -> int:
-    """Parameters that the text is enough for."""
+    """The most parameters for this much text."""
     return max(SIZES[0], largest_for(dataset.tokens)) if dataset else 10_000_000
 
 
 def _best(rows: list[Row], dataset: Found | None) -> Row | None:
-    """The largest that fits, that the text is enough for and that does not take too long; else the smallest."""
+    """The largest that fits, has enough text and does not take too long; else the smallest that fits."""
     fitting = [row for row in rows if row.plan is not None]
     good = [row for row in fitting if row.params <= _largest(dataset) and (row.seconds or 0) <= PATIENCE]
     return good[-1] if good else next(iter(fitting), None)
@@ -166,9 +163,9 @@ def _command(best: Row | None, dataset: Found | None, memory: Any, device: str |
     if best is None:
         return ""
     path = dataset.path if dataset else "DATASET"
-    words = ["ramlet", "train", "--data", path, "--out", "RUN"]
+    words = ["ramlet", "train", flag("data"), path, flag("out"), "RUN"]
     if isinstance(memory, str) and memory != "auto":
-        words += ["--memory", memory]
+        words += [flag("memory"), memory]
     size, steps = best.course.sequences, best.course.steps
     given = {"params": _short(best.params), "device": device, "batch_size": size, "max_steps": steps}
     return shlex.join([*words, *argv(RunSettings, differing(RunSettings, given))])
@@ -185,12 +182,8 @@ def _short(number: int) -> str:
     return str(number)
 
 
-def _dataset(data: str | os.PathLike[str] | None) -> Found | None:
-    return None if data is None else _known(data)
-
-
 def _known(data: str | os.PathLike[str]) -> Found:
-    """A dataset or array that the user named: what is wrong with it is told."""
+    """A dataset or array that the user named; raises if it cannot be used."""
     from ramlet.loading.tokens import open_tokens
 
     tokens = open_tokens(os.fspath(data), "train", 0.1)
@@ -198,25 +191,18 @@ def _known(data: str | os.PathLike[str]) -> Found:
 
 
 class _Site:
-    """Where it would be trained: device, budget, and what is resident before."""
+    """The device, the budget, and what is resident before training."""
 
     def __init__(
         self, memory: Budget | str | int | None, device: str | None, precision: str, threads: int | None
     ) -> None:
         self.engine = open_engine(device or "auto", threads)
-        # What a run has loaded when it plans.
+        # A run has loaded this when it plans.
         from ramlet.training import trainer  # noqa: F401
 
         self.budget = self.engine.budget(memory)
         self.compute = self.engine.precision(precision)
         self._base = self.engine.resident()
-
-    def plan(
-        self, params: int, seq_len: int | None, batch: int, vocab: int, forced: dict[str, Any], document_mask: bool
-    ) -> Plan:
-        length = seq_len or default_seq_len(params)
-        shape = shape_for(params, vocab_size=vocab, context=length)
-        return self.plan_shape(shape, length, batch, forced, document_mask)
 
     def plan_shape(self, shape: Shape, seq_len: int, batch: int, forced: dict[str, Any], document_mask: bool) -> Plan:
         return self.engine.sketch(
@@ -244,7 +230,7 @@ class _Site:
         forced: dict[str, Any] | None = None,
         document_mask: bool = False,
     ) -> list[Row]:
-        """Those of the sizes that have room for the vocabulary; at least one."""
+        """The sizes that are large enough for the vocabulary; at least one."""
         rows = []
         for params in sizes:
             length = seq_len or default_seq_len(params)
@@ -262,11 +248,11 @@ class _Site:
             rows.append(Row(params, plan, course, seconds, refusal))
         if not rows:
             raise SettingsError(
-                f"the vocabulary is too large for a model that so little text can train: give {option('params')}"
+                f"the vocabulary is too large for the models that this little text can train: give {option('params')}"
             )
         return rows
 
 
 def _loader_bytes(rows: int, seq_len: int, document_mask: bool) -> int:
-    """As ramlet.Loader says it of itself for a dataset of few shards."""
+    """Like `ramlet.Loader.memory` for a dataset of few shards."""
     return 4 * rows * seq_len * 8 * (4 if document_mask else 2) + 2_000_000

@@ -1,13 +1,13 @@
-"""The names of all that a run writes, and how a new run takes the place of an old one.
+"""The files of a run, and how a new run replaces an old one.
 
-    RUN/.new/      a run that is to replace the one in RUN, until its first checkpoint is whole; without meaning
-    RUN/.next/     the same from then on: it is RUN's run, and whole, while its files are put in their places
+    RUN/.new/      a new run that will replace the one in RUN, before its first checkpoint; ignored by readers
+    RUN/.next/     the same from then on: it is RUN's current run while its files are moved into place
 
-A new run is trained in RUN/.new, and the old one stays what it was: openable, resumable. With the first checkpoint one
-rename makes `.new` the folder `.next`; from that moment on the new run is the one that counts, and whoever opens RUN
-reads it there (`whole_run`). Then the old files go, those of `.next` get a second name in RUN, and one more rename, of
-`.next` to `.new`, makes RUN what counts again. A kill at any moment leaves the old run or the new one, whole: the next
-start repeats what was begun (`settle`), for nothing is taken out of `.next` before RUN has it.
+A new run is trained in RUN/.new, and the old one stays usable: it can be opened and resumed. With the first checkpoint
+`.new` is renamed to `.next`; from then on the new run is the current one, and whoever opens RUN reads it there
+(`whole_run`). Then the old files are removed, those of `.next` are linked into RUN, and `.next` is renamed to `.new`,
+which makes RUN current again. A kill at any moment leaves the old run or the new one complete: the next start repeats
+the interrupted part (`settle`), because nothing is removed from `.next` before RUN has it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ WRITTEN = (
     *(STATISTICS, WEIGHTS, CHECKPOINTS, "report.html", "measures.json", METRICS, TENSORBOARD),
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
 )
-"""All that is of one run alone, but for its settings, which are there before all of it, and as long as any of it."""
+"""Everything that belongs to one run, except its settings, which are written first and removed last."""
 NEW = ".new"
 
 
 def clear(run: Path) -> None:
-    """Removes all of a run but its settings, by which the folder is known for a run's."""
+    """Removes a run's files except its settings, which identify the folder as a run."""
     for name in WRITTEN:
         path = run / name
         if path.is_dir() and not path.is_symlink():
@@ -47,7 +47,7 @@ def clear(run: Path) -> None:
 
 
 def move_in(run: Path) -> None:
-    """Makes the run in `.new`, all of it on disk, the one of the folder."""
+    """Makes the run in `.new`, which is synced to disk, the current one."""
     sync_folder(run / NEW)
     os.rename(run / NEW, run / NEXT)
     sync_folder(run)
@@ -55,7 +55,7 @@ def move_in(run: Path) -> None:
 
 
 def settle(run: Path) -> None:
-    """Ends what a kill may have interrupted: a run that was moving in is, one that had no checkpoint is gone."""
+    """Completes what a kill may have interrupted: `.next` is moved into place, `.new` without a checkpoint removed."""
     if (run / NEXT).is_dir():
         shutil.rmtree(run / NEW, ignore_errors=True)
         clear(run)
@@ -77,7 +77,7 @@ def _link_all(source: Path, target: Path) -> None:
 
 
 def link(file: Path, path: Path) -> None:
-    """The same file under another name, without a second copy of it where the file system can do that."""
+    """A hard link, or a copy if the file system has no links."""
     hidden = path.with_name(f".{path.name}.ramlet-tmp")
     hidden.unlink(missing_ok=True)
     try:
@@ -87,6 +87,6 @@ def link(file: Path, path: Path) -> None:
         with open(hidden, "rb") as copy:
             os.fsync(copy.fileno())
     os.replace(hidden, path)
-    # Of two names of one file a rename leaves both.
+    # Renaming one link of a file to another keeps both.
     hidden.unlink(missing_ok=True)
     sync_folder(path.parent)

@@ -2,14 +2,13 @@
 
     RUN/
       settings.yaml        every resolved setting, the data, the model's shape and the plan; written first
-      metrics.jsonl        one line a logged step
-      checkpoints/         what to go on from
-      config.json model.safetensors tokenizer.json ...   the trained model, for transformers as well
-      stats.json           written last: what was done, in what time and memory, and what had been predicted
+      metrics.jsonl        one line per logged step
+      checkpoints/         to resume from
+      config.json model.safetensors tokenizer.json ...   the trained model, also for transformers
+      stats.json           written last: results, time and memory, and the predicted memory
 
-A folder with stats.json is finished; one with settings.yaml alone was interrupted. Nothing of a run is there without
-its settings. A run that is begun anew replaces the one that is there when it has a checkpoint, and not before
-(run_files.py).
+A folder with stats.json is finished; without it, it was interrupted. No file of a run exists without settings.yaml. A
+run that starts over replaces the old one with its first checkpoint, not before (run_files.py).
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTI
 __all__ = ["RunFolder"]
 
 _BEFORE = {".lock", "data", "stream", NEW, NEXT}
-"""What may be there before a run has begun: text that was prepared for it, a stream's tokenizer."""
+"""What may exist before a run has started: its prepared text, a stream's tokenizer."""
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule")
-"""What `--resume` may change: a run that goes on for longer than was planned."""
+"""What the setting `resume` may change: a run that continues for longer than planned."""
 
 
 class RunFolder:
-    """RUN, held against other runs while the block lasts."""
+    """RUN, locked against other runs inside the `with` block."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.place = self.path
-        """Where this run's files are: in the folder, or inside it until they replace those of another run."""
+        """Where this run's files are: the folder, or one inside it until they replace those of an old run."""
         self._lock: Lock | None = None
         self._new = False
 
@@ -64,15 +63,15 @@ class RunFolder:
         return self
 
     def refuse_foreign(self) -> None:
-        """Stops where what is there is neither empty nor a run."""
+        """Refuses a folder that is neither empty nor a run."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
-            raise SettingsError(f"{self.path} is a file: name a folder to write the run into")
+            raise SettingsError(f"{self.path} is a file: give a folder for the run")
         names = {name for name in os.listdir(self.path) if not is_temporary(name)}
         if names - _BEFORE and SETTINGS not in names:
             raise SettingsError(
-                f"{self.path} holds something else ({sorted(names - _BEFORE)[0]} is in it): "
+                f"{self.path} is not empty and not a run (it has {sorted(names - _BEFORE)[0]}): "
                 f"choose another {option('out')}, or an empty folder"
             )
 
@@ -86,7 +85,7 @@ class RunFolder:
             self._lock.release()
 
     def noted(self) -> dict[str, Any] | None:
-        """What an earlier run here wrote down, or None."""
+        """The settings.yaml of an earlier run here, or None."""
         import yaml
 
         try:
@@ -99,9 +98,9 @@ class RunFolder:
                 f"{self.path / SETTINGS} cannot be read ({reason}): choose another {option('out')}"
             ) from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
-            raise SettingsError(f"{self.path / SETTINGS} is not a run's: choose another {option('out')}")
-        if odd := _odd(noted):
-            raise SettingsError(f"{self.path / SETTINGS} is damaged, for {odd} is not as it was written: restore it")
+            raise SettingsError(f"{self.path / SETTINGS} is not that of a run: choose another {option('out')}")
+        if name := _invalid(noted):
+            raise SettingsError(f"{self.path / SETTINGS} is damaged ({name} is invalid): restore it")
         return noted
 
     def note(self, values: Mapping[str, Any]) -> None:
@@ -113,40 +112,40 @@ class RunFolder:
     def refuse_others(
         self, noted: Mapping[str, Any], now: Mapping[str, Any], shape: Mapping[str, Any], *, resume: bool
     ) -> None:
-        """Stops where the folder's run is of other settings, other data or a model of another shape."""
+        """Refuses a folder whose run has other settings, other data or a model of another shape."""
         if _without(noted["data"], "path") != _without(now["data"], "path"):
             if _without(noted["data"], "fingerprint") == _without(now["data"], "fingerprint"):
                 raise SettingsError(
-                    f"{_shown(now['data'])} is not what it was when {self.path} was trained on it: "
-                    f"go on with it in another {option('out')}, with {option('init_from', self.path)}"
+                    f"{_shown(now['data'])} has changed since {self.path} was trained on it: "
+                    f"continue in another {option('out')}, with {option('init_from', self.path)}"
                 )
             raise SettingsError(
                 f"{self.path} was trained on other data ({_shown(noted['data'])}): "
-                f"choose another {option('out')}, or give the same"
+                f"choose another {option('out')}, or give the same data"
             )
         for name, value in now["settings"].items():
             before = noted["settings"].get(name)
             if before == value or (resume and name in EXTENDABLE):
                 continue
-            hint = f", or {option('resume')} to go on with it" if name in EXTENDABLE else ""
+            hint = f", or {option('resume')} to continue it" if name in EXTENDABLE else ""
             raise SettingsError(
-                f"{self.path} holds a run with {name} {before}, not {value}: "
-                f"choose another {option('out')}, or give the same{hint}"
+                f"{self.path} has a run with {name} {before}, not {value}: "
+                f"choose another {option('out')}, or give the same value{hint}"
             )
         if noted["job"]["shape"] != shape:
             raise SettingsError(
-                f"{self.path} holds a model of another shape: choose another {option('out')}, or give the same"
+                f"{self.path} has a model of another shape: choose another {option('out')}, or give the same shape"
             )
 
-    def holds_model(self) -> bool:
-        """Whether there is anything to lose: a model, or a checkpoint to go on from."""
+    def has_model(self) -> bool:
+        """Whether there is anything to lose: a model, or a checkpoint to resume from."""
         if (self.path / STATISTICS).exists() or (self.path / WEIGHTS).exists():
             return True
         return any(self.path.glob(f"{CHECKPOINTS}/step_*/state.json"))
 
     def begin(self) -> None:
-        """Makes room for a new run: beside a model that is there, or in place of what never became one."""
-        if self.holds_model():
+        """Starts a new run: inside the folder if it has a model, else in place of what is there."""
+        if self.has_model():
             self.place = self.path / NEW
             self.place.mkdir()
         else:
@@ -154,25 +153,24 @@ class RunFolder:
 
     @property
     def replaces(self) -> bool:
-        """Whether the folder still holds another run, which this one replaces."""
+        """Whether the folder still has an old run, which this one will replace."""
         return self.place != self.path
 
     def replace(self) -> None:
-        """Makes this run, which has a checkpoint now, the one of the folder."""
+        """Makes this run, which now has a checkpoint, the current one of the folder."""
         run_files.move_in(self.path)
         self.place = self.path
 
     def statistics(self) -> dict[str, Any] | None:
-        """Of a finished run; None where they say nothing that can be used."""
+        """The stats.json of a finished run; None if it is missing or unusable."""
         try:
             found = read_json_object(self.path / STATISTICS, ModelError)
             memory, loss = found["memory"], found["loss"]
             whole = [found["steps"], found["tokens"], memory["device_peak"], memory["predicted"]]
         except (OSError, ModelError, KeyError, TypeError):
             return None
-        told = isinstance(found["scores"], dict) if "scores" in found else False
-        known = all(isinstance(value, int) for value in whole) and isinstance(loss, (int, float, type(None)))
-        return found if told and known else None
+        numbers = all(isinstance(value, int) for value in whole) and isinstance(loss, (int, float, type(None)))
+        return found if numbers and isinstance(found.get("scores"), dict) else None
 
     def finish(self, statistics: Mapping[str, Any]) -> None:
         with replacing(self.place / STATISTICS) as file:
@@ -180,8 +178,8 @@ class RunFolder:
             file.write("\n")
 
 
-def _odd(noted: Mapping[str, Any]) -> str | None:
-    """The first of what others rely on that is missing, or of another kind."""
+def _invalid(noted: Mapping[str, Any]) -> str | None:
+    """The first key that is missing or of the wrong type, among those that are used."""
     data, job, plan = noted["data"], noted["job"], noted["plan"]
     shape, length = (job.get("shape"), job.get("seq_len")) if isinstance(job, dict) else (None, None)
     choice = plan.get("choice") if isinstance(plan, dict) else None
@@ -195,7 +193,7 @@ def _odd(noted: Mapping[str, Any]) -> str | None:
         **{f"plan.choice.{name}": isinstance(chosen.get(name), str) for name in ("optimizer", "weights", "compute")},
         **{f"plan.choice.{name}": _is_count(chosen.get(name)) for name in ("micro_batch", "chunk")},
         **{f"plan.choice.{name}": isinstance(chosen.get(name), bool) for name in ("recompute", "reuse")},
-        # Of a run from before it was there: 0.
+        # Older runs do not have it.
         "plan.choice.held": chosen.get("held", 0) == 0 or _is_count(chosen.get("held")),
     }
     return next((name for name, holds in checks.items() if not holds), None)
@@ -206,7 +204,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _without(data: Any, left_out: str) -> Any:
-    """Data without its path, for it may be moved and is known by what it holds; or by its name, whatever it holds."""
+    """The data without one key: without its path, because it may be moved; without its fingerprint to find changes."""
     return [{name: value for name, value in each.items() if name != left_out} for each in data]
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints on a GPU are written beside the steps that follow.
+"""Saves checkpoints; on a GPU in the background.
 
-What is to be saved is copied to RAM, which takes a fraction of a second, and a thread writes it from there while the
-GPU goes on. That takes RAM, three times the weights with AdamW: it is done only where the budget for RAM has it. On a
-CPU a copy would be memory that training wants, and the thread a core of it: there the run waits.
+On a GPU the tensors are copied to RAM, which takes a fraction of a second, and a thread writes them while training
+continues. The copy needs RAM, with AdamW three times that of the weights, so it is made only if the RAM budget allows.
+On a CPU training needs that memory and the core: the run waits.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["Saver"]
 
 
 class Saver:
-    """Writes one checkpoint at a time; what goes wrong with one is raised by the next call."""
+    """Writes one checkpoint at a time; an error in the background is raised by the next call."""
 
-    def __init__(self, folder: RunFolder, keep: int, *, beside: bool, host: Budget | None) -> None:
-        """`beside`: whether a thread may write, where `host` has room for a copy."""
+    def __init__(self, folder: RunFolder, keep: int, *, background: bool, host: Budget | None) -> None:
+        """`background`: whether a thread may write, if the budget `host` has memory for a copy."""
         self._folder, self._keep = folder, keep
-        self._beside, self._host = beside, host
+        self._background, self._host = background, host
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
     def save(self, snapshot: Snapshot, best: int | None, saved: Callable[[int, Path], None]) -> None:
-        """Saves, and removes what need not be kept; `saved` is told when it is done.
+        """Saves, and removes old checkpoints; then calls `saved`.
 
-        With its first checkpoint a run replaces one that was there before: then all that it writes moves, and waits.
+        Not in the background if this checkpoint makes the run replace an old one, which moves all of its files.
         """
         self.wait()
-        beside = self._beside and not self._folder.replaces
-        if not (beside and self._host is not None and self._host.available() > snapshot.bytes):
+        background = self._background and not self._folder.replaces
+        if not (background and self._host is not None and self._host.available() > snapshot.bytes):
             self._write(snapshot, best, saved)
             return
         copied = snapshot.on_host()
@@ -54,11 +54,11 @@ class Saver:
     def _guarded(self, snapshot: Snapshot, best: int | None, saved: Callable[[int, Path], None]) -> None:
         try:
             self._write(snapshot, best, saved)
-        except BaseException as failure:  # noqa: BLE001 - raised again where it can be heard
+        except BaseException as failure:  # noqa: BLE001 - raised again in the main thread
             self._failure = failure
 
     def wait(self) -> None:
-        """Until what was begun is on disk."""
+        """Waits until everything is on disk."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()

@@ -1,4 +1,4 @@
-"""The learning rate of a step: up in a straight line, then down to its end.
+"""The learning rate schedule: linear warmup, then decay.
 
 >>> rate = Schedule(peak=1.0, floor=0.1, warmup=10, steps=110, kind="linear")
 >>> rate(0), rate(9), rate(60), rate(110)
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 __all__ = ["CONTINUED", "Schedule", "default_rate"]
 
 CONTINUED = 0.1
-"""The part of the from-scratch rate with which a trained model goes on (benchmarks/continued_lr.py)."""
+"""The fraction of the from-scratch rate for a model that is already trained (benchmarks/continued_lr.py)."""
 
 
 def default_rate(parameters: int, *, continued: bool = False) -> float:
-    """Smaller models bear higher rates: the power that fits GPT-3's table (Brown et al., 2020: 6e-4 for 125M, 2e-4 for
-    1.3B, 1e-4 for 13B) and small models measured here (benchmarks/learning_rate.py). A model that is trained already
-    (`continued`) takes a part of it: the whole rate makes it forget more than it learns."""
+    """Smaller models tolerate higher rates: a power law that fits GPT-3's table (Brown et al., 2020: 6e-4 for 125M,
+    2e-4 for 1.3B, 1e-4 for 13B) and our own measurements of small models (benchmarks/learning_rate.py). A model that is
+    already trained (`continued`) gets a fraction of it: the full rate makes it forget more than it learns."""
     return min(2.5e-3, 6e-4 * math.pow(125e6 / parameters, 0.44)) * (CONTINUED if continued else 1.0)
 
 
@@ -32,7 +32,7 @@ class Schedule:
     kind: str = "cosine"
 
     def __call__(self, step: int) -> float:
-        """Of the step with this number, counted from 0."""
+        """The rate at a step, counted from 0."""
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         if self.kind == "constant":

@@ -1,9 +1,9 @@
-"""What the engine finds here, told by a process of its own: `python -m ramlet.training.self_check BUDGET`.
+"""What the engine finds on this machine, as JSON: `python -m ramlet.training.self_check BUDGET`.
 
     {"torch": "2.11.0", "device": "cpu", "precision": "fp32", "gpus": [], "largest": {"params": 124000000, ...}, ...}
 
-A process of its own, so that whoever asks (`ramlet doctor`) stays small, and hears of a torch that crashes as of one
-that is missing. BUDGET is that of RAM, in bytes; on a GPU the device's own default is used.
+A separate process, so that the caller (`ramlet doctor`) stays small and survives an engine that crashes. BUDGET is that
+of RAM, in bytes; on a GPU the device's own default is used.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["check"]
 
 
 def check(budget: int) -> dict[str, Any]:
-    """The device, its precision, the GPUs, and the sizes of model that fit, with about how long they take."""
+    """The device, its precision, the GPUs, and the model sizes that fit, with approximate training times."""
     engine = open_engine()
-    # No folder to find datasets in: the sizes are to follow from the machine alone.
-    told = propose(memory=budget if engine.kind == "cpu" else None, device=engine.kind, folder=os.devnull)
-    fitting = [row for row in told.rows if row.plan is not None]
+    # No folder with datasets: the sizes should depend on the machine alone.
+    proposal = propose(memory=budget if engine.uses_host_memory else None, device=engine.kind, folder=os.devnull)
+    fitting = [row for row in proposal.rows if row.plan is not None]
     quick = [row for row in fitting if row.seconds is not None and row.seconds <= 86400]
     return {
         **engine.versions,
         "device": engine.kind,
         "precision": engine.precision("auto"),
         "threads": engine.threads,
-        "flops": told.machine.flops,
-        "budget": told.budget,
+        "flops": proposal.machine.flops,
+        "budget": proposal.budget,
         "gpus": engine.gpus(),
         "largest": _row(fitting[-1]) if fitting else None,
         "in_a_day": _row(quick[-1]) if quick else None,
-        "all_fit": len(fitting) == len(told.rows),
+        "all_fit": len(fitting) == len(proposal.rows),
     }
 
 

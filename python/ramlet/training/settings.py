@@ -1,9 +1,9 @@
 """The settings of a training run, each checked once.
 
     settings = RunSettings(params=10_000_000, seq_len=256, batch_size=32, max_steps=2_000)
-    settings.decisive()      all that the result follows from, to compare runs by
+    settings.decisive()      the settings that determine the result, to compare runs
 
-Memory, threads, how often something is logged and where things lie decide nothing, and are not compared.
+Memory, threads, logging intervals and paths do not change the result and are not compared.
 """
 
 from __future__ import annotations
@@ -12,32 +12,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ramlet.engines import DEVICES, OPTIMIZERS, PRECISIONS
 from ramlet.errors import SettingsError, option
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Count, Number, Place, Switch, Text, share
 
 __all__ = ["RunSettings", "default_seq_len"]
 
-PRECISIONS = ("auto", "bf16", "fp16", "fp32")
-OPTIMIZERS = ("auto", "adamw", "adamw8bit")
 SCHEDULES = ("cosine", "linear", "constant")
-DEVICES = ("auto", "cpu", "cuda")
 EVALUATIONS = 10
-"""In a run, where nothing is said."""
+"""The default number in a run."""
 EVAL_TOKENS = 131_072
-"""That an evaluation looks at, where nothing is said; in a short run fewer (job.py)."""
+"""The default size of an evaluation; less in a short run (job.py)."""
 EVAL_SHARE = 0.1
-"""Of the time of a run that its evaluations take together, at most, where nothing is said."""
+"""The largest share of a run's time that evaluations take by default."""
 LARGE = 50_000_000
-"""Parameters from which on sequences are longer, where nothing is said."""
+"""From this many parameters on, the default sequence length is longer."""
 MODEL, DATA, LENGTH, LEARNING = "Model", "Data", "Batches and steps", "Learning rate and optimizer"
 MEMORY, WATCHING, KEEPING = "Memory and speed", "Evaluation and samples", "Checkpoints and logs"
-"""Groups of settings, in the help and in the docs; in a pipeline the first is a section of its own."""
+"""Groups of settings in the help and the docs; in a pipeline the first is its own section."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Declared):
-    """All that a run follows from, but for its data."""
+    """All settings of a run, except its data."""
 
     params: int | None = setting(
         None,
@@ -50,7 +48,7 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "JSON or YAML file with the model's shape, in the words of ramlet, transformers or nanoGPT.",
+        "JSON or YAML file with the model's shape, with the names of ramlet, transformers or nanoGPT.",
         called=("config", "config_file"),
         panel=MODEL,
     )
@@ -111,26 +109,26 @@ class RunSettings(Declared):
     clip: float = setting(1.0, Number(), "Clip the gradient norm to this; 0 disables.", panel=LEARNING)
     optimizer: str = setting(
         "auto",
-        Choice(OPTIMIZERS),
-        "Optimizer; auto takes adamw, with 8-bit states only if nothing else fits.",
+        Choice(("auto", *OPTIMIZERS)),
+        "Optimizer; auto uses adamw, with 8-bit states only if nothing else fits.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )
     precision: str = setting(
         "auto",
         Choice(PRECISIONS),
-        "Precision of matrix products; auto takes bf16 if the hardware supports it.",
+        "Precision of matrix products; auto uses bf16 if the hardware supports it.",
         stands_for={"use_mixed_precision": "bf16"},
         panel=MEMORY,
     )
     weights: str = setting(
         "auto",
         Choice(("auto", "fp32", "bf16")),
-        "Precision of the stored weights; auto takes bf16 only if nothing else fits.",
+        "Precision of the stored weights; auto uses bf16 only if nothing else fits.",
         panel=MEMORY,
     )
 
-    device: str = setting("auto", Choice(DEVICES), "Device; auto takes cuda if there is one.", panel=MEMORY)
+    device: str = setting("auto", Choice(DEVICES), "Device; auto uses cuda if available.", panel=MEMORY)
     seed: int = setting(
         1, Count(least=0, metavar="S"), "Seed of the weights, the data order and the samples.", panel=LEARNING
     )
@@ -215,38 +213,36 @@ class RunSettings(Declared):
         super().__post_init__()
         ends = [option(name) for name in ("max_steps", "epochs", "tokens") if getattr(self, name) is not None]
         if len(ends) > 1:
-            raise SettingsError(f"{' and '.join(ends)} each say when to stop: give one of them")
+            raise SettingsError(f"{' and '.join(ends)} both say when to stop: give only one")
         if self.params is not None and self.config is not None:
-            raise SettingsError(
-                f"{option('params')} and {option('config')} each say how large the model is: give one of them"
-            )
+            raise SettingsError(f"{option('params')} and {option('config')} both set the model's size: give only one")
         if self.tokens_per_step is not None and self.gradient_accumulation_steps != 1:
             raise SettingsError(
-                f"{option('tokens_per_step')} already is the size of a step: "
-                f"leave {option('gradient_accumulation_steps')} out"
+                f"{option('tokens_per_step')} is already the size of a step: "
+                f"do not give {option('gradient_accumulation_steps')}"
             )
         if self.weights == "bf16" and self.optimizer == "adamw":
             raise SettingsError(
-                f"{option('weights', 'bf16')} goes with {option('optimizer', 'adamw8bit')}, "
-                "which rounds them fairly: leave one of the two out"
+                f"{option('weights', 'bf16')} needs {option('optimizer', 'adamw8bit')}, "
+                "which rounds them stochastically: give only one of the two settings"
             )
 
     def require_size(self) -> None:
-        """Stops where nothing says how large the model is."""
+        """Refuses settings without the model's size."""
         if self.params is None and self.config is None and self.init_from is None:
             raise SettingsError(
-                f"how large is the model to be? Give {option('params', '10M')}, or a {option('config')}; "
+                f"the model's size is missing: give {option('params', '10M')} or a {option('config')}; "
                 "`ramlet plan` proposes one"
             )
 
     def step_sequences(self, seq_len: int) -> int:
-        """How many sequences make a step."""
+        """The number of sequences in a step."""
         if self.tokens_per_step is not None:
             return max(1, -(-self.tokens_per_step // seq_len))
         return self.batch_size * self.gradient_accumulation_steps
 
     def forgotten(self, rises: Mapping[str, float]) -> dict[str, float]:
-        """Of how far each set's loss has risen since the start: the sets that the model is forgetting."""
+        """The sets that the model is forgetting, from how much the loss on each has risen."""
         return {
             name: rise
             for name, rise in rises.items()
@@ -255,16 +251,14 @@ class RunSettings(Declared):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
-        """As settings.yaml has them; what is not known here is left out."""
+        """From settings.yaml; unknown names are ignored."""
         known = {each.name for each in fields(cls)}
         try:
             return cls(**{name: value for name, value in values.items() if name in known})
         except SettingsError:
-            raise SettingsError(
-                "settings.yaml is damaged, for a setting is not as it was written: restore it"
-            ) from None
+            raise SettingsError("settings.yaml is damaged (a setting is invalid): restore it") from None
 
 
 def default_seq_len(params: int) -> int:
-    """Tokens in a sequence where nothing says it: longer ones for models that can use them."""
+    """Longer for larger models, which can use it."""
     return 1024 if params >= LARGE else 256

@@ -1,11 +1,11 @@
-"""Ctrl-C and SIGTERM while training: told at once, then the step in hand is finished and saved; a second one ends now.
+"""Ctrl-C and SIGTERM during training: the current step is finished and saved; a second signal stops at once.
 
-    with StopSignals(told=listener.stopping) as signals:
-        with signals.giving_up():       # an evaluation, a sample: nothing is lost where it ends
+    with StopSignals(notify=listener.stopping) as signals:
+        with signals.giving_up():       # an evaluation, a sample: it can be repeated
             ...
         if signals.asked: ...
 
-What can be made again is not waited for: within `giving_up` the signal raises `GaveUp` wherever the program is.
+What can be repeated is not waited for: inside `giving_up` the signal raises `GaveUp` immediately.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ __all__ = ["GaveUp", "StopSignals"]
 
 
 class GaveUp(BaseException):
-    """Leaves what is given up for a signal; no error, so that nothing takes it for one."""
+    """Abandons a task because of a signal; not an Exception, so that nothing handles it as an error."""
 
 
 class StopSignals:
-    """While the block lasts, `asked` says whether someone wants the run to end."""
+    """Inside the `with` block, `asked` says whether the run should stop."""
 
-    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
         self.asked = False
-        self._told = told
+        self._notify = notify
         self._gives_up = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._heard)
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._told()
+        self._notify()
         if self._gives_up:
             self._gives_up = False
             raise GaveUp
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
-        """A block that a signal leaves at once, with `GaveUp`; not even entered where one has been heard."""
+        """A block that a signal leaves at once with `GaveUp`; not even entered after a signal."""
         self._gives_up = True
         try:
             if self.asked:

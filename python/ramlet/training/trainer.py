@@ -1,12 +1,12 @@
 """A run from its settings to a trained model.
 
     trainer = Trainer(job, feed, folder, engine=engine, budget=budget, meter=meter, listener=listener, evals={})
-    plan = trainer.plan()           # what fits, tried out; nothing is written yet
-    trainer.begin(plan)             # the model as it is to start, new or from the last checkpoint
-    trainer.run()                   # the steps, and what comes between them (loop.py)
-    result = trainer.finish()       # the trained model and stats.json in their places
+    plan = trainer.plan()           # a plan that fits, measured; nothing is written yet
+    trainer.begin(plan)             # the model, new or from the last checkpoint
+    trainer.run()                   # the training loop (loop.py)
+    result = trainer.finish()       # writes the trained model and stats.json
 
-`train_run` does these four for the folder of a run, new or one that goes on.
+`train_run` does these four for the folder of a new or resumed run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["TrainResult", "Trainer", "train_run"]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What became of a run.
+    """The result of a run.
 
     result: ramlet.TrainResult = ramlet.train("my-dataset", "my-run", params="10M", memory="2GB")
     result.loss, result.scores["val"]["perplexity"], result.peak, result.predicted
@@ -62,10 +62,10 @@ class TrainResult:
     scores: dict[str, dict[str, Any]]
     """The last evaluation, by the name of the set."""
     peak: int
-    """Memory in bytes, as measured: of the process tree on a CPU, of the device on a GPU."""
+    """Measured memory in bytes: of the process tree on a CPU, of the device on a GPU."""
     predicted: int
-    """The same, as the plan said before the first step."""
-    statistics: dict[str, Any] = field(repr=False)  # with the memory of every second: pages of it
+    """The same, as predicted before the first step."""
+    statistics: dict[str, Any] = field(repr=False)  # very long: with a timeline of the memory
     already_done: bool = False
 
 
@@ -81,28 +81,28 @@ def train_run(
     resume: bool | None,
     listener: Listener,
 ) -> TrainResult:
-    """Trains into `out`, or goes on with the run that is there."""
+    """Trains in `out`, or resumes the run that is there."""
     with engine.joined() as joined:
         budget = joined.budget(memory)
         job = resolve(settings, feed, joined, evals=len(evals))
         ranks = joined.ranks
-        # A rank that is not the first writes nothing, and locks nothing.
+        # Only the first rank writes, and locks the folder.
         with RunFolder(out) if ranks.first else nullcontext(RunFolder(out)) as folder:
-            ranks.wait()  # until the first has ended what a kill interrupted
+            ranks.wait()  # until the first has completed what a kill interrupted
             described = {"settings": settings.decisive(), "data": feed.identity()}
             done = folder.statistics()
-            # A run that has not come to its first checkpoint has nothing to go on from, and nothing to lose.
-            noted = None if resume is False or not folder.holds_model() else folder.noted()
+            # A run without a checkpoint has nothing to resume from, and nothing to lose.
+            noted = None if resume is False or not folder.has_model() else folder.noted()
             if noted is not None:
                 folder.refuse_others(noted, described, job.shape.to_dict(), resume=bool(resume))
                 if done is not None and done["steps"] >= job.steps:
                     return _result(folder.path, done, already_done=True)
                 if checkpoint.latest(folder.path) is None:
                     raise SettingsError(
-                        f"the checkpoints of {folder.path} are gone, so it cannot go on: "
+                        f"{folder.path} has no checkpoints any more, so it cannot be resumed: "
                         f"choose another {option('out')}, with {option('init_from', folder.path)}"
                     )
-            ranks.wait()  # until all have looked
+            ranks.wait()  # until all have checked
             trainer = Trainer(
                 job,
                 feed,
@@ -121,13 +121,13 @@ def train_run(
                 return trainer.finish()
             except joined.out_of_memory:
                 raise BudgetError(
-                    f"the device gives no more than the budget of {budget}: "
-                    f"give more {option('memory')}, or a smaller {option('micro_batch')}; the last checkpoint is whole"
+                    f"the device ran out of memory within the budget of {budget}: give more {option('memory')}, "
+                    f"or a smaller {option('micro_batch')}; the last checkpoint is complete"
                 ) from None
 
 
 class Trainer:
-    """One run; its methods are called in the order in which they stand."""
+    """One run; call its methods in this order."""
 
     def __init__(
         self,
@@ -143,28 +143,28 @@ class Trainer:
         described: Mapping[str, Any],
         noted: Mapping[str, Any] | None = None,
     ) -> None:
-        """`described` is what tells this run from others; `noted` what one that goes on wrote down when it began."""
+        """`described` is what distinguishes this run from others; `noted` the settings.yaml of a resumed run."""
         self.job, self.feed, self.folder = job, feed, folder
         self.engine, self.budget, self.meter, self.listener = engine, budget, meter, listener
         self._evals, self._described, self._noted = dict(evals), dict(described), noted
         self._sets: list[Named] = []
         self._lengths: Any = None
-        """Each token's length in bytes; None where there is no tokenizer."""
+        """The length of each token in bytes; None without a tokenizer."""
         self._sampler: Sampler | None = None
         self._resumed: tuple[Path, dict[str, Any]] | None = None
-        """The checkpoint that the run goes on from, and what it says of itself."""
+        """The checkpoint to resume from, and its state."""
         self._run: Run
 
     def plan(self) -> Plan:
-        """What fits, tried out; what is wrong with the settings or the data is told before anything is written."""
+        """A plan that fits, measured; errors in the settings or the data are raised before anything is written."""
         settings = self.job.settings
         self.engine.cap(self.budget)
         self.meter.stage("planning")
         self._sets = named_sets(self.feed, self._evals, seq_len=self.job.seq_len, val_fraction=settings.val_fraction)
         if not any(each.name.startswith("val") for each in self._sets) and self.feed.validation():
-            self.listener.noted("the data keeps less than one sequence for validation: its loss there is not measured")
+            self.listener.noted("the validation split has less than one sequence: there is no validation loss")
         load_loggers(tensorboard=settings.tensorboard, wandb=settings.wandb)
-        # Tokenizers are large while they are read: before what is resident is looked at.
+        # Reading a tokenizer needs much memory for a moment: before measuring what is resident.
         self._read_tokenizer()
         return plan_run(self.job, self.feed, self.engine, self.budget, self.meter, self.listener, self._noted)
 
@@ -179,7 +179,7 @@ class Trainer:
             )
 
     def begin(self, plan: Plan) -> None:
-        """The model as it is to start, and all that its steps need."""
+        """Creates the model, and everything that the loop needs."""
         job, engine, ranks, listener = self.job, self.engine, self.engine.ranks, self.listener
         trainee = engine.trainee(job.shape, plan.choice, job.settings)
         progress = self._starting_point(trainee)
@@ -191,10 +191,7 @@ class Trainer:
             listener.noted(line)
         listener.planned(plan, progress.step)
         if not self._sets:
-            listener.noted(
-                "there is nothing to evaluate on: a validation split, "
-                "or another dataset to evaluate on, would tell more"
-            )
+            listener.noted("there is no evaluation set: add a validation split, or a dataset to evaluate on")
         journal = Journal(
             self.folder.place,
             run=self.folder.path,
@@ -217,20 +214,20 @@ class Trainer:
             engine=engine,
             meter=self.meter,
             progress=progress,
-            saver=Saver(self.folder, job.settings.keep, beside=engine.kind != "cpu", host=self.meter.budget),
+            saver=Saver(self.folder, job.settings.keep, background=not engine.uses_host_memory, host=self.meter.budget),
             signals=StopSignals(listener.stopping),
             pace=self._pace(),
             sampler=self._sampler,
         )
 
     def _starting_point(self, trainee: Trainee) -> Progress:
-        """The last checkpoint of a run that goes on; else new weights, or those of another model."""
+        """Loads the last checkpoint of a resumed run; else new weights, or those of another model."""
         settings = self.job.settings
         found = checkpoint.latest(self.folder.path) if self._noted is not None else None
         if found is None:
             trainee.reset(settings.seed)
             if settings.init_from is not None:
-                trainee.take_weights(find_model(settings.init_from))
+                trainee.load_weights(find_model(settings.init_from))
             return Progress()
         state = checkpoint.load(found, trainee)
         self._resumed = found, state
@@ -239,12 +236,12 @@ class Trainer:
         except ValueError as error:
             raise checkpoint.damaged(found, str(error)) from None
         if progress.step >= self.job.steps:
-            # Killed between its last checkpoint and its end: there is nothing left to learn.
+            # Killed between its last checkpoint and its end: no steps are left.
             self.job = replace(self.job, steps=progress.step)
         return progress
 
     def _describe(self, plan: Plan) -> None:
-        """From here on the run is certain to begin."""
+        """Writes the run's settings: from here on it is certain to start."""
         if self._resumed is None:
             self.folder.begin()
         self.feed.settle()
@@ -283,12 +280,12 @@ class Trainer:
             every[EVAL] = job.eval_every
         if self._sampler is not None and job.sample_every:
             every[SAMPLE] = job.sample_every
-        # Before the first evaluation: what it should take.
+        # An estimate until the first evaluation.
         evaluated = sum(min(job.eval_tokens, each.count) for each in self._sets)
         return Pace(job.steps, every, {EVAL: EVALUATION_COST * evaluated / (job.sequences * job.seq_len)})
 
     def run(self) -> None:
-        """All steps that are left."""
+        """The remaining steps."""
         with self._run.loader as loader:
             try:
                 if self._resumed is not None:
@@ -299,7 +296,7 @@ class Trainer:
                 self._run.journal.close()
 
     def finish(self) -> TrainResult:
-        """The trained model beside its settings, and stats.json, which says that it is finished."""
+        """Writes the trained model next to its settings, and stats.json, which marks the run as finished."""
         run, progress = self._run, self._run.progress
         self.meter.stage("finishing")
         statistics = {
@@ -329,13 +326,13 @@ class Trainer:
 
 
 def _restore(loader: Any, path: Path, state: Mapping[str, Any]) -> None:
-    """The place in the data that a checkpoint was made at."""
+    """Restores the position in the data from a checkpoint."""
     try:
         loader.restore(state["data"])
     except RamletError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise checkpoint.damaged(path, "data is not as it was written") from None
+        raise checkpoint.damaged(path, "data is invalid") from None
 
 
 def _result(path: Path, statistics: dict[str, Any], *, already_done: bool = False) -> TrainResult:

@@ -1,14 +1,15 @@
 """PyTorch, on a CPU or a GPU.
 
-engine.py                            the engine, as ramlet.engines describes one; device.py, ranks.py where it works
-base_memory.py                       torch, loaded with as little resident memory as it can do with
-gpt.py  layers.py  weights.py        the model; kernels/ all of it that is no product and no attention
-step.py  captured.py  optim/         one step of training; recorded on a GPU; the optimizers
-order.py                             the order of sums, by which results are the same whatever fits
-predict.py  forward_memory.py        what a step of training takes, and a model that only reads
-ladder.py  probe.py  trial.py        the choices there are; a few real steps that correct the prediction, on CPU and GPU
-continuing.py  choosing.py  cache.py ids after ids
-stored.py  model_files.py            tensors to a file and back; batches.py tensors of a loader
+engine.py                            the engine (the contract is in ramlet.engines); device.py, ranks.py where it runs
+base_memory.py                       loads torch with as little resident memory as possible
+gpt.py  layers.py  weights.py        the model; kernels/ everything except matrix products and attention
+step.py  captured.py  optim/         a training step; captured as a CUDA graph; the optimizers
+order.py                             the order of sums, so that results do not depend on the memory budget
+blocks.py                            the memory of each block of a layer
+predict.py  forward_memory.py        the memory of a training step; of evaluation and generation
+ladder.py  probe.py  trial.py        the choices of a plan; a few real steps correct the prediction (CPU, GPU)
+continuing.py  choosing.py  cache.py generation: token by token, sampling, the KV cache
+stored.py  model_files.py            tensors to files and back; batches.py a loader's arrays as tensors
 """
 
 from __future__ import annotations

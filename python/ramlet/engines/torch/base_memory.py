@@ -1,36 +1,36 @@
-"""The door through which training imports torch, and what torch costs before anything is trained.
+"""Imports torch with little memory, and measures what it costs before anything is trained.
 
     torch = load_torch(threads=2)
-    base = settled_memory()             # 310 MB, and what of it can be given back was
+    base = settled_memory()             # 310 MB, after releasing what can be
     keep_large_blocks(True)
 
 `import torch` of the CUDA build touches 280 MB of its libraries' files, most of it only while they are loaded. Those
-pages count as resident until someone needs the memory: a budget of 500 MB would be broken before the first step. Here
-the large libraries are loaded one by one and their untouched pages given back after each (rust/pages.rs); what is
-needed comes back from the page cache as it is used, some 45 MB in a step. Peak while importing and resident afterwards,
-in a fresh process, torch 2.11 with CUDA 13:
+pages count as resident until someone needs the memory: a budget of 500 MB would be broken before the first step. So
+the large libraries are loaded one by one, releasing their untouched pages after each (rust/pages.rs); the needed ones
+return from the page cache as they are used, about 45 MB in a step. Peak during the import and resident memory
+afterwards, in a fresh process, torch 2.11 with CUDA 13:
 
     import torch                      559 MB, 559 MB
     load_torch()                      375 MB, 292 MB       0.1 s more
 
-How many come back depends on how the system caches the files. A library that was written or read in one go, as by an
-installer, is cached in pages of up to 2 MiB, and one instruction makes all of such a page resident: of libtorch_cpu.so
-a step touched 23 MB, and 103 MB where it was cached so. What other programs do turns the one into the other within a
-minute. So large pages are split (rust/pages.rs, 0.05 s), and what a probe has touched is not given back.
+How many pages return depends on how the system caches the files. A library that was written or read in one go, for
+example by an installer, is cached in pages of up to 2 MiB, and one instruction makes such a page resident as a whole: a
+step touched 23 MB of libtorch_cpu.so, but 103 MB with large pages. Other programs can turn one into the other within a
+minute. So large pages are split (rust/pages.rs, 0.05 s), and pages touched by a probe are not released.
 
-torch.optim and torch.utils.checkpoint load torch's compiler, another 80 MB, only to tell it to look away; here it is
-not loaded for that (`_leave_compiler_out`).
+torch.optim and torch.utils.checkpoint import torch's compiler, another 80 MB, only to disable it for themselves; that
+import is avoided (`_skip_compiler`).
 
-The allocator. torch takes every tensor from glibc. Left alone, glibc raises the size from which it takes a block
-straight from the system whenever one is freed, so the peak depends on the order of things. Measured over a model of 10M
-parameters in bf16 (CPU seconds a step on one thread, and the peak beyond weights, tensors and libraries):
+The allocator. torch allocates every tensor with glibc. By default glibc raises its mmap threshold whenever a block is
+freed, so the peak depends on the order of allocations. Measured with a model of 10M parameters in bf16 (CPU seconds per
+step on one thread, and the peak beyond weights, tensors and libraries):
 
-    blocks of                   2048 tokens       4096 tokens
-    its heap, kept              0.89 s, +33 MB    1.72 s, +75 MB      gaps between blocks: up to 40% of the activations
-    the system, from 128 KiB    0.99 s,   0 MB    2.05 s,   0 MB      75,000 page faults a step
+    micro-batch                 2048 tokens       4096 tokens
+    heap, freed blocks kept     0.89 s, +33 MB    1.72 s, +75 MB      fragmentation: up to 40% of the activations
+    mmap from 128 KiB           0.99 s,   0 MB    2.05 s,   0 MB      75,000 page faults per step
 
-Huge pages (THP_MEM_ALLOC_ENABLE) made neither better, nor did one arena. Small micro-batches are as fast a token as
-large ones and leave small gaps, so the heap is kept where there is room, and under pressure nothing is.
+Huge pages (THP_MEM_ALLOC_ENABLE) improved neither, nor did a single arena. Small micro-batches are as fast per token as
+large ones and fragment little, so the heap keeps freed blocks if memory allows, and returns them otherwise.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ramlet import _native
 from ramlet.errors import SettingsError
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.threads import available_threads
@@ -62,22 +63,23 @@ _LARGE_LIBRARIES = (
 
 
 def load_torch(threads: int | None = None) -> Any:
-    """Torch, working in so many threads, or as many as this process may use; no device is touched."""
-    with _hearing_ctrl_c():
+    """Imports torch and sets its threads [default: all that this process may use]; touches no device."""
+    with _interruptible():
         if "torch" not in sys.modules:
             found = find_spec("torch")
             if found is None or found.origin is None:
                 raise SettingsError("training needs PyTorch: pip install 'ramlet[train]'")
             if sys.platform.startswith("linux"):
                 _load_libraries(Path(found.origin).parent)
-        # Segments that grow: what a GPU's allocator reserves is then what tensors take, without the gaps.
+        # Expandable segments: the GPU allocator then reserves what tensors need, without fragmentation.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         import torch
 
-        _leave_compiler_out(torch)
-        _split_library_pages()
+        _skip_compiler(torch)
+        # Of the libraries that a step on a CPU runs through.
+        _native.split_file_pages([f"lib{name}.so" for name in ("torch_cpu", "torch_python", "c10")])
         release_library_pages()
-    # torch counts the machine's cores, also where a container is granted fewer.
+    # torch counts the machine's cores, even if the container has fewer.
     threads = threads or min(torch.get_num_threads(), available_threads())
     if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
@@ -85,31 +87,31 @@ def load_torch(threads: int | None = None) -> Any:
 
 
 @contextmanager
-def _hearing_ctrl_c() -> Iterator[None]:
-    """Ctrl-C in the block is a KeyboardInterrupt, also where it meets code that loads a library: that may pass over it
-    (where numpy is not there torch does without), or make an error of its own of it."""
-    heard = False
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C in the block always ends in KeyboardInterrupt: code that imports a library may swallow it (torch treats
+    it as a missing numpy) or turn it into another error."""
+    interrupted = False
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        heard = True
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    # Others have their own way of hearing it, and a thread hears no signals.
+    # Leave other handlers in place; and only the main thread receives signals.
     ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
     if ours:
-        signal.signal(signal.SIGINT, hear)
+        signal.signal(signal.SIGINT, handle)
     try:
         yield
     except BaseException:
-        if heard:
+        if interrupted:
             raise KeyboardInterrupt from None
         raise
     finally:
         if ours:
             signal.signal(signal.SIGINT, before)
-    if heard:
+    if interrupted:
         raise KeyboardInterrupt
 
 
@@ -120,15 +122,15 @@ def _load_libraries(torch_folder: Path) -> None:
             try:
                 ctypes.CDLL(str(library))
             except OSError:
-                continue  # import torch says what is wrong, if anything is
+                continue  # `import torch` reports the error, if it matters
             release_library_pages()
 
 
-def _leave_compiler_out(torch: Any) -> None:
-    """Keeps the optimizers and checkpointing from importing torch._dynamo, which nothing here is compiled with.
+def _skip_compiler(torch: Any) -> None:
+    """Keeps the optimizers and checkpointing from importing torch._dynamo: nothing here is compiled.
 
-    Both wrap functions so that the compiler skips them, and import it for that on the first call; the wrapper remembers
-    the result on the function. Where a version of torch remembers it otherwise this changes nothing.
+    Both wrap functions so that the compiler skips them, and import it for that on the first call; the wrapper caches
+    the result on the function. If a version of torch caches it elsewhere, this does nothing.
     """
     from torch.utils import checkpoint
 
@@ -141,37 +143,24 @@ def _leave_compiler_out(torch: Any) -> None:
             setattr(function, "__dynamo_disable", function)
 
 
-def _split_library_pages() -> None:
-    """Of the libraries that a step on a CPU runs through."""
-    from ramlet import _native
-
-    _native.split_file_pages([f"lib{name}.so" for name in ("torch_cpu", "torch_python", "c10")])
-
-
 def release_library_pages() -> int:
-    """Gives back the pages of libraries that were only read, and returns their bytes. Not while one is being loaded."""
-    from ramlet import _native
-
+    """Releases the library pages that were only read, and returns their bytes. Not while a library is being loaded."""
     return _native.release_file_pages()
 
 
 def settled_memory() -> int:
-    """Bytes resident when nothing is held that can be given back, which is done: what a prediction starts from."""
+    """Releases what can be released and returns the resident bytes: where a prediction starts."""
     release_heap()
     release_library_pages()
     return resident_memory()
 
 
 def release_heap() -> None:
-    """Gives back what was freed."""
-    from ramlet import _native
-
+    """Returns freed memory to the system."""
     gc.collect()
     _native.release_freed_memory()
 
 
 def keep_large_blocks(keep: bool) -> None:
-    """Whether freed tensors stay with the allocator, which is faster, or go back at once, which is smaller."""
-    from ramlet import _native
-
+    """Whether the allocator keeps freed tensors, which is faster, or returns them at once, which is smaller."""
     _native.keep_large_blocks(keep)

@@ -1,4 +1,4 @@
-"""Batches as tensors: what `Loader(..., as_torch=True)` hands out."""
+"""Batches as tensors, for `Loader(..., as_torch=True)`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["tensors"]
 
 
 def tensors(*arrays: Any) -> tuple[Tensor | None, ...]:
-    """The same memory, each as a tensor; None stays None."""
+    """Arrays as tensors that share their memory; None stays None."""
     return tuple(None if array is None else torch.from_numpy(array) for array in arrays)

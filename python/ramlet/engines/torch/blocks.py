@@ -1,11 +1,11 @@
-"""What each block of a layer takes, said once: what training keeps of it, and what it needs while it is under way.
+"""The memory of each block of a layer: what it keeps for the backward pass, and its scratch memory.
 
     sizes = sizes_of(shape, choice, seq_len=256, device="cpu", document_mask=False)
     blocks = layer_blocks(shape, choice, sizes, "cpu")
     blocks.feed_forward.keeps, blocks.feed_forward.backward
 
-Read it beside layers.py, whose functions have the same names. predict.py makes a step of training of the blocks,
-forward_memory.py to a pass that keeps nothing. Tensors are counted exactly (tests/test_predict.py).
+Read it next to layers.py, whose functions have the same names. From the blocks predict.py predicts a training step and
+forward_memory.py a pass without gradients. Tensors are counted exactly (tests/test_predict.py).
 """
 
 from __future__ import annotations
@@ -17,16 +17,7 @@ from ramlet.engines.plan import Choice
 from ramlet.engines.torch.sizes import BYTES
 from ramlet.model.shape import Shape
 
-__all__ = [
-    "Block",
-    "Blocks",
-    "Sizes",
-    "evaluated_token",
-    "gradient_scratch",
-    "layer_blocks",
-    "sizes_of",
-    "written_token",
-]
+__all__ = ["Block", "Blocks", "Sizes", "gradient_scratch", "layer_blocks", "sizes_of"]
 
 
 @dataclass(frozen=True)
@@ -34,51 +25,51 @@ class Sizes:
     """Bytes of the tensors of one micro-batch."""
 
     stream: int
-    """(tokens, width): what goes from layer to layer, and its gradient."""
+    """(tokens, width): the residual stream, or its gradient."""
     qkv: int
     repeated: int
-    """Keys and values written out once a head, where groups of heads share them."""
+    """Keys and values repeated for every head, in grouped-query attention."""
     hidden: int
     """(tokens, feed-forward); gate and up are two of them."""
     log_sums: int
-    """The attention's, fp32."""
+    """The attention's logsumexp, fp32."""
     mask: int
-    """Of one layer: (batch, 1, tokens, tokens) in the type of the products."""
+    """Of one layer: (batch, 1, tokens, tokens) in the precision of the matrix products."""
     logits: int
 
 
 def sizes_of(shape: Shape, choice: Choice, seq_len: int, device: str, document_mask: bool) -> Sizes:
     tokens = choice.micro_batch * seq_len
     compute = BYTES[choice.compute]
-    # CUDA's fast attention takes shared keys and values as they are; what stands in for it does not.
+    # CUDA's flash attention supports grouped keys and values; its replacements do not.
     repeats = device == "cuda" and shape.heads != shape.kv_heads and (choice.compute == "fp32" or document_mask)
-    taken = _reserved if device == "cuda" else int
+    allocated = _reserved if device == "cuda" else int
     return Sizes(
-        stream=taken(tokens * shape.width * compute),
-        qkv=taken(tokens * shape.qkv_width * compute),
-        repeated=2 * taken(tokens * shape.width * compute) if repeats else 0,
-        hidden=taken(tokens * shape.feed_forward * compute),
-        log_sums=taken(tokens * shape.heads * 4),
-        mask=taken(tokens * seq_len * compute) if document_mask else 0,
-        logits=taken(min(choice.chunk, tokens) * shape.padded_vocab * compute),
+        stream=allocated(tokens * shape.width * compute),
+        qkv=allocated(tokens * shape.qkv_width * compute),
+        repeated=2 * allocated(tokens * shape.width * compute) if repeats else 0,
+        hidden=allocated(tokens * shape.feed_forward * compute),
+        log_sums=allocated(tokens * shape.heads * 4),
+        mask=allocated(tokens * seq_len * compute) if document_mask else 0,
+        logits=allocated(min(choice.chunk, tokens) * shape.padded_vocab * compute),
     )
 
 
 def _reserved(size: int) -> int:
-    """What torch's CUDA allocator takes for a tensor: from 10 MiB on a piece of its own, in steps of 2 MiB."""
+    """What torch's CUDA allocator reserves for a tensor: from 10 MiB on its own segment, in steps of 2 MiB."""
     step = 2 << 20 if size >= 10 << 20 else 512
     return -(-size // step) * step
 
 
 class Block(NamedTuple):
-    """Bytes of a micro-batch."""
+    """Bytes for a micro-batch."""
 
     keeps: int
     """From the forward to the backward pass."""
     forward: int = 0
-    """In the forward pass, beside what it keeps; only of the block that takes most."""
+    """Scratch memory of the forward pass, on top of what it keeps; only of the block that needs most."""
     backward: int = 0
-    """In the backward pass, beside what it keeps and the gradient of its result."""
+    """Scratch memory of the backward pass, on top of what it keeps and the gradient of its result."""
 
 
 class Blocks(NamedTuple):
@@ -90,6 +81,11 @@ class Blocks(NamedTuple):
     @property
     def keeps(self) -> int:
         return sum(block.keeps for block in self)
+
+    @property
+    def forward_only(self) -> int:
+        """A pass without gradients, at its peak: a layer's tensors are freed only when it returns (`GPT._through`)."""
+        return self.keeps + self.feed_forward.forward
 
 
 def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blocks:
@@ -103,7 +99,7 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
     down = 2 * hidden + product(width, wide)
     up = stream + max(product(2 * wide, width), stream)
     return Blocks(
-        # What came in; on the way back the gradients of queries, keys and values, apart and as one.
+        # Keeps its input. Backward: the gradients of queries, keys and values, separate and concatenated.
         project=Block(stream, backward=grads + sizes.qkv + stream + max(product(shape.qkv_width, width), stream)),
         attention=Block(
             sizes.qkv + sizes.repeated + sizes.log_sums + sizes.mask,
@@ -111,26 +107,15 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
         ),
         # The attention's result.
         attention_out=Block(stream),
-        # What came in, gate and up. Forward: normed, the gated product and the result.
+        # Keeps its input, gate and up. Forward: the normalized input, the gated product and the result.
         feed_forward=Block(stream + 2 * hidden, forward=2 * stream + hidden, backward=max(down, up)),
     )
 
 
-def evaluated_token(shape: Shape) -> int:
-    """Elements a token takes, at most, in a layer that keeps nothing: the stream and its norm; queries, keys and
-    values, rotated and not; or gate, up and their product."""
-    return 4 * shape.width + max(2 * shape.qkv_width + 2 * shape.width, 4 * shape.feed_forward)
-
-
-def written_token(shape: Shape) -> int:
-    """The same with room to spare: pieces of text are short, and take little."""
-    return 4 * shape.width + 2 * shape.qkv_width + 6 * shape.feed_forward
-
-
 def gradient_scratch(rows: int, columns: int, choice: Choice, device: str) -> int:
-    """`accumulate_`: a product in few bits is made apart and then added to gradients of more bits.
+    """`accumulate_`: on a CPU a low-precision product is computed separately and then added to the gradient.
 
-    On CUDA the product itself adds in fp32.
+    On CUDA the matrix product itself accumulates in fp32.
     """
     if choice.compute == choice.weights or device != "cpu":
         return 0

@@ -1,10 +1,10 @@
-"""Keys and values of the tokens before, in memory that is taken once and does not grow.
+"""The KV cache: keys and values of earlier tokens, allocated once.
 
-    cache = KeyValues(shape, rows=4, capacity=300, device="cpu", dtype=torch.float32)
+    cache = KVCache(shape, rows=4, capacity=300, device="cpu", dtype=torch.float32)
     model.hidden(ids, positions=..., cache=cache)
     cache.advance(ids.shape[1])
 
-It takes 2 x layers x rows x key/value heads x head width x capacity elements, known before the first token.
+It has 2 x layers x rows x key/value heads x head width x capacity elements, known before the first token.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ramlet.model.shape import Shape
 
-__all__ = ["KeyValues"]
+__all__ = ["KVCache"]
 
 
-class KeyValues:
+class KVCache:
     def __init__(
         self, shape: Shape, *, rows: int, capacity: int, device: torch.device | str, dtype: torch.dtype
     ) -> None:
@@ -25,10 +25,10 @@ class KeyValues:
         self._held = torch.empty(size, device=device, dtype=dtype)
         self.capacity = capacity
         self.length = 0
-        """Tokens that are held of every row."""
+        """Tokens cached per row."""
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds those of the newest tokens, of the first rows, and returns all of these rows."""
+        """Adds the newest tokens of the first rows, (rows, heads, tokens, head width); returns all of these rows."""
         rows, end = keys.shape[0], self.length + keys.shape[2]
         held = self._held[layer, :, :rows, :, :end]
         held[0, :, :, self.length :] = keys
@@ -36,11 +36,11 @@ class KeyValues:
         return held[0], held[1]
 
     def advance(self, tokens: int) -> None:
-        """The newest tokens have gone through all layers."""
+        """Called when the newest tokens have passed all layers."""
         self.length += tokens
 
     def spread(self) -> None:
-        """Every row becomes a copy of the first: one prompt, read once, for all samples."""
+        """Copies the first row to all others: the prompt is read once for all samples."""
         self._held[:, :, 1:, :, : self.length] = self._held[:, :, :1, :, : self.length]
 
     def clear(self) -> None:

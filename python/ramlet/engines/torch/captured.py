@@ -1,8 +1,8 @@
-"""A micro-batch as a CUDA graph: recorded once, replayed ever after.
+"""A micro-batch as a CUDA graph: captured once, then replayed.
 
-Forward and backward of a layer are some forty launches, which Python makes slower than an H200 works them off where
-micro-batches are small: 124M parameters, 8 x 1024 tokens, 105 ms a step eagerly. A replay is one launch, so small
-micro-batches, which are what saves memory, cost next to nothing.
+Forward and backward pass of a layer are about forty kernel launches. With small micro-batches an H200 runs them faster
+than Python issues them: 124M parameters, 8 x 1024 tokens, 105 ms per step eagerly. A replay is one launch, so small
+micro-batches, which save memory, cost next to nothing.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ __all__ = ["CapturedStep", "warm_up"]
 Learn = Callable[[Mapping[str, Tensor], float], Tensor]
 
 WARM_UP = 2
-"""Runs before the recording: kernels are compiled and libraries take their workspaces in the first."""
+"""Runs before the capture: in the first, kernels are compiled and libraries allocate their workspaces."""
 
 
 @cache
-def _aside(device: int) -> torch.cuda.Stream:
-    """The stream of all recordings: every other would get workspaces of its own, some 80 MB."""
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    """The one stream for all captures: every other stream would get its own workspaces, about 80 MB."""
     return torch.cuda.Stream(device)
 
 
 def warm_up(learn: Learn, batch: Mapping[str, Tensor], scale: float) -> None:
-    """Runs `learn` where it will be recorded, and leaves no memory held. Gradients must be cleared afterwards.
+    """Runs `learn` on the capture stream and releases its memory. Gradients must be cleared afterwards.
 
-    All sizes are warmed up before the first is recorded: a recording keeps its memory, and a run beside it would need
-    as much again.
+    Warm up all sizes before capturing the first: a graph keeps its memory, and a run next to it would need as much
+    again.
     """
-    aside = _aside(torch.cuda.current_device())
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    stream = _capture_stream(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(WARM_UP):
             learn(batch, scale)
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
 
 
 class CapturedStep:
-    """One way through `learn`, for batches of one size and one scale."""
+    """A captured `learn`, for batches of one size and one scale."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class CapturedStep:
         batch: Mapping[str, Tensor],
         scale: float,
         *,
-        beside: CapturedStep | None = None,
+        shared: CapturedStep | None = None,
     ) -> None:
-        """Only after `warm_up` with a batch of this size. Gradients are as they were: a recording runs nothing.
+        """Only after `warm_up` with a batch of this size. Gradients do not change: a capture computes nothing.
 
-        `beside` is another whose memory this one may use: only one of them is ever replayed at a time.
+        `shared` is another step whose memory pool this one shares: only one of them is replayed at a time.
         """
         self._inputs = dict(batch)
         self._scale = scale
-        aside = _aside(torch.cuda.current_device())
+        stream = _capture_stream(torch.cuda.current_device())
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=None if beside is None else beside._graph.pool(), stream=aside):
+        with torch.cuda.graph(self._graph, pool=None if shared is None else shared._graph.pool(), stream=stream):
             self._total = learn(self._inputs, scale)
 
     def fits(self, batch: Mapping[str, Tensor], scale: float) -> bool:

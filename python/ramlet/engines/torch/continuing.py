@@ -1,14 +1,15 @@
-"""Token ids that go on from others, one after another, for any number of samples side by side.
+"""Generates token ids after a prompt, for any number of samples in one batch.
 
     for ids in Continuation(model, prompt, settings, end_ids={0}):
         ...                                     # the next id of every sample, None for those that have ended
 
-The prompt is read once, in pieces, for all samples. When the context is full, the last half of it is read again from
-position 0 and writing goes on: texts may be longer than what the model sees at once, at the cost of one such pass every
-half context. Memory is that of the cache and of one piece, however long the text.
+The prompt is read once, in pieces, for all samples. When the context is full, its last half is read again from
+position 0 and generation continues: a text may be longer than the context, at the cost of one such pass every half
+context. Memory is that of the cache and of one piece, however long the text is.
 
-A prompt that is an end begins a new text, which has at least one token: no document of a dataset is empty, but a model
-that has seen few ends knows little of what follows one, and with a tied embedding its guess is the same token again.
+A prompt that ends with an end-of-text token starts a new text, which has at least one token: no document of a dataset
+is empty, but a model that has seen few ends knows little of what follows one, and with a tied embedding it guesses the
+same token again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ramlet.engines import Sampling
-from ramlet.engines.torch.cache import KeyValues
+from ramlet.engines.torch.cache import KVCache
 from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.forward_memory import READING_PIECE
 from ramlet.engines.torch.gpt import GPT
@@ -38,7 +39,7 @@ class Continuation:
         end_ids: Collection[int] = (),
         known: bytearray | None = None,
     ) -> None:
-        """`prompt` has at least one id and at most as many as the context; see `Chooser` for the rest."""
+        """`prompt` has between one id and a full context; see `Chooser` for the rest."""
         shape = model.shape
         assert 0 < len(prompt) <= shape.context
         self._model = model
@@ -46,10 +47,10 @@ class Continuation:
         self._end_ids = end_ids
         self._prompt = prompt
         self._ended = [False] * settings.num_samples
-        # What is read again when the context is full.
+        # Read again when the context is full.
         self._kept = [deque(prompt, maxlen=max(1, shape.context // 2)) for _ in range(settings.num_samples)]
         self._choose = Chooser(settings, shape.vocab_size, prompt, known)
-        self._cache = KeyValues(
+        self._cache = KVCache(
             shape,
             rows=settings.num_samples,
             capacity=min(shape.context, len(prompt) + settings.max_tokens),
@@ -58,7 +59,6 @@ class Continuation:
         )
 
     def end(self, sample: int) -> None:
-        """No more of this sample is wanted."""
         self._ended[sample] = True
 
     def __iter__(self) -> Iterator[list[int | None]]:
@@ -77,17 +77,15 @@ class Continuation:
                 return
             for kept, token in zip(self._kept, chosen):
                 kept.append(token)
-            logits = self._after(chosen)
-
-    def _after(self, chosen: list[int]) -> Tensor:
-        if self._cache.length < self._cache.capacity:
-            return self._read(torch.tensor(chosen)[:, None])
-        self._cache.clear()
-        return self._read(torch.tensor([list(kept) for kept in self._kept]))
+            if self._cache.length < self._cache.capacity:
+                logits = self._read(torch.tensor(chosen)[:, None])
+            else:
+                self._cache.clear()
+                logits = self._read(torch.tensor([list(kept) for kept in self._kept]))
 
     @torch.no_grad()
     def _read(self, ids: Tensor) -> Tensor:
-        """The logits behind the last of the ids (rows, tokens), which come behind what the cache holds."""
+        """The logits after the last of the ids (rows, tokens), which follow what is cached."""
         rows, tokens = ids.shape
         ids = ids.to(self._model.device)
         step = max(1, READING_PIECE // rows)

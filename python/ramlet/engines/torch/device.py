@@ -1,21 +1,20 @@
-"""Where a run takes place, and how much memory it takes there.
+"""The device of a run, and its memory.
 
-On a CPU memory is the resident set of the whole process tree, as everywhere in ramlet. On a GPU it is what torch's
-allocator has reserved of the device, which the allocator itself keeps under the budget; the CUDA context (about half a
-gigabyte, the driver's) is not in it.
+On a CPU, memory is the resident set of the whole process tree, as everywhere in ramlet. On a GPU it is what torch's
+allocator has reserved on the device, which the allocator itself keeps within the budget; the driver's CUDA context
+(about half a gigabyte) is not included.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ramlet.engines.torch.base_memory import release_heap
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.runtime.budget import Budget, Meter
 
@@ -32,18 +31,21 @@ class Device:
     def name(self) -> str:
         return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
 
+    @property
+    def uses_host_memory(self) -> bool:
+        return self.kind == "cpu"
+
     def precision(self, wanted: str) -> str:
-        """What products are made in; `auto` is bf16 where the hardware multiplies it faster than fp32."""
+        """`auto` is bf16 if the hardware multiplies it faster than fp32."""
         if wanted != "auto":
             if wanted == "fp16" and self.kind == "cpu":
-                raise SettingsError(f"fp16 is for GPUs: give {option('precision', 'bf16')} or fp32 on a CPU")
+                raise SettingsError(f"fp16 needs a GPU: use {option('precision', 'bf16')} or fp32 on a CPU")
             return wanted
         if self.kind == "cuda":
             return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
         return "bf16" if _cpu_multiplies_bf16() else "fp32"
 
     def budget(self, memory: Budget | str | int | None) -> Budget:
-        """What `--memory` means here."""
         if self.kind == "cpu":
             return Budget.parse(memory)
         free, total = torch.cuda.mem_get_info(self.index)
@@ -52,28 +54,25 @@ class Device:
         if isinstance(memory, str) and memory.strip().endswith("%"):
             Budget.parse(memory)  # for its errors
             return Budget(int(free * float(memory.strip().rstrip("%")) / 100))
-        budget = Budget(Budget.parse(memory).asked)  # a process that waits holds nothing of the device
+        budget = Budget(Budget.parse(memory).asked)  # a process that waits uses no device memory
         if budget.total > total:
             raise BudgetError(
-                f"the device has {Budget(total)}, less than a budget of {budget}: give a smaller {option('memory')}"
+                f"the device has {Budget(total)}, less than the budget of {budget}: give a smaller {option('memory')}"
             )
         return budget
 
     def cap(self, budget: Budget) -> None:
-        """From here on the allocator refuses what would go over the budget."""
         if self.kind == "cuda":
             _, total = torch.cuda.mem_get_info(self.index)
             torch.cuda.set_per_process_memory_fraction(min(1.0, budget.total / total), self.index)
 
     def release(self) -> None:
-        """Gives back what was freed: what is held for one use may be of no use for the next."""
-        gc.collect()
         if self.kind == "cuda":
+            gc.collect()
             getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
             torch.cuda.empty_cache()
         else:
-            with suppress(OSError, AttributeError):  # glibc has it
-                ctypes.CDLL(None).malloc_trim(0)
+            release_heap()
 
     def current(self, meter: Meter) -> int:
         return torch.cuda.memory_reserved(self.index) if self.kind == "cuda" else meter.current
@@ -82,12 +81,10 @@ class Device:
         return torch.cuda.max_memory_reserved(self.index) if self.kind == "cuda" else meter.peak
 
     @property
-    def runs_behind(self) -> bool:
-        """Whether Python is ahead of the work that it asked for."""
+    def is_async(self) -> bool:
         return self.kind == "cuda"
 
     def mark(self) -> Any:
-        """The moment when all that was asked for so far is done; on a GPU only the GPU knows it."""
         if self.kind == "cpu":
             return time.monotonic()
         event = torch.cuda.Event(enable_timing=True)
@@ -95,7 +92,6 @@ class Device:
         return event
 
     def seconds(self, earlier: Any, later: Any) -> float:
-        """Between two marks, of which the later one is waited for."""
         if self.kind == "cpu":
             return float(later - earlier)
         later.synchronize()
@@ -107,7 +103,7 @@ class Device:
 
 
 def _cpu_multiplies_bf16() -> bool:
-    """AVX-512 BF16 or AMX; without them bf16 products are slower than fp32's."""
+    """AVX-512 BF16 or AMX; without them bf16 products are slower than fp32."""
     known = torch.backends.cpu.get_cpu_capability()
     if not known.startswith("AVX512"):
         return False
@@ -120,10 +116,10 @@ def choose_device(wanted: str, local: int = 0) -> Device:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda":
         if not torch.cuda.is_available():
-            raise SettingsError(f"there is no GPU that PyTorch can use here: give {option('device', 'cpu')}")
+            raise SettingsError(f"PyTorch finds no GPU here: use {option('device', 'cpu')}")
         if local >= torch.cuda.device_count():
             raise SettingsError(
-                f"{local + 1} processes want a GPU each, and there are {torch.cuda.device_count()}: "
-                "give torchrun a smaller --nproc-per-node"
+                f"{local + 1} processes need a GPU each, and there are {torch.cuda.device_count()}: "
+                "start fewer processes with torchrun"
             )
     return Device(wanted, local)

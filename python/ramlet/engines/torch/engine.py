@@ -1,4 +1,4 @@
-"""PyTorch as an `Engine`: each of its methods is a door to one of the files beside."""
+"""PyTorch as an `Engine` (the contract is in ramlet.engines): each method calls one of the files next to this one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,7 +15,7 @@ from ramlet.engines import Division, Hyperparameters, Sampling
 from ramlet.engines.plan import Choice, Correction, Plan, Task
 from ramlet.engines.torch.base_memory import keep_large_blocks, settled_memory
 from ramlet.engines.torch.device import Device, choose_device
-from ramlet.engines.torch.forward_memory import EVALUATED_AT_ONCE, EVALUATED_TOKENS, evaluation_ways, writing_parts
+from ramlet.engines.torch.forward_memory import EVAL_CHUNK, EVAL_TOKENS, divisions, generation_parts
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.model_files import load_model
@@ -36,7 +36,8 @@ __all__ = ["TorchEngine"]
 class TorchEngine(Device):
     ranks: TorchRanks = field(default_factory=TorchRanks)
     wanted: str = "auto"
-    """The device as it was asked for."""
+    """The device as the user named it."""
+    baseline: ClassVar[str] = "Python and PyTorch"
 
     @classmethod
     def on(cls, device: str, ranks: TorchRanks | None = None) -> TorchEngine:
@@ -63,7 +64,7 @@ class TorchEngine(Device):
 
     def resident(self, *, stepping: bool = False) -> int:
         if stepping:
-            # The first backward pass starts threads, and asks drivers for devices.
+            # The first backward pass starts threads and queries the drivers for devices.
             torch.ones(1, requires_grad=True).sum().backward()
         return settled_memory() if self.kind == "cpu" else 0
 
@@ -71,11 +72,11 @@ class TorchEngine(Device):
         keep_large_blocks(keep)
 
     def sketch(self, task: Task) -> Plan:
-        # As a run begins with it: what is planned here must not be refused there.
-        return self._planned(task, allowance(task.budget) if self.kind == "cpu" else None)
+        # As a run starts with it: what is planned here must not be refused there.
+        return self._plan(task, correction=allowance(task.budget) if self.kind == "cpu" else None)
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
-        replan = partial(self._planned, task)
+        replan = partial(self._plan, task)
 
         def build(choice: Choice) -> Trainee:
             return Trainee(task.shape, choice, settings, device=self.name)
@@ -85,62 +86,58 @@ class TorchEngine(Device):
             plan = tried(replan, build, device=self, budget=task.budget, eval_rows=rows)
         else:
             plan = replan(correction=allowance(task.budget))
-            task.budget.require(meter.peak, "Python and torch, while they are loaded")
+            task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
             plan = probe(plan, build, gauge=ResidentGauge(meter), replan=replan).at_least(meter.peak)
         self.release()
         return plan
 
-    def _planned(self, task: Task, correction: Correction | None = None) -> Plan:
-        return make_plan(
-            task.shape,
-            seq_len=task.seq_len,
-            batch_size=task.batch_size,
-            budget=task.budget,
-            device=self.kind,
-            compute=task.precision,
-            forced=task.forced,
-            base=task.resident,
-            loader_bytes=task.loader_bytes,
-            document_mask=task.document_mask,
-            world=self.ranks.world,
-            threads=self.threads,
-            correction=correction,
-        )
+    def _plan(self, task: Task, *, correction: Correction | None) -> Plan:
+        world = self.ranks.world
+        return make_plan(task, device=self.kind, world=world, threads=self.threads, correction=correction)
 
     def eval_rows(self, seq_len: int) -> int:
-        return max(1, EVALUATED_TOKENS // seq_len)
+        return max(1, EVAL_TOKENS // seq_len)
 
     def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
-        base = resident_memory() if self.kind == "cpu" else 0
-        for found, parts in evaluation_ways(
-            shape, seq_len=seq_len, precision=precision, base=base, document_mask=document_mask
+        resident = resident_memory() if self.kind == "cpu" else 0
+        for found, parts in divisions(
+            shape,
+            seq_len=seq_len,
+            precision=precision,
+            base={self.baseline: resident},
+            document_mask=document_mask,
+            device=self.kind,
         ):
             if sum(parts.values()) <= budget.total - budget.reserve:
                 return found
-        budget.require(with_reserve(sum(parts.values())), parts, measured=base)
+        budget.require(with_reserve(sum(parts.values())), parts, measured=resident)
         return found
 
-    def writing_parts(
+    def generation_parts(
         self, shape: Shape, *, precision: str, prompt: int, settings: Sampling, vocabulary: int
     ) -> dict[str, int]:
-        parts = writing_parts(shape, precision=precision, prompt=prompt, settings=settings, vocabulary=vocabulary)
-        if self.kind != "cpu":
-            del parts["the tokenizer"]
-        return parts
+        return generation_parts(
+            shape,
+            precision=precision,
+            prompt=prompt,
+            settings=settings,
+            vocabulary=vocabulary if self.uses_host_memory else 0,
+            device=self.kind,
+        )
 
     def trainee(self, shape: Shape, choice: Choice, settings: Hyperparameters) -> Trainee:
         return Trainee(shape, choice, settings, device=self.name, ranks=self.ranks)
 
     def load(self, found: ModelFolder, precision: str, *, chunk: int | None = None) -> GPT:
-        return load_model(found, device=self.name, dtype=DTYPES[precision], chunk=chunk or EVALUATED_AT_ONCE)
+        return load_model(found, device=self.name, dtype=DTYPES[precision], chunk=chunk or EVAL_CHUNK)
 
     def free(self) -> int:
         free: int = torch.cuda.mem_get_info()[0] if self.kind == "cuda" else free_memory()
         return free
 
     def flops(self, precision: str, seconds: float) -> float:
-        """In the best of many products of the size that small models have."""
+        """The best of many products of the size that small models have."""
         tokens, width = (1024, 512) if self.kind == "cpu" else (8192, 2048)
         made = partial(torch.ones, dtype=DTYPES[precision], device=self.kind)
         x, weight, out = made(tokens, width), made(4 * width, width), made(tokens, 4 * width)

@@ -1,19 +1,19 @@
-"""The model: token ids -> hidden states -> logits, and a loss that never holds all logits at once.
+"""The model: token ids -> hidden states -> logits, and a loss that never has all logits in memory.
 
     model = GPT(shape, device="cpu", compute=torch.bfloat16)
-    model.weights.initialise(seed=1)
+    model.weights.initialize(seed=1)
     model.weights.make_gradients()
-    loss = model.learn(input_ids, labels, scale=1 / labels.numel())    # gradients are added to the weights'
+    loss = model.learn(input_ids, labels, scale=1 / labels.numel())    # accumulates into the gradients
     logits = model.logits(input_ids)
 
-`learn` makes the head's product for `chunk` tokens at a time, turns the logits into their gradient in place and goes
-on: with a vocabulary of 50,000 the three full logit tensors would be more than half of a step's memory.
+`learn` computes the logits of `chunk` tokens at a time and turns them into their gradient in place: with a vocabulary
+of 50,000, three full logit tensors would be more than half of a step's memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ramlet.engines import Sampling, training_names
-from ramlet.engines.torch.forward_memory import EVALUATED_AT_ONCE
+from ramlet.engines.torch.forward_memory import EVAL_CHUNK
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.layers import (
     LAYER_WEIGHTS,
@@ -40,16 +40,10 @@ from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
 if TYPE_CHECKING:
+    from ramlet.engines.torch.cache import KVCache
     from ramlet.engines.torch.continuing import Continuation
 
-__all__ = ["GPT", "Cache", "document_mask"]
-
-
-class Cache(Protocol):
-    """Keys and values of the tokens before, for generating."""
-
-    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds those of the newest tokens and returns all, (batch, heads, tokens, head width)."""
+__all__ = ["GPT", "document_mask"]
 
 
 class GPT:
@@ -66,9 +60,9 @@ class GPT:
         recompute: bool = False,
         held: int = 0,
     ) -> None:
-        """`dtype` is what weights are kept in, `compute` what products are made in; `chunk` is how many tokens' logits
-        exist at once; `recompute` is activation checkpointing, with each layer's input kept alone; `held` is of
-        how many tokens the embedding's gradients are added together, or when `settle_gradients` is called."""
+        """`dtype` is that of the stored weights, `compute` that of matrix products; `chunk` is the number of tokens
+        whose logits exist at once; `recompute` is activation checkpointing; `held` is the number of tokens whose
+        embedding gradients are summed together (order.py)."""
         self.shape = shape
         self.device = torch.device(device)
         self.compute = compute or dtype
@@ -92,16 +86,16 @@ class GPT:
 
     @property
     def head(self) -> Tensor:
-        """(padded vocabulary, width), in the type of the products."""
+        """(padded vocabulary, width), in the dtype of matrix products."""
         return self.weights["embedding" if self.shape.tied else "head"].compute
 
     def hidden(
-        self, ids: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+        self, ids: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None, cache: KVCache | None = None
     ) -> Tensor:
-        """(batch x tokens, width): what the head is applied to.
+        """The last hidden states, (batch x tokens, width).
 
-        `positions` (batch, tokens) default to 0, 1, 2, ...; `mask` (batch, 1, tokens, tokens) is True where a
-        token may look, and replaces the plain look back at all before. With a `cache` the ids are the newest tokens.
+        `positions` (batch, tokens) default to 0, 1, 2, ...; `mask` (batch, 1, tokens, tokens) is True where a token
+        may attend, and replaces the causal mask. With a `cache` the ids are the newest tokens.
         """
         batch, tokens = ids.shape
         unit = self._unit(tokens)
@@ -121,7 +115,7 @@ class GPT:
         return Normed.apply(x, self.weights["norm"], self.shape.norm_eps, self.kernels, unit)  # type: ignore[no-any-return, no-untyped-call]
 
     def _unit(self, seq_len: int) -> int:
-        """Tokens whose gradients are summed at once; 0: all that are given."""
+        """Tokens whose gradients are summed at once; 0 means all of the micro-batch."""
         return unit_rows(seq_len) * seq_len if self.device.type == "cpu" else 0
 
     def _through(
@@ -133,7 +127,7 @@ class GPT:
         batch: int,
         unit: int,
         mask: Tensor | None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         q, k, v = (self._heads(part, batch) for part in Project.apply(x, layer, rotary, unit))  # type: ignore[no-untyped-call]
         if cache is not None:
@@ -149,9 +143,9 @@ class GPT:
         return part.view(batch, -1, part.shape[1] // self.shape.head_width, self.shape.head_width).transpose(1, 2)
 
     def logits(
-        self, ids: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+        self, ids: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None, cache: KVCache | None = None
     ) -> Tensor:
-        """(batch, tokens, vocabulary), all at once: for looking at a model, and for generating."""
+        """(batch, tokens, vocabulary), all at once, without gradients."""
         with torch.no_grad():
             hidden = self.hidden(ids, positions=positions, mask=mask, cache=cache)
             return torch.mm(hidden, self.head.t())[:, : self.shape.vocab_size].view(*ids.shape, -1)
@@ -165,53 +159,52 @@ class GPT:
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """The summed loss of a batch, fp64; `scale` times its gradient is added to the weights' gradients."""
+        """The summed loss of a batch, fp64; adds `scale` times its gradient to the weights' gradients."""
         hidden = self.hidden(ids, positions=positions, mask=mask)
         unit = self._unit(ids.shape[1])
         grad, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
-        back = BackwardFrom.apply(hidden, grad)  # type: ignore[no-untyped-call]
-        del hidden, grad  # a stream's worth each, which the backward pass needs no more
-        back.backward()
+        root = BackwardFrom.apply(hidden, grad)  # type: ignore[no-untyped-call]
+        del hidden, grad  # each as large as the residual stream, and not needed in the backward pass
+        root.backward()
         return total
 
-    def settle_gradients(self) -> None:
+    def flush_gradients(self) -> None:
         """After the last micro-batch of a step: adds the gradients that were held back."""
         if self._held is not None:
             weight = self.weights["embedding"]
             assert weight.grad is not None
-            self._held.settle(weight.grad)
+            self._held.flush(weight.grad)
 
     def _head_backward(self, hidden: Tensor, labels: Tensor, scale: float, unit: int) -> tuple[Tensor, Tensor]:
         weight = self.weights["embedding" if self.shape.tied else "head"]
         assert weight.grad is not None
         grad = torch.empty_like(hidden)
-        # In fp64 sums of a few thousand parts are exact, so it does not matter which are added first.
+        # fp64 sums of a few thousand losses are exact, so their order does not matter.
         total = torch.zeros((), device=hidden.device, dtype=torch.float64)
         logits = hidden.new_empty((min(self.chunk, len(hidden)), self.shape.padded_vocab))
         for some in even_parts(len(hidden), unit, self.chunk):
             part = hidden[some]
-            made = torch.mm(part, weight.compute.t(), out=logits[: len(part)])
-            total += self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, scale).sum()
-            torch.mm(made, weight.compute, out=grad[some])
-            self.kernels.accumulate_(weight.grad, made, part)
+            chunk = torch.mm(part, weight.compute.t(), out=logits[: len(part)])
+            total += self.kernels.cross_entropy_(chunk, labels[some], self.shape.vocab_size, scale).sum()
+            torch.mm(chunk, weight.compute, out=grad[some])
+            self.kernels.accumulate_(weight.grad, chunk, part)
         return grad, total
 
     def losses(
         self, ids: Tensor, labels: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Each token's loss, fp32 (batch x tokens,), without learning anything."""
+        """The loss of each token, fp32 (batch x tokens,), without gradients."""
         with torch.no_grad():
             hidden = self.hidden(ids, positions=positions, mask=mask)
             labels = labels.reshape(-1)
             parts = []
-            chunk = min(self.chunk, EVALUATED_AT_ONCE)
+            chunk = min(self.chunk, EVAL_CHUNK)
             for some in even_parts(len(hidden), self._unit(ids.shape[1]), chunk):
-                made = torch.mm(hidden[some], self.head.t())
-                parts.append(self.kernels.cross_entropy_(made, labels[some], self.shape.vocab_size, 0.0))
+                logits = torch.mm(hidden[some], self.head.t())
+                parts.append(self.kernels.cross_entropy_(logits, labels[some], self.shape.vocab_size, 0.0))
             return torch.cat(parts)
 
     def token_losses(self, batch: Mapping[str, Any]) -> list[list[float]]:
-        """Each token's loss, by sequence."""
         placed = {
             name: torch.as_tensor(batch[name]).to(self.device) for name in training_names("document_ids" in batch)
         }
@@ -227,14 +220,13 @@ class GPT:
     def continuation(
         self, prompt: Sequence[int], settings: Sampling, *, end_ids: Collection[int], known: bytearray | None = None
     ) -> Continuation:
-        """Ids that go on from the prompt."""
         from ramlet.engines.torch.continuing import Continuation
 
         return Continuation(self, prompt, settings, end_ids=end_ids, known=known)
 
 
 def document_mask(document_ids: Tensor | None) -> Tensor | None:
-    """(batch, 1, tokens, tokens), True where a token may look: back, and within its own document."""
+    """(batch, 1, tokens, tokens), True where a token may attend: earlier tokens of the same document."""
     if document_ids is None:
         return None
     same = document_ids[:, None, :, None] == document_ids[:, None, None, :]

@@ -1,10 +1,10 @@
-"""The parts of a layer as autograd functions that keep as little as they can for the backward pass.
+"""The parts of a layer as autograd functions that keep as little as possible for the backward pass.
 
-A layer keeps, for each token, in the type that products are made in: what came in (width), queries, keys and values
-(3 x width), the attention's result (width), the middle (width), gate and up (2 x feed-forward). Norms and the gated
-product are computed again in the backward pass, which costs a pass over memory and saves a third of what plain autograd
-keeps. Gradients of weights are added where they belong at once (`Weight.grad`), so no second copy of one ever exists.
-`unit` is how many tokens a gradient is summed over before that; 0: all (order.py).
+For each token a layer keeps, in the dtype of matrix products: its input (width), queries, keys and values (3 x width),
+the attention's result (width), the input of the feed-forward block (width), gate and up (2 x feed-forward). Norms and
+the gated product are recomputed in the backward pass, which costs a pass over memory and saves a third of what plain
+autograd keeps. Gradients of weights are added to `Weight.grad` directly, so there is never a second copy. `unit` is the
+number of tokens whose gradients are summed before that; 0 means all (order.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYER_WEIGHTS = ("norm_attention", "qkv", "out", "norm_feed_forward", "gate_up",
 
 
 class Rotary(NamedTuple):
-    """What rotary positions need: tables (context, head width / 2) and each token's position."""
+    """Rotary positions: the tables (context, head width / 2) and the position of each token."""
 
     cos: Tensor
     sin: Tensor
@@ -36,7 +36,7 @@ class Rotary(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A layer's weights and sizes, and the kernels that work on them."""
+    """A layer's weights and sizes, and its kernels."""
 
     norm_attention: Weight
     qkv: Weight
@@ -57,7 +57,7 @@ def _grad(weight: Weight) -> Tensor:
 
 
 class HeldGrads:
-    """What came back to the embedding in the micro-batches of a group so far, to be added when all of it is there."""
+    """The embedding's gradients of a group's micro-batches so far, added when the group is complete (order.py)."""
 
     def __init__(self, tokens: int, width: int, dtype: torch.dtype) -> None:
         self._ids = torch.zeros(tokens, dtype=torch.int64)
@@ -66,9 +66,9 @@ class HeldGrads:
         self._unit = 0
 
     def hold(self, grad: Tensor, ids: Tensor, rows: Tensor, unit: int) -> None:
-        """Adds to `grad` what is held as soon as it is a whole group."""
+        """Holds these rows, and adds all of them to `grad` when the group is complete."""
         if self._count + len(ids) > len(self._ids):
-            self.settle(grad)
+            self.flush(grad)
         self._unit = unit
         if len(ids) > len(self._ids):
             return _add_rows(grad, ids, rows, unit)
@@ -77,11 +77,11 @@ class HeldGrads:
         self._rows[self._count : end] = rows
         self._count = end
         if end == len(self._ids):
-            self.settle(grad)
+            self.flush(grad)
         return None
 
-    def settle(self, grad: Tensor) -> None:
-        """Adds what is held: a step's last group may be smaller."""
+    def flush(self, grad: Tensor) -> None:
+        """Adds what is held: the last group of a step may be smaller."""
         _add_rows(grad, self._ids[: self._count], self._rows[: self._count], self._unit)
         self._count = 0
 
@@ -93,7 +93,7 @@ def _add_rows(grad: Tensor, ids: Tensor, rows: Tensor, unit: int) -> None:
 
 
 class Embed(Function):
-    """Token ids -> rows of the embedding. `anchor` only tells autograd that something is to be learned."""
+    """Token ids -> rows of the embedding. `anchor` only makes autograd record a backward pass."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, ids: Tensor, weight: Weight, unit: int, held: HeldGrads | None) -> Tensor:
@@ -110,7 +110,7 @@ class Embed(Function):
 
 
 class Project(Function):
-    """x -> normed -> queries, keys and values, the first two rotated by their positions; (tokens, width) each."""
+    """x -> norm -> queries, keys and values, the first two rotated by their positions; (tokens, width) each."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Layer, rotary: Rotary, unit: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,7 +140,7 @@ class Project(Function):
 
 
 class AttentionOut(Function):
-    """x + attended @ out^T: the attention's result goes back into the stream."""
+    """x + attended @ out^T: adds the attention's result to the residual stream."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, attended: Tensor, layer: Layer, unit: int) -> Tensor:
@@ -173,7 +173,7 @@ class FeedForward(Function):
         layer: Layer = ctx.layer
         gain = layer.norm_feed_forward
         d_act = torch.mm(grad_outputs[0], layer.down.compute)
-        act = layer.kernels.gate_backward_(gate_up, d_act)  # gate_up is its own gradient from here on
+        act = layer.kernels.gate_backward_(gate_up, d_act)  # from here on gate_up is its own gradient
         layer.kernels.accumulate_(_grad(layer.down), grad_outputs[0], act, ctx.unit)
         del act, d_act
         normed = layer.kernels.norm(x, gain.master, layer.eps)
@@ -200,10 +200,10 @@ class Normed(Function):
 
 
 class BackwardFrom(Function):
-    """Where the backward pass begins: `BackwardFrom.apply(hidden, grad).backward()` is `hidden.backward(grad)`.
+    """Starts the backward pass: `BackwardFrom.apply(hidden, grad).backward()` is `hidden.backward(grad)`.
 
-    To check a gradient that it is given torch imports sympy, 46 MB; a number needs none. And neither tensor is held
-    longer than it is used.
+    To check a given gradient torch imports sympy, 46 MB; for a scalar it does not. And neither tensor is kept longer
+    than it is used.
     """
 
     @staticmethod

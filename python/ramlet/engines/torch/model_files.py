@@ -1,10 +1,10 @@
-"""The model of a folder as a `GPT`, and back; `ramlet.model.files` writes and reads all of the folder but the weights.
+"""Loads a `GPT` from a folder and saves it; `ramlet.model.files` has everything but the weights.
 
     save_model(model, "RUN", tokenizer_file="data/tokenizer.json", end_id=0)
     model = load_model("RUN", device="cuda", dtype=torch.bfloat16)
 
-What is fused in memory is written as rows of the one tensor (q, k and v; gate and up), and rows that fill up the
-vocabulary are left out; nothing is held a second time, in either direction.
+Matrices that are fused in memory (q, k and v; gate and up) are separate tensors in the file, and the vocabulary's
+padding rows are not written; nothing is copied as a whole, in either direction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["load_model", "load_weights", "save_model", "tensors_by_name"]
 
 
 def tensors_by_name(weights: Weights) -> dict[str, Tensor]:
-    """The weights under transformers' names: views."""
+    """Views of the weights, by transformers' names."""
     return {
         tensor.name: weights[tensor.fused].master[tensor.start : tensor.start + tensor.shape[0]]
         for tensor in named_tensors(weights.shape)
@@ -42,14 +42,14 @@ def save_model(
     end_id: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> str:
-    """Writes the model, every file whole or not at all, the weights last; returns the checksum of these.
+    """Writes the model, every file atomically and the weights last; returns the checksum of the weights.
 
-    Weights are written as they are kept (the norms in fp32), or all of them as `dtype`.
+    Weights are written as they are stored (the norms in fp32), or all as `dtype`.
     """
     tensors = stored(tensors_by_name(model.weights))
-    kept = NAMES[dtype or model.weights.matrices.dtype]
-    save_description(model.shape, folder, tokenizer_file=tokenizer_file, end_id=end_id, dtype=kept)
-    return write_tensors(Path(folder) / WEIGHTS, tensors, {"format": "pt"}, dtype=kept if dtype else None)
+    name = NAMES[dtype or model.weights.matrices.dtype]
+    save_description(model.shape, folder, tokenizer_file=tokenizer_file, end_id=end_id, dtype=name)
+    return write_tensors(Path(folder) / WEIGHTS, tensors, {"format": "pt"}, dtype=name if dtype else None)
 
 
 def load_model(
@@ -61,7 +61,7 @@ def load_model(
     chunk: int = 1024,
     recompute: bool = False,
 ) -> GPT:
-    """The model of a folder, its weights kept as `dtype` whatever the file has; the rest as for `GPT`."""
+    """The model of a folder, its weights converted to `dtype`; the other arguments as for `GPT`."""
     found = folder if isinstance(folder, ModelFolder) else find_model(folder)
     model = GPT(found.shape(), device=device, dtype=dtype, compute=compute, chunk=chunk, recompute=recompute)
     load_weights(model, found)
@@ -69,7 +69,7 @@ def load_model(
 
 
 def load_weights(model: GPT, folder: str | os.PathLike[str] | ModelFolder) -> None:
-    """Fills a model that is there already, straight from the file."""
+    """Reads the weights of a folder directly into a model."""
     found = folder if isinstance(folder, ModelFolder) else find_model(folder)
     wanted = stored(tensors_by_name(model.weights))
     sources = files_by_name(found, model.shape)

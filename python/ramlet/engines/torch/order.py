@@ -1,15 +1,15 @@
-"""The order in which a step's sums are taken on a CPU: it follows from the length of a sequence, and from nothing else.
+"""The order of the sums of a step on a CPU: it depends on the sequence length alone.
 
-Sums of floating-point numbers depend on their order, so a budget that divides a step differently would change the last
-bits of its result. Here it does not: whatever is summed over tokens is summed a *unit* of sequences at a time, and a
-micro-batch is always whole units; the rows of a product do not depend on how many there are. So a result is the same
-for every micro-batch that the plan may choose, and for any number of threads.
+Floating-point sums depend on their order, so a budget that divides a step differently would change the last bits of
+its result. Here it does not: sums over tokens are taken one *unit* of sequences at a time, and a micro-batch always
+has whole units; the rows of a matrix product do not depend on how many there are. So the result is the same for every
+micro-batch that a plan may choose, and for any number of threads.
 
-One sum needs more: a tied embedding learns from the head, on the way out, and from the tokens that came in, at the end
-of the way back. Within a *group* of units all of the head comes first, so smaller micro-batches hold the rest back
-until the group is complete (`HeldGrads`): at most GROUP_TOKENS rows of the stream.
+One sum needs more: a tied embedding gets gradients from the head, at the start of the backward pass, and from the input
+tokens, at its end. Within a *group* of units all gradients of the head come first, so smaller micro-batches hold the
+others back until the group is complete (`HeldGrads`): at most GROUP_TOKENS rows of the residual stream.
 
-On a GPU the attention sums by atomics, and nothing of this is of use: there a unit is the whole micro-batch.
+On a GPU the attention sums with atomics, so there is no such order: a unit is the whole micro-batch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Iterator
 __all__ = ["GROUP_TOKENS", "even_parts", "group_rows", "head_chunk", "unit_rows"]
 
 UNIT_TOKENS = 256
-"""Smaller units cost time, for each is a pass over the gradients (2% of a step with 256 instead of 2,048); larger ones
-memory, for a micro-batch has at least one."""
+"""Smaller units cost time, because each is a pass over the gradients (2% of a step with 256 instead of 2,048); larger
+ones cost memory, because a micro-batch has at least one."""
 
 GROUP_TOKENS = 2048
-"""Tokens of a micro-batch from which on more of them are not faster on a CPU."""
+"""Beyond this many tokens a micro-batch is not faster on a CPU."""
 
 LEAST_CHUNK, MOST_CHUNK = 64, 256
 
@@ -34,7 +34,7 @@ def unit_rows(seq_len: int) -> int:
 
 
 def group_rows(seq_len: int) -> int:
-    """Sequences whose head comes before all of their embedding: the largest micro-batch, units times a power of two."""
+    """Sequences in a group, and in the largest micro-batch: a unit times a power of two."""
     rows = unit_rows(seq_len)
     while 2 * rows * seq_len <= GROUP_TOKENS:
         rows *= 2
@@ -42,13 +42,13 @@ def group_rows(seq_len: int) -> int:
 
 
 def head_chunk(seq_len: int, width: int) -> int:
-    """Tokens whose logits exist at once: never more bytes than the embedding has itself."""
+    """Tokens whose logits exist at once: never more bytes than the embedding itself."""
     unit = unit_rows(seq_len) * seq_len
     return _part(unit, min(MOST_CHUNK, max(LEAST_CHUNK, width)))
 
 
 def even_parts(count: int, unit: int, most: int) -> Iterator[slice]:
-    """Tokens cut into units (0: all are one), and these into parts of about the same size, none larger than `most`."""
+    """Splits tokens into units (0: a single one), and these into parts of about equal size, at most `most` each."""
     unit = unit or max(1, count)
     for first in range(0, count, unit):
         end = min(count, first + unit)

@@ -1,13 +1,13 @@
-"""How much memory a step of training takes, in closed form and by part.
+"""The memory of a training step by part, from formulas.
 
     choice = Choice(micro_batch=8, chunk=512, recompute=False, optimizer="adamw", weights="fp32", compute="bf16")
     prediction = predict(shape, choice, seq_len=256, device="cpu", base=310_000_000, loader_bytes=1_000_000)
     prediction.peak, prediction.parts["activations"], prediction.moment
 
-A step has few moments at which its memory can be at its highest; `_moments` goes through them in the order in which
-gpt.py does and says what is alive in each; blocks.py has what the parts of a layer take. The tensors are counted
-exactly (tests/test_predict.py compares with what torch's allocator was asked for); what comes on top, the
-scratch of libraries and the rounding of allocators, is measured and stands at the top of this file.
+There are few moments in a step at which its memory can peak; `_moments` lists them in the order of gpt.py, with what is
+alive in each; blocks.py has the memory of each block. Tensors are counted exactly (tests/test_predict.py compares with
+the requests to torch's allocator); the rest, scratch memory of libraries and the rounding of allocators, was measured:
+the constants below.
 """
 
 from __future__ import annotations
@@ -17,80 +17,65 @@ from dataclasses import dataclass
 
 from ramlet.engines.plan import Choice, Correction
 from ramlet.engines.torch.blocks import Sizes, gradient_scratch, layer_blocks, sizes_of
-from ramlet.engines.torch.sizes import ALIGNMENT, BYTES, adamw8bit_bytes
+from ramlet.engines.torch.optim import optimizer_module
+from ramlet.engines.torch.sizes import BYTES, flat_elements
 from ramlet.model.shape import Shape
 
 __all__ = ["Prediction", "predict", "state_bytes", "work_bytes"]
 
 SCRATCH = {"cpu": 54_000_000, "cuda": 100_000_000}
-"""What libraries take of themselves: on a CPU the pages of theirs that a step touches, and code made at run time; on
-CUDA the workspaces of cuBLAS, one a stream."""
-UNRECORDED = 60_000_000
-"""By how much less a step takes on CUDA that is not recorded, as in fp16: the workspaces of one stream."""
+"""Memory of the libraries: on a CPU their pages that a step touches, and code generated at run time; on CUDA the
+workspaces of cuBLAS, one per stream."""
+UNCAPTURED = 60_000_000
+"""How much less a step on CUDA needs if it is not captured, as with fp16: the workspaces of one stream."""
 PIECES, PIECES_FROM = 40_000_000, 50_000_000
-"""On CUDA, what is left of the pieces that small tensors share: towards PIECES where the states are large."""
+"""On CUDA, the unused rest of segments shared by small tensors: approaches PIECES if the states are large."""
 THREAD_SCRATCH = {"cpu": 4_000_000, "cuda": 0}
 GAPS, GAPS_FROM = 0.45, 40_000_000
 DEVICE_GAPS = 0.01
-"""Between the blocks of a step: measured on an H200 with 26 models of 1M to 1.3B parameters (benchmarks/plan.py)."""
+"""Fragmentation: measured on an H200 with 26 models of 1M to 1.3B parameters (benchmarks/plan.py)."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The parts as they are at the highest moment, which they add up to."""
+    """The parts at the peak; they add up to it."""
 
     parts: dict[str, int]
     moment: str
-    """`forward`, `head`, `feed-forward`, `attention` or `again`: when the memory is at its highest."""
+    """When the peak is: `forward`, `head`, `feed-forward`, `attention` or `again` (activation checkpointing)."""
     logits: int
-    """The logits of a chunk, which may be gone at the highest moment."""
+    """The logits of a chunk, which may be freed before the peak."""
 
     @property
     def peak(self) -> int:
         return sum(self.parts.values())
 
 
-def _flat_elements(sizes: list[int]) -> int:
-    """Elements of a flat tensor in which every part begins at a multiple of ALIGNMENT."""
-    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes[:-1]) + sizes[-1]
-
-
-def _elements(shape: Shape) -> tuple[int, int]:
-    """Of the two flat tensors of weights.py: matrices and gains."""
-    width = shape.width
-    layer = [shape.qkv_width * width, width * width, 2 * shape.feed_forward * width, width * shape.feed_forward]
-    embeddings = [shape.padded_vocab * width] * (1 if shape.tied else 2)
-    return _flat_elements(embeddings + layer * shape.layers), _flat_elements([width] * (2 * shape.layers + 1))
-
-
 def state_bytes(shape: Shape, choice: Choice) -> dict[str, int]:
-    """Weights, gradients and optimizer states: what is held whatever the batch."""
-    matrices, gains = _elements(shape)
-    kept = BYTES[choice.weights]
+    """Weights, gradients and optimizer states: the same for every batch size."""
+    matrices, gains = flat_elements(shape)
+    stored = BYTES[choice.weights]
     copy = BYTES[choice.compute] if choice.compute != choice.weights else 0
     return {
-        "weights": matrices * (kept + copy) + gains * 4,
-        "gradients": matrices * kept + gains * 4,
-        # AdamW keeps two moments in the type of the weights.
-        "optimizer": 2 * (matrices * kept + gains * 4)
-        if choice.optimizer == "adamw"
-        else adamw8bit_bytes(matrices) + adamw8bit_bytes(gains),
+        "weights": matrices * (stored + copy) + gains * 4,
+        "gradients": matrices * stored + gains * 4,
+        "optimizer": optimizer_module(choice.optimizer).state_bytes(shape, stored),
     }
 
 
 def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> dict[str, int]:
-    """The bytes that a micro-batch holds at each moment that can be the highest, in the order of a step."""
+    """The bytes of a micro-batch at each moment that can be the peak, in the order of a step."""
     blocks = layer_blocks(shape, choice, sizes, device)
     layers = shape.layers * (sizes.stream if choice.recompute else blocks.keeps)
-    once = blocks.keeps - sizes.stream if choice.recompute else 0  # the layer that is being made again
-    # The last layer's result, that normed, and its gradient.
+    once = blocks.keeps - sizes.stream if choice.recompute else 0  # the layer that is being recomputed
+    # The last layer's result, the same normalized, and its gradient.
     head_grad = gradient_scratch(shape.padded_vocab, shape.width, choice, device)
     head = layers + 3 * sizes.stream + sizes.logits + head_grad
     forward = layers + once + blocks.feed_forward.forward
     if device == "cuda":
-        # Logits are larger than any tensor before them: none of the pieces that the way forward leaves free holds them.
+        # Logits are larger than any tensor before them: no segment freed by the forward pass is large enough.
         head = max(head, forward + sizes.logits)
-    # The backward pass of the last layer, with what came back to it, when every layer still has all it kept.
+    # The backward pass of the last layer, with the gradient of its result: all layers still have what they keep.
     held = layers + once + sizes.stream
     attention = held - blocks.feed_forward.keeps
     project = attention - blocks.attention_out.keeps
@@ -115,7 +100,7 @@ def predict(
     threads: int = 1,
     correction: Correction | None = None,
 ) -> Prediction:
-    """The parts of the highest moment of a run; `base` is what is resident before the model is made."""
+    """The parts at the peak of a run; `base` is what is resident before the model is built."""
     correction = correction or Correction()
     sizes, moments = _walk(shape, choice, seq_len, device, document_mask)
     moment = max(moments, key=lambda name: moments[name])
@@ -136,17 +121,17 @@ def predict(
 def _scratch(choice: Choice, device: str, states: Mapping[str, int]) -> int:
     if device == "cpu":
         return SCRATCH["cpu"]
-    held = sum(states.values())
-    pieces = PIECES * held // (held + PIECES_FROM)
-    return SCRATCH["cuda"] + pieces - (UNRECORDED if choice.compute == "fp16" else 0)
+    total = sum(states.values())
+    pieces = PIECES * total // (total + PIECES_FROM)
+    return SCRATCH["cuda"] + pieces - (UNCAPTURED if choice.compute == "fp16" else 0)
 
 
 def work_bytes(shape: Shape, choice: Choice, *, seq_len: int, device: str, document_mask: bool = False) -> int:
-    """What one micro-batch takes on its way through the model and back, logits and the allocator's gaps included."""
+    """The memory of a micro-batch's forward and backward pass, with logits and fragmentation."""
     _, moments = _walk(shape, choice, seq_len, device, document_mask)
     work = max(moments.values())
     if device == "cpu" and choice.reuse:
-        # Measured: no gaps to speak of where the work is small, towards GAPS of it where it is large.
+        # Measured: hardly any fragmentation if the work is small, approaching GAPS of it if it is large.
         work += int(GAPS * work * work / (work + GAPS_FROM))
     if device == "cuda":
         work += int(DEVICE_GAPS * work)
@@ -159,5 +144,5 @@ def _walk(shape: Shape, choice: Choice, seq_len: int, device: str, document_mask
 
 
 def _batch_bytes(tokens: int, seq_len: int, document_mask: bool) -> int:
-    """Of the micro-batch in use: ids, labels and positions, 8 bytes each, and who may look at whom."""
+    """Of the current micro-batch: ids, labels and positions, 8 bytes each, and the attention mask."""
     return tokens * 24 + (tokens * seq_len if document_mask else 0)

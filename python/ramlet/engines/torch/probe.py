@@ -1,25 +1,25 @@
-"""A few real steps before the first: what a plan takes, measured, and the plan corrected by it.
+"""A few real steps before the first: measures the memory of a plan and corrects it.
 
-    replan = partial(make_plan, shape, ..., base=base)          # what made the plan; the probe adds `correction=`
+    replan = partial(make_plan, task)                           # called with `correction=`
     plan = probe(plan, build, gauge=ResidentGauge(meter), replan=replan)
 
-One accumulation window (two micro-batches, with a step of the optimizer between them) at a micro-batch of 1, then two
-at the planned size, on random ids. The two peaks fit `a + b * tokens`: what is there whatever the size, and how far the
-work of a micro-batch is from its prediction. A size is tried only when what was measured so far says that it stays
-within the budget, with a micro-batch of 2 in between where there is doubt, so the probe itself never breaks it. A plan
-that turns out too large is made again with what was learned; where nothing fits any more, `replan` refuses with the
-smallest budget that does.
+Two micro-batches of 1 with an optimizer step in between, then two of the planned size, with random ids. The two peaks
+fit `a + b * tokens`: a constant, and the ratio of a micro-batch's memory to its prediction. A size is tried only if the
+measurements so far say that it stays within the budget, with a micro-batch of 2 in between if in doubt, so the probe
+itself never exceeds it. A plan that turns out too large is replaced by one with the correction; if nothing fits any
+more, `replan` raises the error that names the smallest budget that does.
 
-Weights and optimizer states are of no use afterwards: the caller initialises them again.
+Weights and optimizer states are useless afterwards: the caller initializes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ramlet.engines import Trainee
 from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.base_memory import release_heap
 from ramlet.engines.torch.predict import work_bytes
@@ -30,40 +30,31 @@ from ramlet.runtime.memory import resident_memory
 __all__ = ["Gauge", "ResidentGauge", "allowance", "expected", "probe", "work"]
 
 SLACK = 64
-"""This part of a budget stays free of what was measured: a run of hours meets more than a probe of a second."""
+"""One part in this many of the budget stays free after measuring: hours of training need more than a probe of a second.
+"""
 
 ROUNDS = 6
-"""A plan is measured at most so often; every round costs a few micro-batches. None is run that was not."""
+"""Plans measured at most; each costs a few micro-batches. No plan is used without having been measured."""
 
-UNMET = 15_000_000
-"""What a run takes beyond its probe, for it also evaluates, saves and reports: mostly 5 MB, now and then 25
-(benchmarks/budgets.py). Added to the prediction."""
+UNMEASURED = 15_000_000
+"""What a run needs beyond its probe to evaluate, save and report: mostly 5 MB, sometimes 25 (benchmarks/budgets.py).
+Added to the prediction."""
 
-MOST_UNMET = 26_000_000
-"""The same where it decides whether a plan fits."""
+MOST_UNMEASURED = 26_000_000
+"""The same when deciding whether a plan fits."""
 
 UNSEEN, SEEN = 2.0, 1.1
-"""By how much the work of a size may be larger than is expected before any other size was seen, and after."""
+"""How much larger than expected a size may be, before and after another size was measured."""
 
 SCALE = 1e-6
-"""Of the gradients, which no one looks at."""
-
-
-class Trainee(Protocol):
-    """What is probed; ramlet.engines.torch.step has the real one."""
-
-    def learn(self, batch: Mapping[str, Any], scale: float) -> Any: ...
-
-    def update(self, rate: float, clip: float) -> Any: ...
-
-    def prepare_states(self) -> None: ...
+"""Of the gradients, which are not used."""
 
 
 class Gauge(Protocol):
-    """The highest memory since it was last reset."""
+    """Measures the peak since the last reset."""
 
     def settle(self) -> None:
-        """Gives back what is freed, or the next plan, and the run itself, would be beside what this one had."""
+        """Returns freed memory, which would otherwise add to that of the next plan, and of the run."""
 
     def reset(self) -> None: ...
 
@@ -71,14 +62,14 @@ class Gauge(Protocol):
 
 
 class ResidentGauge:
-    """Resident memory by the kernel's high-water mark, which is reset; the meter keeps what it was before."""
+    """Resident memory by the kernel's high-water mark, which is reset; the meter remembers the earlier peak."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._resets = True
 
     def settle(self) -> None:
-        # Not the libraries' pages: the run needs them again, and how many come back changes with the page cache.
+        # Not the libraries' pages: the run needs them again, and how many return depends on the page cache.
         release_heap()
 
     def reset(self) -> None:
@@ -86,7 +77,7 @@ class ResidentGauge:
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError:
-            # Then the mark is that of the whole run so far: never too low.
+            # Then it is the peak of the whole run so far: never too low.
             self._resets = False
 
     def peak(self) -> int:
@@ -98,9 +89,9 @@ class ResidentGauge:
 
 
 def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, replan: Callable[..., Plan]) -> Plan:
-    """The plan with what was measured in it, or another that fits better; BudgetError where none does.
+    """The plan with its measured memory, or another one that fits; BudgetError if none does.
 
-    What one plan taught is held against the next ones too, at its worst: each of these is smaller than the last.
+    The worst correction so far also applies to the next plans, each of which is smaller than the last.
     """
     most = extra = 0
     factor = 1.0
@@ -113,40 +104,40 @@ def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, repla
         needed = expected(plan, plan.choice.micro_batch, correction) + _margin(plan.budget)
         if needed <= plan.budget:
             return _corrected(plan, correction, peak, most)
-        # By a step at least: neighbouring plans differ by less than what measuring scatters by.
+        # At least one step: neighboring plans differ by less than the noise of the measurement.
         least = extra + plan.budget // SLACK
         extra = max(least, correction.extra + allowance(Budget(plan.budget)).extra)
         factor = max(factor, correction.factor)
         plan = replan(correction=Correction(factor, extra))
     enough = -(-(needed + plan.held) // 10**6)
     raise BudgetError(
-        f"needs at least {enough}MB, measured, for what was planned within {format_bytes(plan.budget + plan.held)}: "
-        f"give more, or take a smaller model, a shorter {option('seq_len')}",
+        f"needs at least {enough}MB, as measured, where the plan fits {format_bytes(plan.budget + plan.held)}: "
+        f"give more, or use a smaller model, a shorter {option('seq_len')}",
         needed=enough * 10**6,
         budget=plan.budget + plan.held,
     )
 
 
 def _margin(budget: int) -> int:
-    """What must stay free beside what a probe has measured."""
-    return MOST_UNMET + budget // SLACK
+    """What must stay free on top of the measured memory."""
+    return MOST_UNMEASURED + budget // SLACK
 
 
 def allowance(budget: Budget) -> Correction:
-    """What a plan is made with, so that its probe finds the margin: of itself it keeps the budget's reserve free."""
+    """The correction of the first plan, which itself leaves only the reserve free: its probe must find the margin."""
     return Correction(extra=max(0, _margin(budget.total) - budget.reserve))
 
 
 def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, int]:
-    """What was learned, and the highest peak."""
+    """The correction, and the highest peak."""
     planned = plan.choice.micro_batch
-    # As a run does it: states that came after the first activations would leave gaps where these were.
+    # As in a run: states allocated after the first activations would fragment the heap.
     trainee.prepare_states()
     gauge.reset()
     batch = _batch(plan, 1)
     trainee.learn(batch, SCALE)
     trainee.update(0.0, 1.0)
-    trainee.learn(batch, SCALE)  # now beside the optimizer's states, which the step has made
+    trainee.learn(batch, SCALE)  # now with the optimizer's states, which the step has allocated
     first = highest = gauge.peak()
     correction = Correction(extra=first - expected(plan, 1, Correction()))
     doubt = UNSEEN
@@ -157,7 +148,7 @@ def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, in
         trainee.learn(batch, SCALE)
         peak = gauge.peak()
         highest = max(highest, peak)
-        # Two sizes, two unknowns. Both peaks hold the same optimizer states, weights and libraries.
+        # Two sizes, two unknowns. Both peaks include the same optimizer states, weights and libraries.
         factor = max(0.0, (peak - first) / (work(plan, rows) - work(plan, 1)))
         correction = Correction(factor, peak - expected(plan, rows, Correction(factor)))
         if rows == planned:
@@ -168,19 +159,19 @@ def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, in
 
 
 def expected(plan: Plan, rows: int, correction: Correction, doubt: float = 1.0) -> int:
-    """The peak with micro-batches of so many rows, corrected otherwise than the plan's parts are."""
+    """The peak with micro-batches of this many rows, with this correction instead of the plan's."""
     known = plan.parts["activations"] + plan.parts["logits"] + plan.correction.extra
     return plan.peak - known + correction.extra + int(work(plan, rows) * correction.factor * doubt)
 
 
 def work(plan: Plan, rows: int) -> int:
-    """What a micro-batch of so many rows takes, as predicted without a correction."""
+    """The predicted memory of a micro-batch of this many rows, without a correction."""
     choice = plan.choice.with_(micro_batch=rows)
     return work_bytes(plan.shape, choice, seq_len=plan.seq_len, device=plan.device, document_mask=plan.document_mask)
 
 
 def _next_size(plan: Plan, correction: Correction, doubt: float) -> int | None:
-    """The planned micro-batch where it is safe, else 2, once; None where neither is."""
+    """The planned micro-batch if it is safe, else 2, once; None if neither is."""
     planned = plan.choice.micro_batch
     for rows in (planned, 2) if doubt == UNSEEN else (planned,):
         if 1 < rows <= planned and expected(plan, rows, correction, doubt) <= plan.budget:
@@ -201,10 +192,10 @@ def _batch(plan: Plan, rows: int) -> dict[str, Any]:
 
 
 def _corrected(plan: Plan, correction: Correction, peak: int, most: int) -> Plan:
-    """What libraries take of themselves differs from machine to machine: the probe's word counts, up or down.
+    """The memory of libraries differs between machines: the measurement wins, whether higher or lower.
 
-    `most` is the highest of all probes: one of a plan that was given up is part of the run's peak too.
+    `most` is the highest peak of all probes: that of a rejected plan is part of the run's peak too.
     """
-    highest = max(max(expected(plan, plan.choice.micro_batch, correction), peak) + UNMET, most)
+    highest = max(max(expected(plan, plan.choice.micro_batch, correction), peak) + UNMEASURED, most)
     parts = {**plan.parts, "overhead": plan.parts["overhead"] + highest - plan.peak}
     return replace(plan, parts=parts, measured=peak)

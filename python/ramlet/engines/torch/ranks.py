@@ -1,9 +1,9 @@
-"""More than one process: `torchrun --nproc-per-node 2 -m ramlet train ...` trains one model on all of them.
+"""Data-parallel training: torchrun starts the processes, which train one model together.
 
-Every rank holds the model and learns from its share of each step's sequences; before the optimizer steps, the
-gradients, which are two flat tensors, are summed over the ranks. So every rank makes the same step from the same
-gradients, and nothing but the gradients travels. The step is defined first and divided then: any number of ranks,
-also after a resume, learns from the same sequences.
+Every rank has the whole model and trains on its share of each step's sequences; before the optimizer step the
+gradients, two flat tensors, are summed over the ranks. So every rank makes the same step, and only gradients are
+communicated. A step is defined first and divided afterwards: any number of ranks, even after resuming, trains on the
+same sequences.
 """
 
 from __future__ import annotations
@@ -32,19 +32,17 @@ class TorchRanks(Ranks):
                 torch.distributed.all_reduce(tensor)
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank, so that all do the same."""
         if self.world == 1:
             return flag
         import torch
         import torch.distributed
 
         device = f"cuda:{self.local}" if torch.distributed.get_backend() == "nccl" else "cpu"
-        told = torch.tensor([float(flag)], device=device)
-        torch.distributed.all_reduce(told)
-        return bool(told.item())
+        raised = torch.tensor([float(flag)], device=device)
+        torch.distributed.all_reduce(raised)
+        return bool(raised.item())
 
     def wait(self) -> None:
-        """Until all are here."""
         if self.world > 1:
             import torch.distributed
 
@@ -53,14 +51,14 @@ class TorchRanks(Ranks):
 
 @contextmanager
 def joined(device: str) -> Iterator[TorchRanks]:
-    """The ranks that torchrun's variables tell of, or the one process that there is."""
+    """The ranks from torchrun's environment variables, or this process alone."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield TorchRanks()
         return
     import torch.distributed
 
     if not torch.distributed.is_available():
-        raise SettingsError("this PyTorch cannot train on several processes: run without torchrun")
+        raise SettingsError("this build of PyTorch has no torch.distributed: run without torchrun")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device == "cuda":
         torch.cuda.set_device(local)

@@ -1,12 +1,12 @@
-"""A model with its optimizer: learn from micro-batches, then step.
+"""A model with its optimizer: accumulate the gradients of micro-batches, then step.
 
     trainee = Trainee(shape, choice, settings, device="cpu")
     for batch in micro_batches:
         loss += trainee.learn(batch, scale=1 / tokens)
     grad_norm = trainee.update(rate=1e-3, clip=1.0)
 
-fp16 has too small a range for gradients: there they are made `loss_scale` times as large and made small again inside
-the step; a step with a gradient that is no number is left out and halves it, 2,000 good ones double it.
+The range of fp16 is too small for gradients: they are multiplied by `loss_scale`, and divided by it in the step. A step
+with a NaN or infinite gradient is skipped and halves the scale; 2,000 good ones double it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.captured import CapturedStep, warm_up
 from ramlet.engines.torch.gpt import GPT, document_mask
 from ramlet.engines.torch.model_files import load_weights, tensors_by_name
-from ramlet.engines.torch.optim.adamw import AdamW
+from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.ranks import TorchRanks
 from ramlet.engines.torch.stored import stored
 from ramlet.engines.torch.weights import DTYPES
@@ -39,7 +39,7 @@ STEPS_TO_DOUBLE = 2000
 
 
 class Trainee:
-    """What is trained: weights, gradients, optimizer states."""
+    """Weights, gradients and optimizer states."""
 
     def __init__(
         self, shape: Shape, choice: Choice, settings: Hyperparameters, *, device: str, ranks: TorchRanks | None = None
@@ -56,15 +56,14 @@ class Trainee:
             held=choice.held,
         )
         self.model.weights.make_gradients()
-        self.optimizer = _optimizer(self.model, choice, settings)
+        self.optimizer = optimizer_module(choice.optimizer).make(self.model.weights, settings)
         self.loss_scale = LARGEST_LOSS_SCALE if choice.compute == "fp16" else 1.0
         self._scaled = choice.compute == "fp16"
         self._captured: dict[int, CapturedStep] = {}
         self._good_steps = 0
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> Tensor:
-        """The batch's summed loss; `scale` times its gradient is added to the gradients."""
-        if not len(batch["targets"]):  # a step smaller than the number of ranks
+        if not len(batch["targets"]):  # a step with fewer sequences than ranks
             return torch.zeros((), device=self.model.device, dtype=torch.float64)
         names = training_names("document_ids" in batch)
         placed = {name: torch.as_tensor(batch[name]).to(self.model.device, non_blocking=True) for name in names}
@@ -87,7 +86,7 @@ class Trainee:
         self.capture(plan.part_sizes(rank), plan.seq_len, scale, document_mask=plan.document_mask)
 
     def capture(self, sizes: Iterable[int], seq_len: int, scale: float, *, document_mask: bool) -> None:
-        """On a GPU: from here on batches of these sizes are learned from by replaying. Clears the gradients."""
+        """On a GPU: from here on batches of these sizes replay a CUDA graph. Clears the gradients."""
         if self.model.device.type != "cuda" or self._scaled:
             return
         names = training_names(document_mask)
@@ -98,9 +97,9 @@ class Trainee:
         for blank in blanks:
             warm_up(self._learn, blank, scale)
         for blank in blanks:
-            # One is replayed at a time, so the smaller ones find room in what the largest holds.
+            # One is replayed at a time, so the smaller ones fit into the memory of the largest.
             first = next(iter(self._captured.values()), None)
-            self._captured[len(blank["targets"])] = CapturedStep(self._learn, blank, scale, beside=first)
+            self._captured[len(blank["targets"])] = CapturedStep(self._learn, blank, scale, shared=first)
         self.model.weights.clear_gradients()
 
     def over_ranks(self, loss: Pending, tokens: int) -> tuple[Pending, int]:
@@ -112,15 +111,14 @@ class Trainee:
         return total, int(counted.item())
 
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Tensor:
-        """One step of the optimizer; returns the gradient norm. Gradients are zero afterwards.
+        """An optimizer step; returns the gradient norm. Gradients are zero afterwards.
 
-        `correction` is by how much the gradients are to be multiplied before all else: labels that were left out
-        make a step smaller than was assumed while it was learned from. On a CPU, and in fp16, a norm that is no
-        number leaves the weights as they are; on a GPU the caller looks at it a step later, so that the device
-        never waits.
+        The gradients are first multiplied by `correction`: ignored labels make a step smaller than `learn` assumed. On
+        a CPU, and with fp16, a NaN or infinite norm skips the update; on a GPU the caller reads it a step later, so
+        that the device never waits.
         """
         weights = self.model.weights
-        self.model.settle_gradients()
+        self.model.flush_gradients()
         grads = [flat.grad for flat in weights.flat if flat.grad is not None]
         self.ranks.sum(*grads)
         for group in self.optimizer.param_groups:
@@ -136,20 +134,11 @@ class Trainee:
         else:
             good = math.isfinite(float(grad_norm))
             if good:
-                self._step_by(grads, float(factor))
+                self.optimizer.step(grad_scale=float(factor))
             self._rescale(good)
         weights.refresh()
         weights.clear_gradients()
         return grad_norm
-
-    def _step_by(self, grads: list[Tensor], factor: float) -> None:
-        if isinstance(self.optimizer, torch.optim.AdamW):
-            if factor != 1.0:
-                for grad in grads:
-                    grad.mul_(factor)
-            self.optimizer.step()
-        else:
-            self.optimizer.step(grad_scale=factor)  # type: ignore[call-overload]  # within the pass that it makes anyway
 
     def _rescale(self, good: bool) -> None:
         if not self._scaled:
@@ -162,31 +151,26 @@ class Trainee:
 
     @property
     def overflow_is_normal(self) -> bool:
-        """Whether a gradient that is no number is only fp16's range, and no end of the run."""
         return self._scaled and self.loss_scale > 1.0
 
     def scale_state(self) -> dict[str, Any]:
         return {"loss_scale": self.loss_scale, "good_steps": self._good_steps}
 
     def restored(self, scale_state: Mapping[str, Any]) -> None:
-        """All tensors have been read into."""
         self.model.weights.refresh()
         self.loss_scale, self._good_steps = float(scale_state["loss_scale"]), int(scale_state["good_steps"])
 
     def weights(self) -> dict[str, Stored]:
-        """By transformers' names, the tensors themselves."""
         return stored(tensors_by_name(self.model.weights))
 
     def states(self) -> dict[str, Stored]:
-        """Those of the optimizer."""
         return stored(self.optimizer_tensors())
 
-    def take_weights(self, found: ModelFolder) -> None:
-        """Those of a folder."""
+    def load_weights(self, found: ModelFolder) -> None:
         load_weights(self.model, found)
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Its states by name, the tensors themselves: to be written down, or read into."""
+        """The optimizer's states by name: the tensors themselves."""
         named: dict[str, Tensor] = {}
         for part, flat in zip(("matrices", "gains"), self.model.weights.flat):
             for name, value in sorted(self.optimizer.state[flat].items()):
@@ -195,9 +179,9 @@ class Trainee:
         return named
 
     def prepare_states(self) -> None:
-        """Makes the optimizer's states, so that a checkpoint can be read straight into them.
+        """Allocates the optimizer's states, so that a checkpoint can be read directly into them.
 
-        An optimizer makes them in its first step: here one of nothing, at rate 0.
+        An optimizer allocates them in its first step: this is one with zero gradients and learning rate 0.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
@@ -205,25 +189,10 @@ class Trainee:
         self.optimizer.step()
 
     def reset(self, seed: int) -> None:
-        """As new: weights drawn by the seed, all states zero. After a probe, and before the first step."""
         self.optimizer.state.clear()
-        # States are made now: on a GPU what is allocated before a step is recorded lies closer together.
+        # Allocate the states now: on a GPU, allocations before a step is captured are more compact.
         self.prepare_states()
         for name, value in self.optimizer_tensors().items():
             if name.endswith(".step"):
                 value.zero_()
-        self.model.weights.initialise(seed)
-
-
-def _optimizer(model: GPT, choice: Choice, settings: Hyperparameters) -> torch.optim.Optimizer:
-    matrices, gains = model.weights.flat
-    groups = [
-        {"params": [matrices], "weight_decay": settings.weight_decay},
-        {"params": [gains], "weight_decay": 0.0},
-    ]
-    betas = (settings.beta1, settings.beta2)
-    if choice.optimizer == "adamw":
-        return AdamW(groups, lr=0.0, betas=betas, eps=settings.eps, fused=True)
-    from ramlet.engines.torch.optim import AdamW8bit
-
-    return AdamW8bit(groups, lr=0.0, betas=betas, eps=settings.eps, seed=settings.seed)
+        self.model.weights.initialize(seed)

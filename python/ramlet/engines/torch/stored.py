@@ -1,10 +1,10 @@
-"""Torch's tensors as `ramlet.model.tensor_file` stores them.
+"""Torch tensors as `Stored` ones, for `ramlet.model.tensor_file`.
 
     write_tensors("model.safetensors", stored({"head": head}))
 
-The safetensors library makes a file out of whole tensors on the CPU and refuses those that share memory. Here tensors
-may be views, on any device. One on the CPU that has the file's type goes straight from its memory to the file and back;
-all others go through one buffer, which is taken when the first of them needs it.
+The safetensors library needs whole tensors on the CPU and refuses those that share memory. Here tensors may be views,
+on any device. Tensors on the CPU with the file's dtype are written from their own memory and read into it; all others
+go through one buffer, allocated when the first of them needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
-    """The tensors themselves, to be written or read into one after another, for they share a buffer."""
+    """The tensors themselves, to write or read into one after another, because they share a buffer."""
     buffer = _Buffer()
     return {name: _StoredTensor(tensor, buffer) for name, tensor in tensors.items()}
 
@@ -59,14 +59,14 @@ class _StoredTensor:
         return _StoredTensor(self._tensor.to("cpu", copy=True), self._buffer)
 
     def _staged(self, dtype: torch.dtype, most: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each piece, and where its bytes are as the file has them: in itself, or in the buffer."""
+        """Each piece, and where its bytes in the file's dtype are: in itself, or in the buffer."""
         for piece in _pieces(self._tensor, most // dtype.itemsize):
             in_place = piece.device.type == "cpu" and piece.dtype == dtype and piece.is_contiguous()
             yield piece, piece if in_place else self._buffer.of(dtype, piece.shape, most)
 
 
 def _pieces(tensor: Tensor, most: int) -> Iterator[Tensor]:
-    """Views of at most so many elements that, one after another, are the tensor row by row."""
+    """Views of at most this many elements, which together are the tensor row by row."""
     if tensor.is_contiguous():
         flat = tensor.view(-1)
         for start in range(0, flat.numel(), most):
@@ -77,7 +77,7 @@ def _pieces(tensor: Tensor, most: int) -> Iterator[Tensor]:
         rows = max(1, most // math.prod(tensor.shape[1:]))
         for start in range(0, tensor.shape[0], rows):
             part = tensor[start : start + rows]
-            # One row that is too long goes by its own rows.
+            # A row that is too long is split by its own rows.
             yield from _pieces(part[0] if len(part) == 1 else part, most)
 
 
@@ -93,7 +93,7 @@ class _Buffer:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def of(self, dtype: torch.dtype, shape: torch.Size, size: int) -> Tensor:
-        """A tensor in it; where it holds less than `size` bytes it is made anew."""
+        """A tensor in the buffer, which grows to `size` bytes."""
         if len(self._bytes) < size:
             self._bytes = torch.empty(size, dtype=torch.uint8)
         return self._bytes[: shape.numel() * dtype.itemsize].view(dtype).view(shape)

@@ -1,9 +1,9 @@
-"""On a GPU: the plan as it will be run, tried under the allocator's cap, until one fits.
+"""On a GPU: tries plans under the allocator's cap until one fits.
 
-A step that is recorded takes memory that a formula does not foresee to the last block: the recording's own pool, the
-workspaces of its stream, what evaluating takes beside it. On a GPU trying is safe, for the allocator refuses what
-would go over the budget; so the trial is the run itself: states, recording, a step, an evaluation. What it held at
-most is the prediction. What does not fit is planned again with that much more in mind.
+The memory of a captured step cannot be predicted to the last block: the graph's own pool, the workspaces of its
+stream, and evaluations on top of it. On a GPU trying is safe, because the allocator refuses to exceed the budget; so a
+trial does what a run does: states, capture, a step, an evaluation. Its peak becomes the prediction. A plan that does
+not fit is replaced by one with a correction.
 """
 
 from __future__ import annotations
@@ -24,32 +24,30 @@ __all__ = ["tried"]
 
 ATTEMPTS = 8
 LEAST_STEP = 50_000_000
-"""By how much more is planned for, at least, after a plan that did not fit."""
+"""The smallest correction after a plan that did not fit."""
 
 
 def tried(
     replan: Callable[..., Plan], build: Callable[[Choice], Trainee], *, device: Device, budget: Budget, eval_rows: int
 ) -> Plan:
-    """The first plan that fits, with what it held as its prediction."""
+    """The first plan that fits, with its measured peak as the prediction."""
     extra = 0
     for _ in range(ATTEMPTS):
         plan = replan(correction=Correction(extra=extra))
         device.release()
         torch.cuda.reset_peak_memory_stats(device.index)
-        held = _held(plan, build, device, eval_rows)
+        peak = _peak(plan, build, device, eval_rows)
         device.release()
-        if held is not None and held <= budget.total - budget.reserve:
-            overhead = plan.parts["overhead"] + held - plan.peak
-            return replace(plan, parts={**plan.parts, "overhead": overhead}, measured=held)
-        missing = 0 if held is None else held - budget.total + budget.reserve
+        if peak is not None and peak <= budget.total - budget.reserve:
+            overhead = plan.parts["overhead"] + peak - plan.peak
+            return replace(plan, parts={**plan.parts, "overhead": overhead}, measured=peak)
+        missing = 0 if peak is None else peak - budget.total + budget.reserve
         extra += max(LEAST_STEP, budget.total // 32, missing)
-    raise BudgetError(
-        f"nothing that was tried fits into {budget}: give more {option('memory')}, or take a smaller model"
-    )
+    raise BudgetError(f"no plan that was tried fits {budget}: give more {option('memory')}, or use a smaller model")
 
 
-def _held(plan: Plan, build: Callable[[Choice], Trainee], device: Device, eval_rows: int) -> int | None:
-    """The most that was reserved; None where the allocator refused."""
+def _peak(plan: Plan, build: Callable[[Choice], Trainee], device: Device, eval_rows: int) -> int | None:
+    """The most bytes reserved; None if the allocator refused."""
     try:
         trainee = build(plan.choice)
         trainee.prepare_states()

@@ -4,10 +4,10 @@
     weights["layers.0.qkv"].master       # a view: (qkv width, width)
     weights.matrices, weights.gains      # everything, flat: one optimizer call each, one norm, one file
 
-The matrices decay, the gains of the norms (always fp32) do not: so there are two. Every matrix begins at a multiple of
-256 elements, the block of the 8-bit optimizer. Where the products are reckoned in fewer bits than the weights are kept
-in, `compute` is a copy of the matrices in that type, refreshed after every step: 2 bytes a parameter, and no cast in
-the forward pass. Gradients are added in place by whoever makes them; autograd never sees a weight.
+Two, because weight decay applies to the matrices and not to the gains of the norms, which are always fp32. Every matrix
+starts at a multiple of 256 elements, the block of the 8-bit optimizer. If matrix products have a lower precision than
+the stored weights, `compute` is a copy of the matrices in that dtype, refreshed after every step: 2 bytes per
+parameter, and no cast in the forward pass. The layers add gradients in place; autograd never sees a weight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ramlet.model.shape import Shape
 __all__ = ["DTYPES", "Weight", "Weights", "layout"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""The types of weights and products by the names that settings have."""
+"""By the names that settings use."""
 
 INITIAL_DEVIATION = 0.02
 
@@ -36,14 +36,14 @@ class Weight:
 
     name: str
     master: Tensor
-    """What the optimizer changes."""
+    """What the optimizer updates."""
     compute: Tensor
-    """What products are made with; the master itself where the types are the same."""
+    """Used in matrix products; the master itself if the dtypes are the same."""
     grad: Tensor | None = None
 
 
 def layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every weight's name and size, in the order in which they lie in memory. Gains have one dimension."""
+    """The name and shape of every weight, in memory order. Gains have one dimension."""
     yield "embedding", (shape.padded_vocab, shape.width)
     if not shape.tied:
         yield "head", (shape.padded_vocab, shape.width)
@@ -58,7 +58,7 @@ def layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 class Weights:
-    """The store; `weights[name]` is one weight."""
+    """All weights; `weights[name]` is one of them."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Weights:
         return iter(self._weights.values())
 
     def make_gradients(self) -> None:
-        """Gradients, all zero; before this no step can be learned."""
+        """Allocates gradients, all zero; `GPT.learn` needs them."""
         self.matrices.grad = torch.zeros_like(self.matrices)
         self.gains.grad = torch.zeros_like(self.gains)
         for weight in self:
@@ -121,18 +121,18 @@ class Weights:
 
     @property
     def flat(self) -> tuple[Tensor, Tensor]:
-        """The matrices and the gains: what an optimizer is given."""
+        """The matrices and the gains, for an optimizer."""
         return self.matrices, self.gains
 
     def refresh(self) -> None:
-        """The copy that products are made with, from the weights as they are now."""
+        """Updates the copy for matrix products."""
         if self.compute is not self.matrices:
             self.compute.copy_(self.matrices)
 
-    def initialise(self, seed: int) -> None:
-        """Normal, deviation 0.02; what writes into the residual stream less, the deeper the model; gains 1.
+    def initialize(self, seed: int) -> None:
+        """Normal with std 0.02, scaled down with depth for what writes into the residual stream; gains 1.
 
-        Drawn on the CPU in pieces: the same weights on any device, and no second copy of them.
+        Generated on the CPU in pieces: the same weights on any device, without a second copy.
         """
         generator = torch.Generator().manual_seed(seed)
         residual = INITIAL_DEVIATION / math.sqrt(2 * self.shape.layers)
@@ -144,7 +144,7 @@ class Weights:
             _fill(weight.master, deviation, generator)
         for name in ("embedding", "head"):
             if name in self._places:
-                # Rows beyond the vocabulary stand for nothing and stay 0.
+                # Padding rows of the vocabulary stay 0.
                 self[name].master[self.shape.vocab_size :].zero_()
         self.refresh()
 

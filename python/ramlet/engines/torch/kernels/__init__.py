@@ -1,7 +1,7 @@
-"""The kernels of a training step: all that is not a matrix product or attention, three times over.
+"""The kernels of a training step: everything except matrix products and attention, in three implementations.
 
-`plain` is torch on any device and says what the others must do; `fused` is Triton on CUDA; `native` is Rust on the CPU.
-Each is a module with the same functions:
+`plain` is torch on any device, and the reference; `fused` is Triton on CUDA; `native` is Rust on the CPU. Each is a
+module with the same functions:
 
     kernels = kernels_for(x.device)
     y = kernels.norm(x, gain, 1e-5)
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 @cache
 def kernels_for(device: torch.device | str) -> ModuleType:
-    """The fastest kernels that run here on a device."""
+    """The fastest kernels for a device."""
     kind = str(device).partition(":")[0]
+    name = "native" if kind == "cpu" else "plain"
     if kind == "cuda" and find_spec("triton") and _finds_c_compiler():
-        return import_module("ramlet.engines.torch.kernels.fused")
-    if kind == "cpu" and find_spec("ramlet.engines.torch.kernels.native"):
-        return import_module("ramlet.engines.torch.kernels.native")
-    return import_module("ramlet.engines.torch.kernels.plain")
+        name = "fused"
+    return import_module(f"ramlet.engines.torch.kernels.{name}")
 
 
 def _finds_c_compiler() -> bool:
-    """Triton compiles its launchers with one, and looks for it in these places."""
+    """Triton needs one to compile its launchers, and looks for it in these places."""
     return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))

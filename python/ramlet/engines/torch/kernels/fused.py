@@ -1,19 +1,19 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
-# (the kernels are Triton's language, which only looks like Python and has no types that mypy knows)
-"""The kernels for CUDA, in Triton: the functions of plain.py, each in one pass over memory, or two.
+# (the kernels are in Triton's language, which only looks like Python and has no types that mypy knows)
+"""The kernels for CUDA, in Triton: the functions of plain.py, each in one or two passes over memory.
 
-Everything but matrix products and attention is bound by memory, so a kernel reads each value once, reckons in fp32
+Everything except matrix products and attention is memory-bound, so a kernel reads each value once, computes in fp32
 in registers and writes once. `cross_entropy_` reads twice, the second time mostly from the L2 cache: a row of logits
-is too long for registers. Compiling all takes a second or two, once for a model's shape: Triton keeps the result in
-its cache on disk, the number of tokens, `eps` and `scale` are arguments, and block sizes are chosen here by reasoning,
-not by trial at run time, which would cost seconds and memory. Nothing waits for the device, so all of it can go into
-a CUDA graph.
+is too long for registers. Compiling everything takes a second or two, once per model shape: Triton caches the result
+on disk; the number of tokens, `eps` and `scale` are arguments; and block sizes are fixed here instead of autotuned,
+which would cost seconds and memory. Nothing synchronizes with the device, so everything can be captured in a CUDA
+graph.
 
-    dx = norm_backward(dy, x, gain, 1e-5, gain_grad)       # gain_grad += what these tokens say
+    dx = norm_backward(dy, x, gain, 1e-5, gain_grad)       # gain_grad += the gradient from these tokens
 
-Sums go in an order that depends on the shapes alone, without atomics: the same input gives the same bits. The tensors
-must be on the current device; labels and positions are trusted to be in range. `unit` changes nothing: what is summed
-over tokens is summed over all of them at once.
+The order of sums depends on the shapes alone, without atomics: the same input gives the same bits. The tensors must
+be on the current device; labels and positions must be in range. `unit` is ignored: sums over tokens are over all of
+them at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ramlet.engines.torch.kernels.plain import IGNORE
-from ramlet.engines.torch.kernels.plain import grad_norm as grad_norm  # nothing to gain
+from ramlet.engines.torch.kernels.plain import grad_norm as grad_norm  # a kernel would not be faster
 
-# Four for each multiprocessor of an H100 or H200, and the same on every device so that sums come out the same.
+# Four per multiprocessor of an H100 or H200, and the same on every device, so that sums are the same.
 GAIN_PROGRAMS = 528
-"""How many programs share the rows of `norm_backward`; each leaves a row of `width` fp32 sums."""
+"""Programs that share the rows of `norm_backward`; each writes a row of `width` fp32 sums."""
 
 _IGNORE = tl.constexpr(IGNORE)
 _LOWEST = tl.constexpr(-3e38)
@@ -38,10 +38,10 @@ _LOWEST = tl.constexpr(-3e38)
 
 @lru_cache(maxsize=64)
 def _tile(width: int, elements: int) -> tuple[int, int, int]:
-    """Rows and columns of a tile of about `elements` that spans a row, and the warps that work on it."""
+    """Rows and columns of a tile of about `elements` that spans a row, and its warps."""
     columns: int = triton.next_power_of_2(width)
     rows = max(1, elements // columns)
-    # Up to 32 values a thread: enough loads under way to hide the memory's latency, few enough for the registers.
+    # Up to 32 values per thread: enough loads in flight to hide memory latency, few enough for the registers.
     return rows, columns, min(16, max(4, columns // 1024))
 
 
@@ -58,7 +58,6 @@ def _norm_kernel(x, gain, out, tokens, width, eps, ROWS: tl.constexpr, COLUMNS: 
 
 
 def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """RMSNorm: x over its root mean square, times the gain."""
     tokens, width = x.shape
     out = torch.empty_like(x)
     rows, columns, warps = _tile(width, 2048)
@@ -78,13 +77,13 @@ def _norm_backward_kernel(
         inside = (row < tokens) & (column < width)
         at = row * width + column
         wide = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        slope = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        grad = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         scale = tl.rsqrt(tl.sum(wide * wide, axis=1) / width + eps)[:, None]
         normed = wide * scale
-        total += tl.sum(slope * normed, axis=0)
-        slope = slope * factor
-        shared = (tl.sum(slope * normed, axis=1) / width)[:, None]
-        tl.store(dx + at, scale * (slope - normed * shared), mask=inside)
+        total += tl.sum(grad * normed, axis=0)
+        grad = grad * factor
+        shared = (tl.sum(grad * normed, axis=1) / width)[:, None]
+        tl.store(dx + at, scale * (grad - normed * shared), mask=inside)
     column = tl.arange(0, COLUMNS)
     tl.store(sums + tl.program_id(0) * width + column, total, mask=column < width)
 
@@ -102,7 +101,6 @@ def _add_columns_kernel(out, table, rows, width, ROWS: tl.constexpr, COLUMNS: tl
 
 
 def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
-    """dx; the gain's gradient is added to `gain_grad`."""
     tokens, width = x.shape
     dx = torch.empty_like(x)
     rows, columns, warps = _tile(width, 2048)
@@ -132,7 +130,6 @@ def _rotate_kernel(
 
 
 def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, inverse: bool = False) -> None:
-    """Turns the first `heads` heads of every row by the angles of its position, in place; the rest stays."""
     tokens, width = qkv.shape
     half = cos.shape[1]
     columns = triton.next_power_of_2(half)
@@ -154,7 +151,6 @@ def _gate_kernel(gate_up, out, width, COLUMNS: tl.constexpr):
 
 
 def gate(gate_up: Tensor) -> Tensor:
-    """SwiGLU: silu of the first half of the columns times the second half."""
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((tokens, width), dtype=gate_up.dtype, device=gate_up.device)
     _gate_kernel[(tokens, triton.cdiv(width, 1024))](gate_up, out, width, 1024, num_warps=4)
@@ -169,16 +165,15 @@ def _gate_backward_kernel(gate_up, d_act, act, width, COLUMNS: tl.constexpr):
     at = gate_up + row * (2 * width) + column
     first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(at + width, mask=inside, other=0.0).to(tl.float32)
-    slope = tl.load(d_act + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    grad = tl.load(d_act + row * width + column, mask=inside, other=0.0).to(tl.float32)
     sigmoid = tl.sigmoid(first)
     silu = first * sigmoid
     tl.store(act + row * width + column, silu * second, mask=inside)
-    tl.store(at, slope * second * sigmoid * (1 + first * (1 - sigmoid)), mask=inside)
-    tl.store(at + width, slope * silu, mask=inside)
+    tl.store(at, grad * second * sigmoid * (1 + first * (1 - sigmoid)), mask=inside)
+    tl.store(at + width, grad * silu, mask=inside)
 
 
 def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
-    """Overwrites `gate_up` with its gradient and returns what `gate` had returned."""
     tokens, width = d_act.shape
     act = torch.empty_like(d_act)
     _gate_backward_kernel[(tokens, triton.cdiv(width, 1024))](gate_up, d_act, act, width, 1024, num_warps=4)
@@ -190,8 +185,8 @@ def _cross_entropy_kernel(logits, labels, losses, vocab, width, scale, ROWS: tl.
     token = tl.program_id(0).to(tl.int64)
     logits += token * width
     label = tl.load(labels + token)
-    # The row is walked in tiles of consecutive columns. A thread owns whole columns of a tile, so the running maximum
-    # and sum of each are kept without a word between threads until the end.
+    # The row is processed in tiles of consecutive columns. A thread owns whole columns of a tile, so threads need not
+    # communicate about the running maxima and sums until the end.
     within = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     if label == _IGNORE:
         for first in range(0, width, ROWS * COLUMNS):
@@ -200,12 +195,12 @@ def _cross_entropy_kernel(logits, labels, losses, vocab, width, scale, ROWS: tl.
         tl.store(losses + token, 0.0)
     else:
         wanted = tl.load(logits + label).to(tl.float32)
-        # Finite, so that a thread that has seen only padding does not reckon inf - inf.
+        # Finite, so that a thread that has seen only padding does not compute inf - inf.
         highest = tl.full([COLUMNS], _LOWEST, tl.float32)
         total = tl.zeros([COLUMNS], tl.float32)
         for first in range(0, width, ROWS * COLUMNS):
             column = first + within
-            # The mask is by `width`, not `vocab`: only a multiple of 16 leaves loads of 16 bytes possible.
+            # The mask uses `width`, not `vocab`: only a multiple of 16 allows loads of 16 bytes.
             wide = tl.load(logits + column, mask=column < width, other=-float("inf")).to(tl.float32)
             wide = tl.where(column < vocab, wide, -float("inf"))
             higher = tl.maximum(highest, tl.max(wide, axis=0))
@@ -223,7 +218,6 @@ def _cross_entropy_kernel(logits, labels, losses, vocab, width, scale, ROWS: tl.
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
-    """Each token's loss, fp32 (tokens,); `logits` (tokens, >= vocab) become `scale` times their gradient, in place."""
     tokens, width = logits.shape
     losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
     _cross_entropy_kernel[(tokens,)](logits, labels, losses, vocab, width, scale, 4, 2048, num_warps=8)
@@ -236,8 +230,8 @@ _WIDE_SUMS = hasattr(torch.ops.aten.addmm, "dtype_out")  # torch 2.8
 def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
     """grad += dy^T @ x, for dy (tokens, out), x (tokens, in) and an fp32 grad (out, in).
 
-    The product of bf16 or fp16 is added in fp32 within the matrix product where torch can do that, without a rounding
-    between and without a second pass over `grad`.
+    If torch supports it, the matrix product of bf16 or fp16 accumulates in fp32 itself, without rounding in between and
+    without a second pass over `grad`.
     """
     if x.dtype == grad.dtype:
         grad.addmm_(dy.t(), x)

@@ -1,15 +1,16 @@
-"""The kernels in Rust, for fp32 and bf16 on the CPU: few passes over memory, the same bits with any number of threads.
+"""The kernels in Rust, for fp32 and bf16 on the CPU: few passes over memory, bit-identical for any number of threads.
 
-They have the contracts of `plain`, which also takes what they do not: other devices and types, strided tensors. Two
-things differ. A label or position out of range is an IndexError before anything is written. An ignored row has gradient
-0 whatever is in it, also NaN.
+They do what `plain` does, and call it for other devices and dtypes and for strided tensors. Two things differ. A label
+or position out of range is an IndexError before anything is written. An ignored row has gradient 0 even if it contains
+NaN.
 
-They work in the threads of torch (`torch.set_num_threads`).
+They use torch's threads (`torch.set_num_threads`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ from ramlet.engines.torch.kernels import plain
 
 
 # Loops, not `all(...)`, which takes longer than the smallest kernels.
-def _ours(first: Tensor, *like: Tensor) -> bool:
-    """Whether all are of one type that the native kernels know, on the CPU, without gaps."""
+def _supported(first: Tensor, *like: Tensor) -> bool:
+    """Whether all have one dtype that the native kernels know, are on the CPU, and contiguous."""
     dtype = first.dtype
     if (dtype is not torch.bfloat16 and dtype is not torch.float32) or not _flat(first):
         return False
@@ -41,141 +42,75 @@ def _flat_fp32(*tensors: Tensor) -> bool:
     return True
 
 
+def _run(kernel: Callable[..., None], first: Tensor, *arguments: Tensor | float) -> None:
+    """Calls a kernel with the addresses of tensors; `first` decides between fp32 and bf16."""
+    given = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
+    kernel(first.dtype is torch.bfloat16, first.data_ptr(), *given, torch.get_num_threads())
+
+
 def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """RMSNorm: x over its root mean square, times the gain."""
-    if not (_ours(x) and _flat_fp32(gain)):
+    if not (_supported(x) and _flat_fp32(gain)):
         return plain.norm(x, gain, eps)
-    rows, width = x.shape
     out = torch.empty_like(x)
-    _native.kernel_norm(
-        x.dtype is torch.bfloat16,
-        x.data_ptr(),
-        gain.data_ptr(),
-        eps,
-        out.data_ptr(),
-        rows,
-        width,
-        torch.get_num_threads(),
-    )
+    _run(_native.kernel_norm, x, gain, eps, out, *x.shape)
     return out
 
 
 def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
-    """dx; the gain's gradient is added to `gain_grad`."""
-    if not (_ours(x, dy) and _flat_fp32(gain, gain_grad)):
+    if not (_supported(x, dy) and _flat_fp32(gain, gain_grad)):
         return plain.norm_backward(dy, x, gain, eps, gain_grad, unit)
     rows, width = x.shape
     dx = torch.empty_like(x)
-    _native.kernel_norm_backward(
-        x.dtype is torch.bfloat16,
-        dy.data_ptr(),
-        x.data_ptr(),
-        gain.data_ptr(),
-        eps,
-        gain_grad.data_ptr(),
-        dx.data_ptr(),
-        rows,
-        width,
-        unit or max(1, rows),
-        torch.get_num_threads(),
-    )
+    _run(_native.kernel_norm_backward, dy, x, gain, eps, gain_grad, dx, rows, width, unit or max(1, rows))
     return dx
 
 
 def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, inverse: bool = False) -> None:
-    """Turns the first `heads` heads of every row by the angles of its position, in place; the rest stays."""
     wide = positions.dtype is torch.int64
-    if not (_ours(qkv) and _flat_fp32(cos, sin) and _flat(positions) and (wide or positions.dtype is torch.int32)):
-        return plain.rotate_(qkv, cos, sin, positions, heads, inverse)
-    rows, width = qkv.shape
-    context, half = cos.shape
-    _native.kernel_rotate(
-        qkv.dtype is torch.bfloat16,
-        qkv.data_ptr(),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        positions.data_ptr(),
-        wide,
-        rows,
-        width,
-        context,
-        half,
-        heads,
-        inverse,
-        torch.get_num_threads(),
-    )
-    return None
+    if not (_supported(qkv) and _flat_fp32(cos, sin) and _flat(positions) and (wide or positions.dtype is torch.int32)):
+        plain.rotate_(qkv, cos, sin, positions, heads, inverse)
+        return
+    _run(_native.kernel_rotate, qkv, cos, sin, positions, wide, *qkv.shape, *cos.shape, heads, inverse)
 
 
 def gate(gate_up: Tensor) -> Tensor:
-    """SwiGLU: silu of the first half of the columns times the second half."""
-    if not _ours(gate_up):
+    if not _supported(gate_up):
         return plain.gate(gate_up)
     rows, width = gate_up.shape
     out = torch.empty((rows, width // 2), dtype=gate_up.dtype)
-    _native.kernel_gate(
-        gate_up.dtype is torch.bfloat16,
-        gate_up.data_ptr(),
-        out.data_ptr(),
-        rows,
-        width // 2,
-        torch.get_num_threads(),
-    )
+    _run(_native.kernel_gate, gate_up, out, rows, width // 2)
     return out
 
 
 def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
-    """Overwrites `gate_up` with its gradient and returns what `gate` had returned."""
-    if not _ours(gate_up, d_act):
+    if not _supported(gate_up, d_act):
         return plain.gate_backward_(gate_up, d_act)
-    rows, half = d_act.shape
     act = torch.empty_like(d_act)
-    _native.kernel_gate_backward(
-        gate_up.dtype is torch.bfloat16,
-        gate_up.data_ptr(),
-        d_act.data_ptr(),
-        act.data_ptr(),
-        rows,
-        half,
-        torch.get_num_threads(),
-    )
+    _run(_native.kernel_gate_backward, gate_up, d_act, act, *d_act.shape)
     return act
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
-    """Each token's loss, fp32 (tokens,); `logits` (tokens, >= vocab) become `scale` times their gradient, in place."""
-    if not (_ours(logits) and labels.dtype is torch.int64 and _flat(labels)):
+    if not (_supported(logits) and labels.dtype is torch.int64 and _flat(labels)):
         return plain.cross_entropy_(logits, labels, vocab, scale)
-    rows, width = logits.shape
-    losses = torch.empty(rows, dtype=torch.float32)
-    _native.kernel_cross_entropy(
-        logits.dtype is torch.bfloat16,
-        logits.data_ptr(),
-        labels.data_ptr(),
-        losses.data_ptr(),
-        rows,
-        width,
-        vocab,
-        scale,
-        torch.get_num_threads(),
-    )
+    losses = torch.empty(len(logits), dtype=torch.float32)
+    _run(_native.kernel_cross_entropy, logits, labels, losses, *logits.shape, vocab, scale)
     return losses
 
 
 def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
-    """grad += dy^T @ x: the gradient of a matrix from what came back and what went in."""
     if grad.dtype == dy.dtype:
-        return plain.accumulate_(grad, dy, x, unit)
+        plain.accumulate_(grad, dy, x, unit)
+        return
     at_once = unit or max(1, len(x))
     product = grad.new_empty(grad.shape, dtype=dy.dtype)
-    for slope, part in zip(dy.split(at_once), x.split(at_once)):
-        add_(grad, torch.mm(slope.t(), part, out=product))
-    return None
+    for dy_part, x_part in zip(dy.split(at_once), x.split(at_once)):
+        add_(grad, torch.mm(dy_part.t(), x_part, out=product))
 
 
 def add_(grad: Tensor, part: Tensor) -> None:
-    """Adds a part's gradient, fp32 or bf16, to the fp32 sum."""
-    if not (_ours(part) and _flat_fp32(grad)):
+    """Adds a gradient, fp32 or bf16, to the fp32 sum."""
+    if not (_supported(part) and _flat_fp32(grad)):
         grad += part
         return
     _native.kernel_accumulate(
@@ -184,8 +119,7 @@ def add_(grad: Tensor, part: Tensor) -> None:
 
 
 def grad_norm(grad: Tensor) -> Tensor:
-    """The root of the sum of the squares, fp32."""
-    if not _ours(grad):
+    if not _supported(grad):
         return plain.grad_norm(grad)
     total = _native.kernel_squares(grad.dtype is torch.bfloat16, grad.data_ptr(), grad.numel(), torch.get_num_threads())
     return torch.tensor(math.sqrt(total))

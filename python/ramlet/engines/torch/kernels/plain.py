@@ -1,8 +1,8 @@
-"""The kernels in plain torch: the slow obvious version, for any device, and what the fast ones are tested against.
+"""The kernels in plain torch: the slow reference for any device, which the fast ones are tested against.
 
-All take contiguous 2-D activations (tokens, features) in fp32, bf16 or fp16, reckon in fp32 and round once. What
-ends in `_` works in place on its first argument. Where gradients are summed over tokens, `unit` says how many are
-summed before the sum is added; 0 is all at once (order.py).
+All take contiguous 2-D activations (tokens, features) in fp32, bf16 or fp16, compute in fp32 and round once. A name
+with a trailing `_` works in place on its first argument. Sums of gradients over tokens are added `unit` tokens at a
+time; 0 means all at once (order.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 PIECE = 1 << 20
 IGNORE = -100
-"""The label of a token whose successor is not to be learned."""
+"""The label of a token without a loss."""
 
 
 def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -23,29 +23,29 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
     """dx; the gain's gradient is added to `gain_grad`."""
-    wide, slope = x.float(), dy.float()
+    wide, grad = x.float(), dy.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     normed = wide * scale
-    for part in (slope * normed).split(unit or max(1, len(x))):
+    for part in (grad * normed).split(unit or max(1, len(x))):
         gain_grad += part.sum(0).to(gain_grad.dtype)
-    slope = slope * gain.float()
-    return (scale * (slope - normed * (slope * normed).mean(-1, keepdim=True))).to(x.dtype)
+    grad = grad * gain.float()
+    return (scale * (grad - normed * (grad * normed).mean(-1, keepdim=True))).to(x.dtype)
 
 
 def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, inverse: bool = False) -> None:
-    """Turns the first `heads` heads of every row by the angles of its position, in place; the rest stays.
+    """Rotates the first `heads` heads of every row by the angles of its position, in place; the rest is unchanged.
 
     `cos` and `sin` are fp32 (context, head width / 2), `positions` int64 or int32 (tokens,). Dimension i of a head is
     paired with i + head width / 2, as in Llama's published weights.
     """
     half = cos.shape[1]
-    turned = qkv[:, : heads * 2 * half].view(qkv.shape[0], heads, 2, half)
-    first, second = turned[:, :, 0].float(), turned[:, :, 1].float()
+    rotated = qkv[:, : heads * 2 * half].view(qkv.shape[0], heads, 2, half)
+    first, second = rotated[:, :, 0].float(), rotated[:, :, 1].float()
     c, s = cos[positions][:, None], sin[positions][:, None]
     if inverse:
         s = -s
     new_first, new_second = first * c - second * s, second * c + first * s  # both before either is written
-    turned[:, :, 0], turned[:, :, 1] = new_first.to(qkv.dtype), new_second.to(qkv.dtype)
+    rotated[:, :, 0], rotated[:, :, 1] = new_first.to(qkv.dtype), new_second.to(qkv.dtype)
 
 
 def gate(gate_up: Tensor) -> Tensor:
@@ -55,49 +55,48 @@ def gate(gate_up: Tensor) -> Tensor:
 
 
 def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
-    """Overwrites `gate_up` with its gradient and returns what `gate` had returned."""
+    """Overwrites `gate_up` with its gradient and returns what `gate` returned."""
     first, second = gate_up.float().chunk(2, dim=-1)
     sigmoid = torch.sigmoid(first)
-    silu, slope = first * sigmoid, d_act.float()
+    silu, grad = first * sigmoid, d_act.float()
     act = (silu * second).to(gate_up.dtype)
-    d_first = slope * second * sigmoid * (1 + first * (1 - sigmoid))
-    gate_up.copy_(torch.cat([d_first, slope * silu], dim=-1))
+    d_first = grad * second * sigmoid * (1 + first * (1 - sigmoid))
+    gate_up.copy_(torch.cat([d_first, grad * silu], dim=-1))
     return act
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
-    """Each token's loss, fp32 (tokens,); `logits` (tokens, >= vocab) become `scale` times their gradient, in place.
+    """The loss of each token, fp32 (tokens,); `logits` (tokens, >= vocab) become `scale` times their gradient.
 
-    Columns from `vocab` on are padding: they take no part and get gradient 0. A label of -100 has loss 0 and
-    gradient 0.
+    Columns from `vocab` on are padding, ignored and with gradient 0. A label of -100 has loss 0 and gradient 0.
     """
     wide = logits[:, :vocab].float()
     known = labels != IGNORE
     target = labels.clamp_min(0)[:, None]
     log_sum = torch.logsumexp(wide, -1, keepdim=True)
     losses = torch.where(known, (log_sum - wide.gather(1, target))[:, 0], 0.0)
-    slope = torch.exp(wide - log_sum)
-    slope.scatter_add_(1, target, slope.new_full(target.shape, -1.0))
-    slope *= known[:, None] * scale
-    logits[:, :vocab] = slope.to(logits.dtype)
+    grad = torch.exp(wide - log_sum)
+    grad.scatter_add_(1, target, grad.new_full(target.shape, -1.0))
+    grad *= known[:, None] * scale
+    logits[:, :vocab] = grad.to(logits.dtype)
     logits[:, vocab:] = 0
     return losses
 
 
 def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
-    """grad += dy^T @ x: the gradient of a matrix from what came back and what went in."""
+    """grad += dy^T @ x: the gradient of a matrix from those of its output and its input."""
     at_once = unit or max(1, len(x))
-    for slope, part in zip(dy.split(at_once), x.split(at_once)):
+    for dy_part, x_part in zip(dy.split(at_once), x.split(at_once)):
         if grad.dtype == dy.dtype:
-            grad.addmm_(slope.t(), part)
+            grad.addmm_(dy_part.t(), x_part)
         else:
-            grad.add_(slope.t() @ part)
+            grad.add_(dy_part.t() @ x_part)
 
 
 def grad_norm(grad: Tensor) -> Tensor:
-    """The root of the sum of the squares, fp32."""
+    """The L2 norm, fp32."""
     if grad.dtype == torch.float32:
         return torch.linalg.vector_norm(grad)  # type: ignore[no-any-return]
-    # In pieces: torch would make an fp32 copy of all of it.
+    # In pieces: otherwise torch would make an fp32 copy of the whole tensor.
     pieces = [torch.linalg.vector_norm(piece, dtype=torch.float32) for piece in grad.split(PIECE)]
     return torch.linalg.vector_norm(torch.stack(pieces))  # type: ignore[no-any-return]

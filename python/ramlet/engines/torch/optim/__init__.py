@@ -1,12 +1,36 @@
-"""Optimizers for little memory.
+"""The optimizers. A new one is one file here, plus its name in `OPTIMIZERS` of ramlet.engines. The file has:
 
-from ramlet.engines.torch.optim import AdamW8bit
+    WEIGHTS = ("fp32",)              the precisions of stored weights that it can update
+    state_bytes(shape, item)         the memory of its states; `item` is the size of a stored weight in bytes
+    make(weights, settings)          a torch optimizer for the two flat tensors `weights.flat`
 
-optimizer = AdamW8bit(model.parameters(), lr=3e-4)
+Its `step(grad_scale=...)` multiplies the gradients by a factor. A checkpoint stores the tensors of its `state` under
+the names that they have there: `matrices.exp_avg`, `gains.exp_avg`. Scratch memory of a step is not predicted but
+measured by the probe.
 """
 
 from __future__ import annotations
 
-from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["AdamW8bit"]
+if TYPE_CHECKING:
+    from ramlet.engines import Hyperparameters
+    from ramlet.engines.torch.weights import Weights
+
+__all__ = ["optimizer_module", "param_groups"]
+
+
+def optimizer_module(name: str) -> ModuleType:
+    """On demand: predictions are importable without torch."""
+    return import_module(f"ramlet.engines.torch.optim.{name}")
+
+
+def param_groups(weights: Weights, settings: Hyperparameters) -> list[dict[str, Any]]:
+    """Weight decay applies to the matrices, not to the gains of the norms."""
+    matrices, gains = weights.flat
+    return [
+        {"params": [matrices], "weight_decay": settings.weight_decay},
+        {"params": [gains], "weight_decay": 0.0},
+    ]

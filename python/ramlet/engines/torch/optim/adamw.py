@@ -1,7 +1,7 @@
 """torch's AdamW without torch's compiler.
 
-`torch.optim.AdamW.step` imports torch._dynamo, 80 MB of resident memory, to tell it something in case it is compiling.
-The step that is wrapped in this does all the work; here it is called as it is.
+`torch.optim.AdamW.step` imports torch._dynamo, 80 MB of resident memory, in case it is being compiled. The wrapped
+function does all the work; here it is called directly.
 """
 
 from __future__ import annotations
@@ -11,18 +11,41 @@ from typing import Any
 
 import torch
 
-__all__ = ["AdamW"]
+from ramlet.engines import Hyperparameters
+from ramlet.engines.torch.optim import param_groups
+from ramlet.engines.torch.sizes import flat_elements
+from ramlet.engines.torch.weights import Weights
+from ramlet.model.shape import Shape
 
-# Found before any AdamW exists: the first one wraps it again, to record profiles.
+__all__ = ["WEIGHTS", "AdamW", "make", "state_bytes"]
+
+WEIGHTS = ("fp32",)
+
+# Unwrapped before any AdamW exists: the first one wraps it again, for profiling.
 _step = inspect.unwrap(torch.optim.AdamW.step)
 
 
 class AdamW(torch.optim.AdamW):
-    """The same to the bit."""
+    """Bit-identical to torch's."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Any = None, *, grad_scale: float = 1.0) -> Any:
+        if grad_scale != 1.0:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.mul_(grad_scale)
         return _step(self, closure)
 
     def _cuda_graph_capture_health_check(self) -> None:
-        """No step is recorded; asking whether one is wakes the GPU's driver, 150 MB, also for a run on the CPU."""
+        """Steps are never captured; the check would initialize the GPU driver, 150 MB, even for a run on the CPU."""
+
+
+def state_bytes(shape: Shape, item: int) -> int:
+    """Two moments in the precision of the weights."""
+    matrices, gains = flat_elements(shape)
+    return 2 * (matrices * item + gains * 4)
+
+
+def make(weights: Weights, settings: Hyperparameters) -> AdamW:
+    betas = (settings.beta1, settings.beta2)
+    return AdamW(param_groups(weights, settings), lr=0.0, betas=betas, eps=settings.eps, fused=True)

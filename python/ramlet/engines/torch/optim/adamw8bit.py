@@ -1,18 +1,18 @@
-"""AdamW whose two moments take 8 bits each: 2.03 bytes of state a parameter instead of 8.
+"""AdamW with two 8-bit moments: 2.03 bytes of state per parameter instead of 8.
 
     optimizer = AdamW8bit(model.parameters(), lr=3e-4, weight_decay=0.1)
     loss.backward()
-    optimizer.step(grad_scale=1 / batches)      # or a clipping factor: no other pass over the gradients
+    optimizer.step(grad_scale=1 / batches)      # or a clipping factor: no separate pass over the gradients
 
 A torch optimizer like any other: parameter groups, schedulers and state_dict work. Tensors of 4,096 elements or more
-are quantised, whatever their shape, in blocks of 256; smaller ones keep 32 bits. Parameters are float32, or bfloat16:
-these are rounded stochastically, by a hash of seed, parameter, step and index, so a run repeats itself and no
-generator is kept.
+are quantized, whatever their shape, in blocks of 256; smaller ones keep 32 bits. Parameters are float32 or bfloat16;
+bfloat16 is rounded stochastically, by a hash of seed, parameter, step and index, so runs are reproducible and there is
+no generator to save.
 
-One step is one call of the native core (CPU), one Triton kernel (CUDA) or tiles in plain torch (any other device) a
-parameter, with scratch that does not grow with the parameter. Threads do not change a bit of the result, nor do devices
-that round roots correctly. A NaN or an infinity in a gradient makes its weight NaN, and with the next step its block
-of 256. Why all this, and what was tried: docs/design/adamw8bit.md.
+Per parameter, a step is one call of the native core (CPU), one Triton kernel (CUDA) or a loop over tiles in plain torch
+(any other device), with scratch memory of fixed size. Results are bit-identical for any number of threads, and on
+devices that round square roots correctly. A NaN or infinity in a gradient makes its weight NaN, and with the next step
+its block of 256. The reasons, and what was tried: docs/design/adamw8bit.md.
 """
 
 from __future__ import annotations
@@ -25,23 +25,36 @@ from typing import Any, overload
 
 import torch
 
-from ramlet.engines.torch.optim import native, tiled
+from ramlet.engines import Hyperparameters
+from ramlet.engines.torch.optim import native, param_groups, tiled
 from ramlet.engines.torch.optim.factors import Factors, rounding_key
 from ramlet.engines.torch.optim.state import Moments, new_state
-from ramlet.engines.torch.sizes import SMALLEST_QUANTIZED
+from ramlet.engines.torch.sizes import SMALLEST_QUANTIZED, adamw8bit_bytes, flat_elements
+from ramlet.engines.torch.weights import Weights
 from ramlet.errors import SettingsError
+from ramlet.model.shape import Shape
 
-__all__ = ["AdamW8bit"]
+__all__ = ["WEIGHTS", "AdamW8bit", "make", "state_bytes"]
 
+WEIGHTS = ("fp32", "bf16")
 Step = Callable[[torch.Tensor, torch.Tensor, Moments, Factors, int, int], None]
 
 
+def state_bytes(shape: Shape, item: int) -> int:
+    return sum(map(adamw8bit_bytes, flat_elements(shape)))
+
+
+def make(weights: Weights, settings: Hyperparameters) -> AdamW8bit:
+    betas = (settings.beta1, settings.beta2)
+    return AdamW8bit(param_groups(weights, settings), lr=0.0, betas=betas, eps=settings.eps, seed=settings.seed)
+
+
 class AdamW8bit(torch.optim.Optimizer):
-    """AdamW with its moments in 8 bits: two bytes a parameter instead of eight.
+    """AdamW with 8-bit moments: two bytes per parameter instead of eight.
 
         optimizer = ramlet.AdamW8bit(model.parameters(), lr=3e-4, weight_decay=0.1)
 
-    Betas are those of language models; torch's are (0.9, 0.999).
+    The default betas are the usual ones for language models; torch's are (0.9, 0.999).
     """
 
     def __init__(
@@ -57,19 +70,19 @@ class AdamW8bit(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, for parameters in float32 or bfloat16."""
+        """Like torch's, for float32 or bfloat16 parameters."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for name in ("lr", "eps", "weight_decay"):
             if not group[name] >= 0:
-                raise SettingsError(f"{name} is {group[name]}: give 0 or more")
+                raise SettingsError(f"{name} must be at least 0, not {group[name]}")
         for beta in group["betas"]:
             if not 0 <= beta < 1:
-                raise SettingsError(f"betas are {group['betas']}: give two numbers from 0 to below 1")
+                raise SettingsError(f"betas must be at least 0 and below 1, not {group['betas']}")
         for parameter in group["params"]:
             if parameter.dtype not in (torch.float32, torch.bfloat16):
                 raise SettingsError(
-                    f"AdamW8bit steps float32 and bfloat16 parameters, not {parameter.dtype}: "
+                    f"AdamW8bit supports float32 and bfloat16 parameters, not {parameter.dtype}: "
                     "convert the model with .float() or .bfloat16()"
                 )
 
@@ -81,7 +94,7 @@ class AdamW8bit(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None, *, grad_scale: float = 1.0) -> float | None:
-        """Steps every parameter that has a gradient, by the gradient times `grad_scale`."""
+        """Updates every parameter that has a gradient; gradients are multiplied by `grad_scale`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -98,7 +111,7 @@ class AdamW8bit(torch.optim.Optimizer):
         gradient = parameter.grad
         assert gradient is not None
         if gradient.is_sparse:
-            raise SettingsError("AdamW8bit has no step for sparse gradients: make the embedding with sparse=False")
+            raise SettingsError("AdamW8bit does not support sparse gradients: create the embedding with sparse=False")
         state = self.state[parameter]
         if not state:
             state.update(new_state(parameter, SMALLEST_QUANTIZED))
@@ -121,8 +134,8 @@ class AdamW8bit(torch.optim.Optimizer):
             run(weights, gradients, moments, factors, key, first_index)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state as state_dict() gave it; as with torch's optimizers, tensors are not copied."""
-        # The parent would turn all tensors into the parameter's type: codes into floats.
+        """Loads what state_dict() returned; as with torch's optimizers, tensors are not copied."""
+        # The parent would cast all tensors to the parameter's dtype: codes to floats.
         super().load_state_dict({**state_dict, "state": {}})
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -132,7 +145,7 @@ class AdamW8bit(torch.optim.Optimizer):
 
 
 def _fitting(state: dict[str, Any], parameter: torch.Tensor, number: int) -> dict[str, torch.Tensor]:
-    """The state on the parameter's device, if it is one that the parameter can have."""
+    """The state on the parameter's device; refuses one of another size or optimizer."""
     with torch.device("meta"):
         wanted = new_state(torch.empty(parameter.shape), SMALLEST_QUANTIZED)
     fits = state.keys() == wanted.keys() and all(
@@ -141,7 +154,7 @@ def _fitting(state: dict[str, Any], parameter: torch.Tensor, number: int) -> dic
     )
     if not fits:
         raise SettingsError(
-            f"the optimizer state of parameter {number} is not one of AdamW8bit for {parameter.numel()} elements: "
+            f"the optimizer state of parameter {number} is not that of AdamW8bit for {parameter.numel()} elements: "
             "load the state that was saved with this model"
         )
     return {
@@ -164,9 +177,9 @@ def _step_for(device: str) -> Step:
 def _flat_parts(
     parameter: torch.Tensor, gradient: torch.Tensor, moments: Moments
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, Moments, int]]:
-    """Weights and gradients as flat tensors in the order of elements, and where these begin.
+    """Weights and gradients as flat tensors in the order of elements, and their first index.
 
-    That is one part without a copy, or where a tensor is not contiguous, tiles that are copied out and back.
+    One part without a copy, or tiles that are copied out and back if a tensor is not contiguous.
     """
     if parameter.is_contiguous() and gradient.is_contiguous():
         yield parameter.view(-1), gradient.view(-1), moments, 0
@@ -182,7 +195,7 @@ def _flat_parts(
 def _step_small(
     parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor], factors: Factors, key: int
 ) -> None:
-    """The same step on moments in 32 bits."""
+    """The same step with 32-bit moments."""
     gradient = gradient.float()
     first, second = state["exp_avg"], state["exp_avg_sq"]
     first.mul_(factors.first_decay).add_(gradient, alpha=factors.first_gain)

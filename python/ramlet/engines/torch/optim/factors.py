@@ -1,8 +1,8 @@
-"""The numbers of one step that are the same for all elements of a tensor.
+"""The factors of a step that are the same for all elements of a tensor.
 
-They are computed in 64 bits and rounded to 32 once, here, so that every device steps with the same ones. Bias
-corrections, the gradients' scale and the learning rate are folded together: what is left for an element is, with
-decayed = its moment as decoded, times the decay:
+They are computed in fp64 and rounded to fp32 once, here, so that every device uses the same ones. Bias corrections,
+the gradient scale and the learning rate are combined: per element remains, with decayed = the decoded moment times the
+decay:
 
     first  = decayed first + first_gain * gradient
     root   = sqrt((decayed root)^2 + (root_gain * gradient)^2)
@@ -22,7 +22,7 @@ __all__ = ["BLOCK", "Factors", "rounding_key"]
 
 @dataclass(frozen=True)
 class Factors:
-    """In the order in which the native core takes them."""
+    """In the order of the native core's arguments."""
 
     first_decay: float
     first_gain: float
@@ -36,7 +36,7 @@ class Factors:
     def of(
         cls, step: int, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float, grad_scale: float
     ) -> Factors:
-        """Those of the step with this number, which counts from 1."""
+        """Those of a step, counted from 1."""
         beta1, beta2 = betas
         unbias = math.sqrt(1 - beta2**step)
         exact = (
@@ -52,7 +52,7 @@ class Factors:
 
 
 def rounding_key(seed: int, parameter: int, step: int) -> int:
-    """What the rounding of a parameter at a step is drawn from, together with an element's index."""
+    """Together with an element's index, this seeds the stochastic rounding of a parameter at a step."""
     key = 0
     for part in (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, parameter, step):
         key = _scatter(key + part)
@@ -67,7 +67,7 @@ def _single(number: float) -> float:
 
 
 def _scatter(counter: int) -> int:
-    """Thirty-two bits that look random, from a counter; the native core has the same."""
+    """A 32-bit hash of a counter; the native core has the same."""
     bits = counter * 0x9E3779B1 & 0xFFFFFFFF
     bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
     bits = (bits ^ bits >> 15) * 0x846CA68B & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""The step on a CPU: one call of the native core, on torch's number of threads, in place on the tensors' memory."""
+"""The step on a CPU: one call of the native core, with torch's number of threads, in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["step"]
 def step(
     weights: torch.Tensor, gradients: torch.Tensor, moments: Moments, factors: Factors, key: int, first_index: int
 ) -> None:
-    """Steps flat tensors; `first_index` is where in the parameter they begin."""
+    """Updates flat tensors, which start at `first_index` of the parameter."""
     _native.adamw8bit_step(
         _array(weights),
         _array(gradients),
@@ -34,7 +34,7 @@ def step(
 
 
 def _array(numbers: torch.Tensor) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:
-    """The tensor's own memory; NumPy has no bfloat16, so those go as their bits."""
+    """The tensor's own memory; NumPy has no bfloat16, so those are passed as uint16."""
     narrow = numbers.dtype == torch.bfloat16
     array: npt.NDArray[np.float32] = (numbers.view(torch.uint16) if narrow else numbers).detach().numpy()
     return array

@@ -1,7 +1,7 @@
-"""The moments of a parameter: a byte an element and moment, a float a block and moment.
+"""The moments of a parameter: for each moment a byte per element and a float per block.
 
-2.03 bytes a parameter. All four are plain tensors, flat, in the order of the parameter's elements, whatever their
-order in memory: a state can be saved in any format, and loaded into a parameter with another layout.
+2.03 bytes per parameter. All four are flat tensors in the order of the parameter's elements, whatever their order in
+memory: a state can be saved in any format, and loaded for a parameter with another memory layout.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SHAPES = {
     "exp_avg_root_codes": (torch.uint8, 1),
     "exp_avg_root_scales": (torch.float32, BLOCK),
 }
-"""Names in the state, in the order of Moments' fields: the type, and how many elements share one."""
+"""Names in the state, in the order of Moments' fields: the dtype, and how many elements share a value."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """The tensors of a state, or the same part of each."""
+    """The tensors of a state, or the same slice of each."""
 
     first: torch.Tensor
     first_scales: torch.Tensor
@@ -37,13 +37,13 @@ class Moments:
         return cls(*(state[name] for name in _SHAPES))
 
     def part(self, start: int, end: int) -> Moments:
-        """Those of the elements from `start`, which begins a block, to `end`."""
+        """The elements from `start`, the first of a block, to `end`."""
         blocks = slice(start // BLOCK, -(-end // BLOCK))
         return Moments(self.first[start:end], self.first_scales[blocks], self.root[start:end], self.root_scales[blocks])
 
 
 def new_state(parameter: torch.Tensor, smallest: int) -> dict[str, torch.Tensor]:
-    """Moments of 0: in 8 bits for a parameter of `smallest` elements or more, in 32 for one of less."""
+    """Zero moments: 8-bit for a parameter of `smallest` elements or more, 32-bit for a smaller one."""
     count = parameter.numel()
     step = torch.zeros((), dtype=torch.int64)
     if count < smallest:

@@ -1,8 +1,8 @@
 """The step in plain torch, for devices that have neither the native core nor Triton.
 
-It does what the native core does, operation by operation, and gives the same bits wherever the device's root is the
-correctly rounded one. (Torch's own on a CPU is not: there a code in ten thousand would be off by one.) Tiles bound its
-memory to some 45 MB of scratch, whatever the size of the parameter.
+It does what the native core does, operation by operation, and is bit-identical on devices that round square roots
+correctly. (Torch on a CPU does not: one code in ten thousand would be off by one.) Working in tiles limits its scratch
+memory to about 45 MB for a parameter of any size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ramlet.engines.torch.optim.state import Moments
 __all__ = ["TILE", "round_stochastically", "step", "values"]
 
 TILE = 1 << 19
-"""Elements stepped at a time."""
+"""Elements updated at a time."""
 
 _LEAST_NORMAL = 2.0**-126
 _SEVENTH = torch.tensor(1 / 7).view(torch.int32).item()
@@ -27,7 +27,7 @@ _SIX_SEVENTHS = torch.tensor(6 / 7).view(torch.int32).item()
 def step(
     weights: torch.Tensor, gradients: torch.Tensor, moments: Moments, factors: Factors, key: int, first_index: int
 ) -> None:
-    """Steps flat tensors; `first_index` is where in the parameter they begin."""
+    """Updates flat tensors, which start at `first_index` of the parameter."""
     for start in range(0, weights.numel(), TILE):
         end = min(start + TILE, weights.numel())
         _step_tile(
@@ -44,14 +44,14 @@ def _step_tile(
     first.add_(gradients * factors.first_gain)
     root = _decode(moments.root, unsigned, moments.root_scales * factors.root_decay)
     root.mul_(root)
-    taken = gradients * factors.root_gain
-    root.add_(taken.mul_(taken)).sqrt_()
+    gained = gradients * factors.root_gain
+    root.add_(gained.mul_(gained)).sqrt_()
     update = (first * factors.rate).div_(root + factors.eps)
     stepped = weights.float() * factors.keep - update
     weights.copy_(stepped if weights.dtype == torch.float32 else round_stochastically(stepped, key, index))
     sign = first.signbit().to(torch.uint8) << 7
     codes = _encode(first.abs_(), 7, moments.first_scales)
-    # Where the scale is no number, or 0, the code is 0 without a sign.
+    # If the scale is NaN or 0, the code is 0 without a sign.
     sign.mul_(_per_element(moments.first_scales > 0, sign.numel()))
     moments.first.copy_(codes | sign)
     moments.root.copy_(_encode(root, 8, moments.root_scales))
@@ -59,7 +59,7 @@ def _step_tile(
 
 @functools.cache
 def values(bits: int, device: torch.device) -> torch.Tensor:
-    """What the 256 codes stand for: 7 bits below a sign, where 0 is 0, or 8 bits, where 0 is the lowest value."""
+    """The values of the 256 codes: a sign and 7 bits, where 0 is 0; or 8 bits, where 0 is the lowest value."""
     n = torch.arange(1, 2**bits + 1, dtype=torch.float64)
     level = n.log2().floor()
     magnitudes = (8 ** (level - bits) * (7 * (n / 2**level) - 6)).float()
@@ -74,7 +74,7 @@ def _decode(codes: torch.Tensor, table: torch.Tensor, scales: torch.Tensor) -> t
 
 
 def _encode(magnitudes: torch.Tensor, bits: int, scales: torch.Tensor) -> torch.Tensor:
-    """The codes of magnitudes, each block's largest of which becomes its scale."""
+    """The codes of magnitudes; the largest of each block becomes its scale."""
     scales.copy_(_scales(magnitudes))
     usable = scales > 0
     inverse = torch.where(usable, 1 / scales, 0)
@@ -83,7 +83,7 @@ def _encode(magnitudes: torch.Tensor, bits: int, scales: torch.Tensor) -> torch.
     level = ((shares.view(torch.int32) >> 23) - (127 - 3 * bits)) * 11 & ~31
     slope = (_SEVENTH + (3 * bits << 23) - (level << 19)).view(torch.float32)
     offset = (_SIX_SEVENTHS + (level << 18)).view(torch.float32)
-    # The sum is in [2^23, 2^24), where floats are integers.
+    # The sum is in [2^23, 2^24), where all floats are integers.
     rounded = shares.mul_(slope).add_(offset).add_(2**23 - 1)
     return (rounded.view(torch.int32) & 0xFF).to(torch.uint8)
 
@@ -91,7 +91,7 @@ def _encode(magnitudes: torch.Tensor, bits: int, scales: torch.Tensor) -> torch.
 def _scales(magnitudes: torch.Tensor) -> torch.Tensor:
     padding = -magnitudes.numel() % BLOCK
     most = torch.nn.functional.pad(magnitudes, (0, padding)).view(-1, BLOCK).amax(1)
-    # amax hands on NaNs; an infinity counts as one.
+    # amax propagates NaN; an infinity becomes one.
     return torch.where(most < _LEAST_NORMAL, 0, torch.where(most < torch.inf, most, torch.nan))
 
 
@@ -100,7 +100,7 @@ def _per_element(scales: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def round_stochastically(numbers: torch.Tensor, key: int, first_index: int) -> torch.Tensor:
-    """Floats as bfloat16, each one of its two neighbours, drawn by key and index; infinities and NaNs as they are."""
+    """Floats as bfloat16, up or down at random by key and index; infinities and NaNs are preserved."""
     index = torch.arange(first_index, first_index + numbers.numel(), device=numbers.device)
     drawn = _scatter(index + key & 0xFFFFFFFF) & 0xFFFF
     bits = numbers.flatten().view(torch.int32)
@@ -111,7 +111,7 @@ def round_stochastically(numbers: torch.Tensor, key: int, first_index: int) -> t
 
 
 def _scatter(counters: torch.Tensor) -> torch.Tensor:
-    """As in the native core, on integers of 64 bits of which the lower 32 count."""
+    """As in the native core, with 64-bit integers of which only the lower 32 bits matter."""
     bits = counters * 0x9E3779B1 & 0xFFFFFFFF
     bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
     bits = (bits ^ bits >> 15) * 0x846CA68B & 0xFFFFFFFF

@@ -1,11 +1,11 @@
-"""The step on a GPU: one Triton kernel a parameter, the native core's operations one by one.
+"""The step on a GPU: one Triton kernel per parameter, with the same operations as the native core.
 
-Fused multiply-adds are turned off and roots and quotients are the rounded ones, so that codes and weights have the
-bits that the CPU gives. 16 bytes of memory traffic an element where AdamW in 32 bits has 28.
+Fused multiply-adds are disabled, and square roots and quotients are rounded correctly, so that codes and weights are
+bit-identical to the CPU's. 16 bytes of memory traffic per element instead of 28 for 32-bit AdamW.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped, import-not-found"
-# Triton has no types, and its functions are not called with what they are written for.
+# Triton has no types, and its kernels are called with other arguments than they declare.
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ramlet.engines.torch.optim.state import Moments
 
 __all__ = ["step"]
 
-_BLOCKS = 4  # a program's; 1024 elements on 4 warps are 8 a thread
+_BLOCKS = 4  # per program; 1024 elements on 4 warps are 8 per thread
 
 
 def step(
     weights: torch.Tensor, gradients: torch.Tensor, moments: Moments, factors: Factors, key: int, first_index: int
 ) -> None:
-    """Steps flat tensors; `first_index` is where in the parameter they begin."""
+    """Updates flat tensors, which start at `first_index` of the parameter."""
     count = weights.numel()
     if count == 0:
         return
@@ -36,7 +36,7 @@ def step(
         moments.root,
         moments.root_scales,
         count,
-        # In 32 bits with a sign, which is how the kernel counts: only the lower 32 bits decide.
+        # As a signed 32-bit integer, which the kernel uses: only the lower 32 bits matter.
         (key + first_index + 2**31) % 2**32 - 2**31,
         factors.first_decay,
         factors.first_gain,
@@ -88,8 +88,8 @@ def _step(
     magnitude = tl.where(first_code & 0x7F == 0, 0.0, _decode(first_code & 0x7F, 7))
     first = tl.where(first_code >= 0x80, -magnitude, magnitude) * first_scale[:, None] + first_gain * gradient
     root = _decode(root_code, 8) * root_scale[:, None]
-    taken = root_gain * gradient
-    root = tl.sqrt_rn(root * root + taken * taken)
+    gained = root_gain * gradient
+    root = tl.sqrt_rn(root * root + gained * gained)
     weight = keep * weight - tl.div_rn(rate * first, root + eps)
     if narrow:
         rounded = _round_stochastically(weight, counter + index.to(tl.int32))
@@ -97,7 +97,7 @@ def _step(
     else:
         tl.store(weights_pointer + index, weight, mask=inside)
 
-    # Lanes beyond the end decode to something where there is no zero; they must not set the scale.
+    # Lanes beyond the end may decode to nonzero values; they must not set the scale.
     first = tl.where(inside, first, 0.0)
     root = tl.where(inside, root, 0.0)
     first_scale = _scale(first)
@@ -122,7 +122,7 @@ def _decode(code, width: tl.constexpr):
 
 @triton.jit
 def _scale(moments):
-    """Of bits, which order as magnitudes do with infinities and NaNs on top: a maximum of floats may drop a NaN."""
+    """The maximum of the bits, which sort like magnitudes with NaN on top: a maximum of floats may drop a NaN."""
     most = tl.max(moments.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
     scale = most.to(tl.float32, bitcast=True)
     scale = tl.where(most < 0x00800000, 0.0, scale)
