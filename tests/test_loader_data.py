@@ -198,7 +198,7 @@ class TestDamage:
         with pytest.raises(DatasetError, match=r"train/shard_00003\.bin is damaged: it has 2 bytes instead of"):
             Loader(dataset, seq_len=8)
         (dataset / "train/shard_00003.bin").unlink()
-        with pytest.raises(DatasetError, match=r"train/shard_00003\.bin is missing: `ramlet data verify` tells"):
+        with pytest.raises(DatasetError, match=r"train/shard_00003\.bin is missing: run `ramlet data verify`"):
             Loader(dataset, seq_len=8)
 
     @pytest.mark.parametrize("read_ahead", [0, 2])
@@ -206,7 +206,7 @@ class TestDamage:
         loader = Loader(dataset, seq_len=8, epochs=1, read_ahead=read_ahead)
         shard = dataset / "train/shard_00007.bin"
         os.truncate(shard, 10)
-        with pytest.raises(DatasetError, match=r"shard_00007\.bin is damaged: it is shorter than it was"):
+        with pytest.raises(DatasetError, match=r"shard_00007\.bin is damaged: it is shorter than when"):
             list(loader)
 
     @pytest.mark.parametrize("read_ahead", [0, 2])
@@ -221,7 +221,7 @@ class TestDamage:
         ids = np.fromfile(shard, "<u2")
         ids[len(ids) // 2] = 257
         ids.tofile(shard)
-        with pytest.raises(DatasetError, match=r"shard_00005\.bin has the id 257, beyond the vocabulary of 257"):
+        with pytest.raises(DatasetError, match=r"shard_00005\.bin has the id 257, outside the vocabulary of 257"):
             list(Loader(dataset, seq_len=8, epochs=1))
         ids[len(ids) // 2] = 256
         ids.tofile(shard)
@@ -230,7 +230,7 @@ class TestDamage:
     def test_the_index_of_a_packed_one(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", [[1, 2, 0]], pack=8, end=False)
         (path / "train/shard_00000.idx").write_bytes(b"")
-        with pytest.raises(DatasetError, match=r"shard_00000\.idx is damaged: no piece ends in the sequence at 0"):
+        with pytest.raises(DatasetError, match=r"shard_00000\.idx is damaged: no document ends in the sequence at 0"):
             list(Loader(path, epochs=1))
         (path / "train/shard_00000.idx").unlink()
         with pytest.raises(DatasetError, match=r"shard_00000\.idx is missing"):

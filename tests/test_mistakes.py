@@ -96,7 +96,7 @@ MISTAKES = {
     ),
     "a shard cut short": Mistake(
         f"{TRAIN} --data cut --device cpu --out new",
-        *(1, r"cut/train/shard_00000.bin is damaged", "bring it back from a copy, or prepare the data anew"),
+        *(1, r"cut/train/shard_00000.bin is damaged", "restore it from a copy, or prepare the data again"),
     ),
     "a run of other settings": Mistake(
         f"{TRAIN} --data data --lr 0.5 --out run",

@@ -54,7 +54,7 @@ def test_a_device_has_no_end(device: str) -> None:
 def test_something_behind_a_gzip_stream(tmp_path: Path) -> None:
     path = tmp_path / "text.txt.gz"
     path.write_bytes(gzip.compress(b"some text") + b"\0\0something else")
-    with pytest.raises(BrokenInput, match=r"text\.txt\.gz is sound, but something that is no gzip follows its end"):
+    with pytest.raises(BrokenInput, match=r"text\.txt\.gz is a valid gzip file, but other data follows its end"):
         decoded(path)
     assert decoded(path, on_error="skip") == "some text"
 

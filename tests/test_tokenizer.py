@@ -138,7 +138,7 @@ class TestTraining:
             ({"vocab_size": 300, "documents": "line", "doc_separator": "x"}, "not both"),
             ({"vocab_size": 300, "doc_separator": ""}, "doc_separator is a string"),
             ({"vocab_size": 300, "threads": 0}, "0 threads do no work"),
-            ({"vocab_size": 300, "pattern": "("}, "not a regex that can be used"),
+            ({"vocab_size": 300, "pattern": "("}, "is not a usable regex"),
             ({"vocab_size": 300, "min_frequency": -1}, "min_frequency is a whole number of at least 0, not -1"),
             ({"vocab_size": 300, "max_token_bytes": 0}, "max_token_bytes is a whole number of at least 1, not 0"),
             ({"vocab_size": 300, "kind": "word"}, "kind is one of bpe, char, byte"),
@@ -403,7 +403,7 @@ class TestFromMerges:
         with pytest.raises(TokenizerError, match="has two ids, 0 and 1"):
             Tokenizer.from_merges({0: b"a", 1: b"a"}, [])
         lacking = Tokenizer.from_merges({0: b"a"}, [])
-        with pytest.raises(TokenizerError, match="no token for the byte 0x62"):
+        with pytest.raises(TokenizerError, match="no token for byte 0x62"):
             lacking.encode("ab")
 
 
