@@ -142,7 +142,7 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "no such file or folder: ",
         "is no file or folder here, and cannot be read from the hub",
         "is text, and there is no ",
-        "is no dataset: it has no ",
+        "is not a dataset: it has no ",
         "is not finished: run the same",
     ):
         assert phrase in text, phrase

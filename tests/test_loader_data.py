@@ -149,7 +149,7 @@ class TestArrays:
             (np.zeros((3, 4), np.uint16), r"has 2 dimensions, and ids are one: save it with reshape\(-1\)"),
             (np.zeros(9, np.float32), "holds float32 and no ids: save them as integers"),
             (np.zeros(9, ">u2"), r"bytes in the other order: save it with astype\('<u2'\)"),
-            (np.zeros(0, np.uint16), "holds nothing in train"),
+            (np.zeros(0, np.uint16), "has nothing in train"),
         ],
     )
     def test_arrays_of_something_else(self, tmp_path: Path, array: Any, sentence: str) -> None:
@@ -238,7 +238,7 @@ class TestDamage:
 
     def test_nothing_in_a_split(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", documents(1, 60))
-        with pytest.raises(DatasetError, match="holds nothing in val: prepare it anew with a larger val_fraction"):
+        with pytest.raises(DatasetError, match="has nothing in val: prepare it again with a larger val_fraction"):
             Loader(path, split="val")
 
     def test_folders_that_are_no_dataset(self, tmp_path: Path) -> None:

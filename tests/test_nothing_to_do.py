@@ -11,11 +11,12 @@ import pytest
 
 from oracles_dataset import write_dataset
 from ramlet.cli import main
-from ramlet.dataset.export import FORMATS, export
+from ramlet.dataset.export import FORMATS
+from ramlet.dataset.export.run import export
 from ramlet.dataset.merge import merge
 from ramlet.errors import SettingsError
 
-OTHER = "exists already and holds something else: choose another folder, or remove it first"
+OTHER = "already exists and has something else in it: choose another folder, or remove it first"
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ def test_values_that_look_like_flags() -> None:
         ("text: a\ntokenizer:\n  vocab_siz: 5\n", "line 3: no key 'vocab_siz': did you mean 'vocab_size'?"),
         ("text: a\ntokenizer: {vocab_size: 5}\n", "line 2: a vocabulary of 5 has no room"),
         ("text: a\ntokenizer: {vocab_size: [5]}\n", "line 2: vocab_size is a number like 2048, 32k or 10M, not a list"),
-        ("text: a\ntokenizer: {}\n", "line 2: say how many tokens to learn"),
+        ("text: a\ntokenizer: {}\n", "line 2: no vocabulary size"),
         ("text: a\ntokenizer: [gpt2]\n", "line 2: tokenizer is a list or a single value"),
         ("text: a\ntokenizer: {special_tokens: 5}\n", "line 2: special_tokens is a string, not 5"),
         ("text: a\ndata: {dedup: maybe}\n", "line 2: dedup is one of doc, line, none, not 'maybe'"),

@@ -327,7 +327,7 @@ for count, batch in enumerate(loader, 1):
             (
                 {"documents": "line"},
                 SourceChanged,
-                "is not what it was when the state was noted, or is read in another",
+                "has changed since the state was saved, or is read with other",
             ),
         ):
             with pytest.raises(error, match=sentence):
@@ -345,7 +345,7 @@ for count, batch in enumerate(loader, 1):
         os.utime(path, (2, 2))
         with pytest.raises(SourceChanged, match=r"a\.txt changed since it was opened: leave the files alone"):
             list(loader)
-        with pytest.raises(SourceChanged, match=r"a\.txt is not what it was when the state was noted"):
+        with pytest.raises(SourceChanged, match=r"a\.txt has changed since the state was saved"):
             StreamLoader(path, tokenizer=tokenizer, seq_len=16, epochs=2).restore(state)
 
 
@@ -438,7 +438,7 @@ class TestMemory:
         lines = StreamLoader(corpus, tokenizer=tokenizer, seq_len=16, max_examples=7).describe().splitlines()
         size = sum(path.stat().st_size for path in corpus.iterdir())
         assert lines == [
-            f"text in {corpus}: {size:,} bytes in 4 files, tokenised on the way",
+            f"text in {corpus}: {size:,} bytes in 4 files, tokenized on the fly",
             "sequences: of 16 tokens, shuffled in blocks of 1,000",
             "of an epoch at most 7 sequences",
         ]

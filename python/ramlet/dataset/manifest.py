@@ -1,8 +1,8 @@
-"""`dataset_metadata.json`, the manifest: the truth about a dataset, written last.
+"""`dataset_metadata.json`, the manifest of a dataset, written last.
 
-Whoever makes, changes or reads one does it through `Manifest`: read, then written again, it is the same file. Reading
-checks that every field is there with its type, so that the other modules need not. Whether the numbers are true is what
-`verify` finds out. An array of ids (`NAME.npy`) has the same manifest beside it, without shards.
+All code that creates, changes or reads one uses `Manifest`; reading and writing gives the same file. Reading checks
+that every field is there with its type, so that other modules need not. Whether the numbers are correct is checked by
+`verify`. An array of ids (`NAME.npy`) has the same manifest next to it, without shards.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ SPLITS = ("train", "val")
 ID_BYTES = {"uint16": 2, "uint32": 4}
 
 Examples = dict[str, list[dict[str, Any]]]
-"""Of what each rule dropped."""
+"""What each rule dropped."""
 
-# Nothing else: a manifest from elsewhere must not lead to files outside of its folder.
+# Nothing else: a foreign manifest must not point to files outside of its folder.
 _SHARD_FILE = re.compile(r"(train|val)/shard_(\d{5,})\.(bin|idx)")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of ids and the file of the places where its documents end."""
+    """A file of ids, and the file with the ends of its documents."""
 
     bytes: int
     documents: int
@@ -99,7 +99,7 @@ class Packing:
     pieces: int
 
     def __add__(self, more: Packing) -> Packing:
-        """Both together, in sequences of one length."""
+        """The sum of two that have the same sequence length."""
         counts = ("sequences", "padding", "truncated_documents", "pieces")
         return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in counts})
 
@@ -131,7 +131,7 @@ class Manifest:
 
     @property
     def of_array(self) -> bool:
-        """Whether all ids are in one .npy file, not in shards."""
+        """Whether the ids are in one .npy file instead of shards."""
         return self.tokenizer.file != TOKENIZER
 
     @property
@@ -152,12 +152,12 @@ class Manifest:
         except FileNotFoundError:
             raise DatasetError(_why_missing(folder)) from None
         except NotADirectoryError:
-            raise DatasetError(f"{folder} is a file: name the folder of a dataset") from None
+            raise DatasetError(f"{folder} is a file: give the folder of a dataset") from None
         return _read(record, path, TOKENIZER)
 
     @classmethod
     def read_beside(cls, npy: Path) -> Manifest | None:
-        """That of an array; None where there is none, or something else of that name."""
+        """The manifest of an array; None if there is none, or that file is something else."""
         path = beside(npy, ".json")
         try:
             record = read_json(path, DatasetError, MANIFEST_BYTES)
@@ -168,7 +168,7 @@ class Manifest:
         return _read(record, path, beside(npy, ".tokenizer.json").name)
 
     def write(self, result: str | os.PathLike[str]) -> None:
-        """Takes the place of the manifest in the folder, or beside the array, whole or not at all."""
+        """Replaces the manifest in the folder, or next to the array, atomically."""
         path = Path(result)
         write_json(beside(path, ".json") if self.of_array else path / NAME, self.as_json())
 
@@ -191,7 +191,7 @@ def add_lengths(histograms: Iterable[list[int]]) -> list[int]:
 
 
 def first_examples(found: Iterable[Examples], most: int) -> Examples:
-    """The first of each rule, in their order."""
+    """The first examples of each rule."""
     kept: Examples = {}
     for part in found:
         for rule, examples in part.items():
@@ -200,7 +200,7 @@ def first_examples(found: Iterable[Examples], most: int) -> Examples:
 
 
 def beside(npy: Path, ending: str) -> Path:
-    """What belongs to an array: `.json` and `.tokenizer.json` behind its name."""
+    """A file that belongs to an array: its name plus `.json` or `.tokenizer.json`."""
     return npy.with_name(npy.name + ending)
 
 
@@ -214,14 +214,14 @@ def _why_missing(folder: Path) -> str:
     if not folder.exists():
         return f"no such folder: {folder}{nearest_path(os.fspath(folder), folder_wanted=True)}"
     if writer := writer_of(folder):
-        return f"{folder} is being written ({writer}): wait for it"
+        return f"{folder} is being written ({writer}): wait for it to finish"
     if (folder / ".work").is_dir():
-        return f"{folder} is not finished: run the same `ramlet prepare` again to go on"
-    return f"{folder} is no dataset: it has no {NAME}; ramlet prepare makes one"
+        return f"{folder} is not finished: run the same `ramlet prepare` again to resume"
+    return f"{folder} is not a dataset: it has no {NAME}; create one with `ramlet prepare`"
 
 
 class _Record:
-    """One JSON object of the manifest, whose fields are taken out with their types checked."""
+    """One JSON object of the manifest; reads fields and checks their types."""
 
     def __init__(self, value: Any, path: Path, where: str) -> None:
         self.path, self.where = path, where
@@ -245,7 +245,7 @@ class _Record:
     def text(self, key: str) -> str:
         value = self.value.get(key)
         if not isinstance(value, str):
-            raise self.wrong(key, "a text")
+            raise self.wrong(key, "a string")
         return value
 
     def object(self, key: str) -> _Record:
@@ -259,7 +259,7 @@ class _Record:
 
 
 def _is_count(value: Any) -> bool:
-    """A whole number that a file can have of something."""
+    """Whether it is a whole number from 0 that fits 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
@@ -269,7 +269,7 @@ def _read(value: Any, path: Path, tokenizer_file: str) -> Manifest:
     record = _Record(value, path, "")
     version = record.count("version")
     if version > VERSION:
-        raise DatasetError(f"{path} has version {version}, and this ramlet reads {VERSION}: install a newer ramlet")
+        raise DatasetError(f"{path} has version {version}, but this ramlet reads {VERSION}: install a newer ramlet")
     dtype = record.text("dtype")
     if dtype not in ID_BYTES:
         raise record.wrong("dtype", "uint16 or uint32")
