@@ -136,7 +136,7 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "there is no GPU that PyTorch can use here: give --device cpu",
         " processes want a GPU each, and there are ",
         "nothing went to validation",
-        "the tokenizer has no token that ends a document",
+        "a document mask needs an end-of-text token",
         "is not in this tokenizer's vocabulary",
         "was trained with another tokenizer (",
         "no such file or folder: ",

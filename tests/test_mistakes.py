@@ -89,7 +89,8 @@ MISTAKES = {
         f"{TRAIN} --data corpus.txt --out new", 1, "corpus.txt is text", "prepare it with --format npy"
     ),
     "a run in the place of a dataset": Mistake(
-        "data inspect run", 1, "run is not a dataset: it has no dataset_metadata.json", "create one with `ramlet prepare`"
+        *("data inspect run", 1),
+        *("run is not a dataset: it has no dataset_metadata.json", "create one with `ramlet prepare`"),
     ),
     "a dataset in the place of a run": Mistake(
         "generate data --prompt a --device cpu", 1, "data holds no model", "ramlet train writes one"
@@ -134,7 +135,7 @@ MISTAKES = {
         "prepare corpus.tar.gz --out new", 1, "corpus.tar.gz is an archive", "unpack it and give the folder"
     ),
     "a result that is there already": Mistake(
-        "data export data --to npy --out other", 1, "other exists already", "choose another folder, or remove it first"
+        "data export data --to npy --out other", 1, "other already exists", "choose another folder, or remove it first"
     ),
 }  # fmt: skip
 

@@ -159,7 +159,7 @@ class TestTraining:
             Tokenizer.train(texts=["a\ud800b"], vocab_size=300)
         with pytest.raises(BrokenInput, match="lone surrogate"):
             Tokenizer.train(texts=["a\ud800b"], kind="char")
-        with pytest.raises(TypeError, match="a text is a str, not int"):
+        with pytest.raises(TypeError, match="texts must be str, not int"):
             Tokenizer.train(texts=[1], vocab_size=300)  # type: ignore[list-item]
         with pytest.raises(SettingsError, match="either inputs"):
             Tokenizer.train(vocab_size=300)

@@ -28,7 +28,7 @@ from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Shard, Split, add_lengths
 from ramlet.dataset.reader import BLOCK_IDS, read_at
 from ramlet.dataset.shard_check import Problem, ShardCheck
-from ramlet.dataset.verify import ADOPTED, Progress, shard_rules, unknown_files
+from ramlet.dataset.verify import ADOPTED, Progress, unknown_files, with_progress
 from ramlet.errors import DatasetError, option
 from ramlet.runtime.atomic_files import remove, replacing, sync_folder
 from ramlet.runtime.checksum import file_checksum
@@ -175,16 +175,11 @@ def _check(
 ) -> list[ShardCheck]:
     sizes = [(folder / candidate.names[0]).stat().st_size for candidate in candidates]
     checks = []
-    for at, candidate in enumerate(candidates):
-        if progress is not None:
-            progress(sum(sizes[:at]), sum(sizes))
-        ids, index = (folder / name for name in candidate.names)
-        check = ShardCheck(ids, index, shard_rules(manifest), ends_needed=False).run()
+    for candidate in with_progress(candidates, sizes, progress):
+        check = ShardCheck(folder, *candidate.names, manifest, ends_needed=False).run()
         if check.problems:
             raise DatasetError(f"cannot adopt {check.problems[0]}; nothing was changed")
         checks.append(check)
-    if progress is not None:
-        progress(sum(sizes), sum(sizes))
     return checks
 
 
@@ -277,12 +272,12 @@ def _with(manifest: Manifest, shards: tuple[Shard, ...], checks: list[ShardCheck
         lengths.pop()
     packed = manifest.packed
     if packed is not None:
-        tokens = sum(shard.tokens for shard in shards)
-        packed = replace(
+        packed += replace(
             packed,
-            sequences=packed.sequences + tokens // packed.sequence_length,
-            padding=packed.padding + account["tokens"]["padding"],
-            pieces=packed.pieces + sum(check.entries for check in checks),
+            sequences=sum(shard.tokens for shard in shards) // packed.sequence_length,
+            padding=account["tokens"]["padding"],
+            pieces=account["documents"]["kept"],
+            truncated_documents=0,
         )
     return replace(
         manifest,

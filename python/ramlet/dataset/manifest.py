@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
@@ -45,6 +45,8 @@ FORMAT = "ramlet dataset"
 VERSION = 1
 SPLITS = ("train", "val")
 ID_BYTES = {"uint16": 2, "uint32": 4}
+
+T = TypeVar("T", "TokenizerNote", "Packing", "Shard")
 
 Examples = dict[str, list[dict[str, Any]]]
 """What each rule dropped."""
@@ -137,6 +139,16 @@ class Manifest:
     @property
     def id_bytes(self) -> int:
         return ID_BYTES[self.dtype]
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Of a packed dataset."""
+        return self.packed.sequence_length if self.packed else None
+
+    @property
+    def pad_id(self) -> int | None:
+        """Of a packed dataset."""
+        return self.packed.pad_id if self.packed else None
 
     @property
     def shards(self) -> list[Shard]:
@@ -248,6 +260,11 @@ class _Record:
             raise self.wrong(key, "a string")
         return value
 
+    def as_type(self, kind: type[T]) -> T:
+        """A dataclass whose fields are all counts or strings."""
+        readers = {"int": self.count, "str": self.text}
+        return kind(**{each.name: readers[each.type](each.name) for each in fields(kind)})  # type: ignore[arg-type, index]
+
     def object(self, key: str) -> _Record:
         return _Record(self.value.get(key), self.path, f"{self.where}.{key}".strip("."))
 
@@ -273,16 +290,14 @@ def _read(value: Any, path: Path, tokenizer_file: str) -> Manifest:
     dtype = record.text("dtype")
     if dtype not in ID_BYTES:
         raise record.wrong("dtype", "uint16 or uint32")
-    note = record.object("tokenizer")
-    tokenizer = TokenizerNote(**{key: note.text(key) for key in ("file", "fingerprint", "kind", "name")})
+    tokenizer = record.object("tokenizer").as_type(TokenizerNote)
     if tokenizer.file != tokenizer_file:
-        raise note.wrong("file", tokenizer_file)
+        raise record.wrong("tokenizer.file", tokenizer_file)
     packed = None
     if record.value.get("packed") is not None:
-        numbers = record.object("packed")
-        packed = Packing(**{key: numbers.count(key) for key in Packing.__dataclass_fields__})
+        packed = record.object("packed").as_type(Packing)
         if packed.sequence_length < 1:
-            raise numbers.wrong("sequence_length", "at least 1")
+            raise record.wrong("packed.sequence_length", "at least 1")
     fraction = record.value.get("val_fraction")
     if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
         raise record.wrong("val_fraction", "between 0 and 1")
@@ -329,16 +344,15 @@ def _split(record: _Record, name: str, dtype: str) -> Split:
     shards, seen = [], set()
     for at, value in enumerate(record.list("shards")):
         one = _Record(value, record.path, f"{record.where}.shards[{at}]")
-        texts = {key: one.text(key) for key in ("file", "index", "xxh64", "index_xxh64")}
-        counts = {key: one.count(key) for key in ("tokens", "documents", "bytes", "run")}
-        for key, suffix in (("file", "bin"), ("index", "idx")):
-            match = _SHARD_FILE.fullmatch(texts[key])
+        shard = one.as_type(Shard)
+        for key, file, suffix in (("file", shard.file, "bin"), ("index", shard.index, "idx")):
+            match = _SHARD_FILE.fullmatch(file)
             if match is None or (match[1], match[3]) != (name, suffix):
                 raise one.wrong(key, f"of the form {name}/shard_00000.{suffix}")
-            if texts[key] in seen:
-                raise DatasetError(f"{record.path} is damaged: {texts[key]} is listed twice")
-            seen.add(texts[key])
-        if counts["bytes"] != counts["tokens"] * ID_BYTES[dtype]:
+            if file in seen:
+                raise DatasetError(f"{record.path} is damaged: {file} is listed twice")
+            seen.add(file)
+        if shard.bytes != shard.tokens * ID_BYTES[dtype]:
             raise one.wrong("bytes", f"{ID_BYTES[dtype]} for each of its tokens")
-        shards.append(Shard(**texts, **counts))  # type: ignore[arg-type]
+        shards.append(shard)
     return Split(record.count("tokens"), record.count("documents"), tuple(shards))

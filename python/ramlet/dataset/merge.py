@@ -18,9 +18,8 @@ from pathlib import Path
 from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, Shard, Split, add_lengths, first_examples
 from ramlet.dataset.new_folder import copy_file, new_folder, refuse_unless_whole
-from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.unchanged import refuse_changed
-from ramlet.dataset.verify import Progress
+from ramlet.dataset.verify import Progress, shard_bytes, with_progress
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import write_json
 from ramlet.runtime.checksum import file_checksum
@@ -64,8 +63,6 @@ def merge(
         _refuse_different(folders[0], manifests[0], folder, manifest)
     if not any(manifest.shards for manifest in manifests):
         raise DatasetError("all of these datasets are empty: there is nothing to merge")
-    total = sum(shard.bytes + shard.documents * END_BYTES for one in manifests for shard in one.shards)
-    done = 0
     splits, moves = _renumbered(manifests)
     merged = _merged(manifests, splits)
     with new_folder(out, "data merge", lambda: _holds(Path(out), merged)) as building:
@@ -73,18 +70,14 @@ def merge(
             return Merged(Manifest.read(out), already_done=True)
         for split in SPLITS:
             (building / split).mkdir()
-        for at, shard, new in moves:
-            if progress is not None:
-                progress(done, total)
+        sizes = [shard_bytes(shard) for _, shard, _ in moves]
+        for at, shard, new in with_progress(moves, sizes, progress):
             try:
                 _copy_or_link(folders[at] / shard.file, building / new.file, shard.xxh64, link)
                 _copy_or_link(folders[at] / shard.index, building / new.index, shard.index_xxh64, link)
             except DatasetError:
                 refuse_changed(folders[at], manifests[at])
                 raise
-            done += shard.bytes + shard.documents * END_BYTES
-        if progress is not None:
-            progress(total, total)
         try:
             copy_file(folders[0] / manifests[0].tokenizer.file, building / TOKENIZER)
         except FileNotFoundError:
@@ -137,15 +130,13 @@ def _holds(out: Path, merged: Manifest) -> bool:
 
 
 def _refuse_different(first: Path, ours: Manifest, other: Path, theirs: Manifest) -> None:
-    packing = [one.packed.sequence_length if one.packed else None for one in (ours, theirs)]
-    padding = [one.packed.pad_id if one.packed else None for one in (ours, theirs)]
     for name, mine, its in (
         ("tokenizer", ours.tokenizer.fingerprint, theirs.tokenizer.fingerprint),
         ("dtype", ours.dtype, theirs.dtype),
         ("vocabulary size", ours.vocab_size, theirs.vocab_size),
         ("end id", ours.end_id, theirs.end_id),
-        ("packed sequence length", *packing),
-        ("pad id", *padding),
+        ("packed sequence length", ours.sequence_length, theirs.sequence_length),
+        ("pad id", ours.pad_id, theirs.pad_id),
     ):
         if mine != its:
             raise DatasetError(

@@ -26,7 +26,7 @@ from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.small_files import MANIFEST, open_regular, read_json
 
-__all__ = ["EXPORT_NOTE", "copy_file", "is_export", "new_folder", "note_export", "refuse_unless_whole", "sync_file"]
+__all__ = ["EXPORT_NOTE", "copy_file", "is_export", "new_folder", "note_export", "refuse_unless_whole"]
 
 EXPORT_NOTE = ".ramlet-export.json"
 
@@ -56,10 +56,8 @@ def new_folder(out: str | os.PathLike[str], command: str, is_there: Callable[[],
             raise SettingsError(f"cannot write {out}: {error.strerror}; choose another folder") from None
         try:
             yield building
-            for folder, _, names in os.walk(building):
-                for name in names:
-                    sync_file(Path(folder) / name)
-                sync_folder(folder)
+            for path in (*building.rglob("*"), building):
+                sync_folder(path)  # files as well
             building.rename(out)
             sync_folder(out.parent)
         except BaseException as error:
@@ -106,11 +104,3 @@ def copy_file(source: Path, target: Path) -> None:
     """In blocks, by the kernel if it can."""
     open_regular(source, DatasetError).close()  # copying a device would never end
     shutil.copyfile(source, target)
-
-
-def sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -76,7 +76,7 @@ class Dataset:
     @property
     def sequence_length(self) -> int | None:
         """Of a packed dataset."""
-        return self.manifest.packed.sequence_length if self.manifest.packed else None
+        return self.manifest.sequence_length
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.reader import BLOCK_ENDS, BLOCK_IDS, END_BYTES, Ends, Ids, document_starts, read_at
 
-__all__ = ["Problem", "ShardCheck", "ShardRules"]
+__all__ = ["Problem", "ShardCheck"]
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,14 @@ class Problem:
         return ": ".join(part for part in (self.file, self.what, self.example) if part)
 
 
-@dataclass(frozen=True)
-class ShardRules:
-    """What the shards of a dataset must comply with."""
-
-    dtype: np.dtype[Any]
-    vocab_size: int
-    end_id: int | None
-    sequence_length: int | None
-    pad_id: int | None
-
-
 @dataclass
 class ShardCheck:
     """Reads a shard once; `problems` and the counts are set afterwards."""
 
-    bin: Path
-    idx: Path
-    rules: ShardRules
+    folder: Path
+    bin: str
+    idx: str
+    manifest: Manifest
     ends_needed: bool = True
     """Every document must end with the end id; not required of adopted shards."""
 
@@ -60,14 +50,14 @@ class ShardCheck:
     """By floor(log2(ids)), without the end id."""
 
     def run(self) -> ShardCheck:
-        self.tokens = self.bin.stat().st_size // self.rules.dtype.itemsize
-        self.entries = self.idx.stat().st_size // END_BYTES
+        self.tokens = (self.folder / self.bin).stat().st_size // self.manifest.id_bytes
+        self.entries = (self.folder / self.idx).stat().st_size // END_BYTES
         before, sound = 0, True
         for ends in self._end_blocks():
             sound = sound and self._rising(ends, before)
             if not sound:
                 break
-            starts = document_starts(ends, before, self.rules.sequence_length)
+            starts = document_starts(ends, before, self.manifest.sequence_length)
             self._check_pieces(starts, ends)
             self._check_ids(before, int(ends[-1]), starts, ends)
             before = int(ends[-1])
@@ -77,16 +67,15 @@ class ShardCheck:
             return self
         # Nothing follows the last document, except the padding of the last sequence in packed shards.
         last = np.asarray([self.tokens], np.uint64)
-        self._check_ids(before, self.tokens, last if self.rules.sequence_length else nothing, nothing)
+        self._check_ids(before, self.tokens, last if self.manifest.sequence_length else nothing, nothing)
         self._check_tail(before)
         return self
 
     def _end_blocks(self) -> Iterator[Ends]:
         for start in range(0, self.entries, BLOCK_ENDS):
-            yield read_at(self.idx, np.dtype("<u8"), start, min(start + BLOCK_ENDS, self.entries))
+            yield read_at(self.folder / self.idx, np.dtype("<u8"), start, min(start + BLOCK_ENDS, self.entries))
 
-    def _report(self, path: Path, what: str, example: str = "") -> None:
-        file = f"{path.parent.name}/{path.name}"
+    def _report(self, file: str, what: str, example: str = "") -> None:
         # Each kind once: a damaged file would otherwise fill the screen.
         if (file, what) not in [(known.file, known.what) for known in self.problems]:
             self.problems.append(Problem(file, what, example))
@@ -105,7 +94,7 @@ class ShardCheck:
         return False
 
     def _check_pieces(self, starts: Ends, ends: Ends) -> None:
-        length = self.rules.sequence_length
+        length = self.manifest.sequence_length
         if not length:
             return
         size = np.uint64(length)
@@ -119,16 +108,16 @@ class ShardCheck:
         lacking = np.zeros(len(ends), bool)
         for first in range(begin, stop, BLOCK_IDS):
             after = min(first + BLOCK_IDS, stop)
-            ids = read_at(self.bin, self.rules.dtype, first, after)
-            if int(ids.max()) >= self.rules.vocab_size:
-                at = int(np.argmax(ids >= self.rules.vocab_size))
-                what = f"ids beyond the vocabulary of {self.rules.vocab_size:,}"
+            ids = read_at(self.folder / self.bin, np.dtype(f"<u{self.manifest.id_bytes}"), first, after)
+            if int(ids.max()) >= self.manifest.vocab_size:
+                at = int(np.argmax(ids >= self.manifest.vocab_size))
+                what = f"ids beyond the vocabulary of {self.manifest.vocab_size:,}"
                 self._report(self.bin, what, f"{int(ids[at]):,} at position {first + at:,}")
-            if self.rules.end_id is not None and len(ends):
+            if self.manifest.end_id is not None and len(ends):
                 low, high = np.searchsorted(ends, np.asarray([first, after], np.uint64), "right").tolist()
                 last_ids = ids[(ends[low:high] - np.uint64(first + 1)).astype(np.int64)]
-                lacking[low:high] = last_ids != self.rules.end_id
-            if self.rules.sequence_length and len(starts):
+                lacking[low:high] = last_ids != self.manifest.end_id
+            if self.manifest.sequence_length and len(starts):
                 self._check_padding(ids, first, begin, starts, ends)
         self._count(starts, ends, lacking)
 
@@ -141,22 +130,22 @@ class ShardCheck:
         np.add.at(edges, gap_ends[inside].clip(None, len(ids)), -1)
         padding: npt.NDArray[np.bool_] = np.cumsum(edges[:-1], dtype=np.int8) > 0
         self.padding += int(padding.sum())
-        wrong = np.flatnonzero(padding & (ids != self.rules.pad_id))
+        wrong = np.flatnonzero(padding & (ids != self.manifest.pad_id))
         if len(wrong):
-            what = f"padding that is not the pad id {self.rules.pad_id}"
+            what = f"padding that is not the pad id {self.manifest.pad_id}"
             self._report(self.bin, what, f"at position {first + int(wrong[0]):,}")
 
     def _count(self, starts: Ends, ends: Ends, lacking: npt.NDArray[np.bool_]) -> None:
         if not len(ends):
             return
         sizes = (ends - starts).astype(np.int64)
-        if self.rules.end_id is not None:
+        if self.manifest.end_id is not None:
             self.end_ids += int((~lacking).sum())
             counted = sizes - ~lacking
             wrong = np.flatnonzero(lacking)
             # A piece of a packed document may be the middle of it.
-            if len(wrong) and self.ends_needed and not self.rules.sequence_length:
-                what = f"documents without the end id {self.rules.end_id}"
+            if len(wrong) and self.ends_needed and not self.manifest.sequence_length:
+                what = f"documents without the end id {self.manifest.end_id}"
                 self._report(self.idx, what, f"one ends at {int(ends[wrong[0]]):,}")
         else:
             counted = sizes
@@ -166,7 +155,7 @@ class ShardCheck:
             self.lengths[exponent] += count
 
     def _check_tail(self, last_end: int) -> None:
-        length = self.rules.sequence_length
+        length = self.manifest.sequence_length
         if not length:
             if last_end != self.tokens:
                 self._report(self.idx, f"the last document ends at {last_end:,}, but the shard has {self.tokens:,} ids")

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-
-import numpy as np
+from typing import TypeVar
 
 from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Shard
 from ramlet.dataset.reader import END_BYTES
-from ramlet.dataset.shard_check import Problem, ShardCheck, ShardRules
+from ramlet.dataset.shard_check import Problem, ShardCheck
 from ramlet.errors import RamletError
 from ramlet.runtime.atomic_files import is_temporary
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
 
-__all__ = ["ADOPTED", "Progress", "Report", "shard_rules", "unknown_files", "verify"]
+__all__ = ["ADOPTED", "Progress", "Report", "shard_bytes", "unknown_files", "verify", "with_progress"]
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the total."""
@@ -73,15 +74,21 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     return report
 
 
-def shard_rules(manifest: Manifest) -> ShardRules:
-    packed = manifest.packed
-    return ShardRules(
-        dtype=np.dtype(f"<u{manifest.id_bytes}"),
-        vocab_size=manifest.vocab_size,
-        end_id=manifest.end_id,
-        sequence_length=packed.sequence_length if packed else None,
-        pad_id=packed.pad_id if packed else None,
-    )
+def shard_bytes(shard: Shard) -> int:
+    """Of both files; in a packed dataset the index may be larger."""
+    return shard.bytes + shard.documents * END_BYTES
+
+
+def with_progress(items: Sequence[T], sizes: Sequence[int], progress: Progress | None) -> Iterator[T]:
+    """The items; progress is reported by their sizes."""
+    done, total = 0, sum(sizes)
+    for item, size in zip(items, sizes):
+        if progress is not None:
+            progress(done, total)
+        yield item
+        done += size
+    if progress is not None:
+        progress(total, total)
 
 
 def unknown_files(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -98,8 +105,7 @@ def _check_manifest(manifest: Manifest, report: Report) -> None:
     add = partial(report.add, "manifest")
     if manifest.vocab_size > 1 << (8 * manifest.id_bytes):
         add(f"ids of {manifest.vocab_size:,} tokens do not fit {manifest.dtype}")
-    special = {"end_id": manifest.end_id, "pad_id": manifest.packed.pad_id if manifest.packed else None}
-    for name, value in special.items():
+    for name, value in {"end_id": manifest.end_id, "pad_id": manifest.pad_id}.items():
         if value is not None and value >= manifest.vocab_size:
             add(f"{name} {value:,} is beyond the vocabulary of {manifest.vocab_size:,}")
     for name, split in manifest.splits.items():
@@ -149,19 +155,13 @@ def _adopted(manifest: Manifest, shard: Shard) -> bool:
 def _check_shards(folder: Path, manifest: Manifest, report: Report, progress: Progress | None) -> Counter[str] | None:
     """Totals over all shards; None if one has a problem."""
     totals: Counter[str] = Counter()
-    total = sum(shard.bytes + shard.documents * END_BYTES for shard in manifest.shards)
-    rules = shard_rules(manifest)
     before = len(report.problems)
-    for shard in manifest.shards:
-        if progress is not None:
-            progress(report.bytes, total)
+    for shard in with_progress(manifest.shards, list(map(shard_bytes, manifest.shards)), progress):
         if _check_files(folder, manifest, shard, report):
-            check = ShardCheck(folder / shard.file, folder / shard.index, rules, not _adopted(manifest, shard)).run()
+            check = ShardCheck(folder, shard.file, shard.index, manifest, not _adopted(manifest, shard)).run()
             report.problems += check.problems
             totals.update(pieces=check.entries, end_ids=check.end_ids, padding=check.padding)
-        report.bytes += shard.bytes + shard.documents * END_BYTES
-    if progress is not None:
-        progress(report.bytes, total)
+        report.bytes += shard_bytes(shard)
     return totals if len(report.problems) == before else None
 
 

@@ -127,7 +127,6 @@ def _of_folder(path: Path, split: str) -> Tokens:
         raise DatasetError(f"{path} has nothing in {split}: {remedy}")
     parts = [b"ramlet tokens 1", manifest.dtype.encode()]
     parts += [f"{shard.tokens} {shard.xxh64}".encode() for shard in shards]
-    packed = manifest.packed
     return Tokens(
         name=os.fspath(path),
         split=split,
@@ -142,8 +141,8 @@ def _of_folder(path: Path, split: str) -> Tokens:
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
         tokenizer_file=path / manifest.tokenizer.file,
         fingerprint=digest(iter(parts)),
-        packed_length=packed.sequence_length if packed else None,
-        pad_id=packed.pad_id if packed else None,
+        packed_length=manifest.sequence_length,
+        pad_id=manifest.pad_id,
     )
 
 
@@ -182,4 +181,6 @@ def _manifest_of(npy: Path) -> Manifest | None:
     except OSError as error:
         raise DatasetError(f"cannot read {beside(npy, '.json')}: {error.strerror}") from None
     except DatasetError as error:
-        raise DatasetError(f"{error}; prepare {npy} again, or remove it to use the ids without a tokenizer") from None
+        raise DatasetError(
+            f"{error}; prepare {npy} again, or remove that file to use the ids without a tokenizer"
+        ) from None
