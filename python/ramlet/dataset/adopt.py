@@ -122,14 +122,10 @@ def moved_over(manifest: Manifest, problems: Sequence[Problem]) -> list[str]:
 def _candidates(folder: Path, manifest: Manifest) -> list[_Candidate]:
     found = []
     for split in SPLITS:
-        stems = [
-            name[: -len(".bin")]
-            for at, name in unknown_files(folder, manifest)
-            if at == split and re.fullmatch(r"shard_.*\.bin", name)
-        ]
+        names = [name for at, name in unknown_files(folder, manifest) if at == split]
+        stems = [name.removesuffix(".bin") for name in names if re.fullmatch(r"shard_.*\.bin", name)]
         first = len(manifest.splits[split].shards)
-        stems.sort(key=_order)
-        found += [_Candidate(split, stem, first + at) for at, stem in enumerate(stems)]
+        found += [_Candidate(split, stem, number) for number, stem in enumerate(sorted(stems, key=_order), first)]
     return found
 
 

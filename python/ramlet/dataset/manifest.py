@@ -185,12 +185,14 @@ class Manifest:
         write_json(beside(path, ".json") if self.of_array else path / NAME, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
+        from ramlet import __version__
+
         record = asdict(self)
         for split in record["splits"].values():
             shards = split.pop("shards")
             if not self.of_array:
                 split["shards"] = list(shards)
-        made_by = record.pop("created_by") or _this_version()
+        made_by = record.pop("created_by") or f"ramlet {__version__}"
         return {"format": FORMAT, "version": VERSION, "created_by": made_by, **record}
 
 
@@ -214,12 +216,6 @@ def first_examples(found: Iterable[Examples], most: int) -> Examples:
 def beside(npy: Path, ending: str) -> Path:
     """A file that belongs to an array: its name plus `.json` or `.tokenizer.json`."""
     return npy.with_name(npy.name + ending)
-
-
-def _this_version() -> str:
-    from ramlet import __version__
-
-    return f"ramlet {__version__}"
 
 
 def _why_missing(folder: Path) -> str:

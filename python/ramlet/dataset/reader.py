@@ -52,6 +52,7 @@ class Dataset:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.manifest = Manifest.read(self.path)
+        self._first: dict[str, list[int]] = {}
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -185,10 +186,6 @@ class Dataset:
             counts = [self._documents_in(shard) for shard in self.shards(split)]
             self._first[split] = [0, *accumulate(counts)]
         return self._first[split]
-
-    @cached_property
-    def _first(self) -> dict[str, list[int]]:
-        return {}
 
     def _read_ids(self, shard: Shard, start: int, stop: int) -> Ids:
         if start > stop:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,7 +52,8 @@ class ShardCheck:
         self.tokens = (self.folder / self.bin).stat().st_size // self.manifest.id_bytes
         self.entries = (self.folder / self.idx).stat().st_size // END_BYTES
         before, sound = 0, True
-        for ends in self._end_blocks():
+        for first in range(0, self.entries, BLOCK_ENDS):
+            ends = read_at(self.folder / self.idx, np.dtype("<u8"), first, min(first + BLOCK_ENDS, self.entries))
             sound = sound and self._rising(ends, before)
             if not sound:
                 break
@@ -70,10 +70,6 @@ class ShardCheck:
         self._check_ids(before, self.tokens, last if self.manifest.sequence_length else nothing, nothing)
         self._check_tail(before)
         return self
-
-    def _end_blocks(self) -> Iterator[Ends]:
-        for start in range(0, self.entries, BLOCK_ENDS):
-            yield read_at(self.folder / self.idx, np.dtype("<u8"), start, min(start + BLOCK_ENDS, self.entries))
 
     def _report(self, file: str, what: str, example: str = "") -> None:
         # Each kind once: a damaged file would otherwise fill the screen.

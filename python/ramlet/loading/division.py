@@ -51,11 +51,6 @@ class Piece:
     step_sequences: int
     samples_done: int
 
-    @classmethod
-    def alone(cls, sample: int) -> Piece:
-        """A batch of one."""
-        return cls(sample, 1, True, True, 1, sample + 1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Division:

@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.batch import Batch, batches_memory, make_batch
-from ramlet.loading.division import Division, Piece, check_counts, check_seed
+from ramlet.loading.division import Division, check_counts, check_seed
 from ramlet.loading.resumable import ResumableLoader
 from ramlet.loading.tokens import Tokens, open_tokens
 from ramlet.runtime.digest import digest
@@ -85,14 +86,13 @@ class Loader(ResumableLoader[int]):
         a packed dataset. Without `epochs` the loop is endless. `document_mask` adds position_ids and document_ids, and
         ignores the loss of targets in the next document. `eval_only` is the same as `split="val"`.
         """
-        check_counts(seq_len=seq_len)
+        check_counts(seq_len=seq_len, stride=stride, max_examples=max_examples, epochs=epochs)
         split = "val" if eval_only else split
         super().__init__(0, read_ahead)
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.datasets, weights = _open(data, split, val_fraction)
         self.seq_len = _sequence_length(self.datasets, seq_len)
         self.stride = self.seq_len if stride is None else stride
-        check_counts(stride=stride, max_examples=max_examples, epochs=epochs)
         check_seed(seed)
         if stride is not None and any(tokens.packed_length for tokens in self.datasets):
             raise SettingsError("a packed dataset has fixed sequences: do not give a stride")
@@ -114,7 +114,7 @@ class Loader(ResumableLoader[int]):
             seq_len=self.seq_len,
             shuffle=shuffle,
         )
-        self.datasets = [tokens.without_shards() for tokens in self.datasets]
+        self.datasets = [replace(tokens, shards=()) for tokens in self.datasets]  # the native core has the list
 
     @property
     def examples(self) -> Examples:
@@ -171,8 +171,16 @@ class Loader(ResumableLoader[int]):
         return self._position
 
     def _batches(self) -> Iterator[tuple[Batch, int | None]]:
+        windows, world, seed = self._windows, self.division.world, self.seed
+        mask, as_torch = self.document_mask, self.as_torch
         end = None if self.epochs is None else self.epochs * len(self.examples)
-        return _batches(self._windows, self.division, self._position, end, self.seed, self.document_mask, self.as_torch)
+        return (
+            (
+                make_batch(windows.read(piece.first, world, piece.count, seed=seed, documents=mask), piece, as_torch),
+                piece.samples_done if piece.last_of_step else None,
+            )
+            for piece in self.division.pieces(self._position, end)
+        )
 
     def _position_state(self) -> dict[str, Any]:
         epoch, position = divmod(self._position, len(self.examples))
@@ -219,21 +227,7 @@ class Examples:
             place -= self._loader._counts[dataset]
             dataset += 1
         arrays = self._loader._windows.example(dataset, place, documents=self._loader.document_mask)
-        return make_batch(arrays, Piece.alone(number), self._loader.as_torch)
-
-
-def _batches(
-    windows: _native.Windows,
-    division: Division,
-    first: int,
-    end: int | None,
-    seed: int,
-    documents: bool,
-    as_torch: bool,
-) -> Iterator[tuple[Batch, int | None]]:
-    for piece in division.pieces(first, end):
-        arrays = windows.read(piece.first, division.world, piece.count, seed=seed, documents=documents)
-        yield make_batch(arrays, piece, as_torch), piece.samples_done if piece.last_of_step else None
+        return make_batch(arrays, next(Division(batch_size=1).step(number, 1)), self._loader.as_torch)
 
 
 def _open(data: Data, split: str, val_fraction: float) -> tuple[list[Tokens], list[int]]:

@@ -110,7 +110,10 @@ class _Buffer:
 
     def drop(self, count: int) -> None:
         """Drops the first ids, or as many as there are."""
-        while count and (self._waiting or self._more()):
+        while count:
+            self.fill(1)
+            if not self._waiting:
+                return
             chunk = self._waiting[0]
             step = min(count, len(chunk.ids) - self._used)
             self._used += step
@@ -119,7 +122,3 @@ class _Buffer:
             if self._used == len(chunk.ids):
                 self._waiting.popleft()
                 self._used = 0
-
-    def _more(self) -> bool:
-        self.fill(self.count + 1)
-        return bool(self._waiting)

@@ -114,8 +114,8 @@ class StreamLoader(ResumableLoader[_Position]):
         super().__init__(_Position(), read_ahead)
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.stride = seq_len if stride is None else stride
-        check_counts(seq_len=seq_len, stride=stride, shuffle_buffer=shuffle_buffer, epochs=epochs)
-        check_counts(max_examples=max_examples)
+        counts = {"epochs": epochs, "max_examples": max_examples}
+        check_counts(seq_len=seq_len, stride=stride, shuffle_buffer=shuffle_buffer, **counts)
         check_threads(threads)
         check_seed(seed)
         self.seq_len = seq_len
@@ -144,20 +144,14 @@ class StreamLoader(ResumableLoader[_Position]):
         budget = None if memory is None else Budget.parse(memory)
         window = LARGEST_WINDOW if budget is None else min(max(LEAST_WINDOW, budget.total // 4), LARGEST_WINDOW)
         self._files = TextFiles(inputs, reading, folder, window)
-        self._cache_bytes = CACHE_BYTES
-        if budget is not None:
-            self._cache_bytes = self._limit_cache(budget)
-        elif self.memory() > free_memory():
-            Budget(free_memory()).require(self.memory(), "the blocks, the batches and the text that is being encoded")
-
-    def _limit_cache(self, budget: Budget) -> int:
-        """The size of the tokenizer's cache, from the memory that the rest of the loader does not need."""
-        self._cache_bytes = SMALLEST_CACHE
+        self._cache_bytes = CACHE_BYTES if budget is None else SMALLEST_CACHE
         least = self.memory()
-        budget.require(least, "the blocks, the batches and the text that is being encoded")
-        cache = min(SMALLEST_CACHE + (budget.total - least) * 3 // 4, CACHE_BYTES)
-        self.tokenizer.limit_cache(cache)
-        return cache
+        if budget is not None or least > free_memory():
+            limit = budget or Budget(free_memory())
+            limit.require(least, "the blocks, the batches and the text that is being encoded")
+        if budget is not None:  # the rest of its memory is for the tokenizer's cache
+            self._cache_bytes = min(SMALLEST_CACHE + (budget.total - least) * 3 // 4, CACHE_BYTES)
+            self.tokenizer.limit_cache(self._cache_bytes)
 
     @property
     def vocab_size(self) -> int:
@@ -197,16 +191,17 @@ class StreamLoader(ResumableLoader[_Position]):
 
     def _batches(self) -> Iterator[tuple[Batch, _Position | None]]:
         samples = _Samples(
-            self._files, self.tokenizer, self.end_id, self._blocks, self.seed, self.epochs, self._threads, self._name
+            self._files, self.tokenizer, self._blocks, self.seed, self.epochs, self._threads, self._name
+        ).after(self._position)
+        return _batches(
+            samples, self.division, self.seq_len, self.end_id if self.document_mask else None, self.as_torch
         )
-        rows = samples.after(self._position)
-        return _batches(rows, self.division, self.seq_len, self.end_id, self.document_mask, self.as_torch)
 
     def count_examples(self) -> int:
         """Sequences in an epoch. All of the text is read and tokenized to count them."""
         ids = self._blocks.ids_wanted()
         found = 0
-        for chunk in token_chunks(self._files, self.tokenizer, self.end_id, None, self._threads):
+        for chunk in token_chunks(self._files, self.tokenizer, None, self._threads):
             found += len(chunk.ids)
             if ids is not None and found >= ids:
                 break
@@ -249,7 +244,6 @@ class _Samples:
 
     files: TextFiles
     tokenizer: Tokenizer
-    end_id: int | None
     blocks: Blocks
     seed: int
     epochs: int | None
@@ -261,21 +255,18 @@ class _Samples:
         while self.epochs is None or start.epoch < self.epochs:
             if self.files.changed():
                 raise SourceChanged(f"{self.name} changed since it was opened: do not change the files, and start over")
+            chunks = token_chunks(self.files, self.tokenizer, start.cursor, self.threads)
             any_block = False
-            for block in self._epoch(start):
+            for block in self.blocks.cut(chunks, start.block, start.skip):
                 any_block = True
                 yield from self._block(block, start)
                 start = replace(start, position=0, samples=start.samples + block.count - start.position)
             if not any_block:
                 raise SourceError(
                     f"{self.name} has less than one sequence of {self.blocks.seq_len:,} tokens: choose a smaller "
-                    f"{option('seq_len')}, or give it more text"
+                    f"{option('seq_len')}, or add more text"
                 )
             start = _Position(epoch=start.epoch + 1, samples=start.samples)
-
-    def _epoch(self, start: _Position) -> Iterator[Block]:
-        chunks = token_chunks(self.files, self.tokenizer, self.end_id, start.cursor, self.threads)
-        return self.blocks.cut(chunks, start.block, start.skip)
 
     def _block(self, block: Block, start: _Position) -> Iterator[tuple[Any, _Position]]:
         order = _native.shuffled(block.count, [self.seed, STREAM, start.epoch, block.number]).tolist()
@@ -292,13 +283,9 @@ class _Samples:
 
 
 def _batches(
-    samples: Iterator[tuple[Any, _Position]],
-    division: Division,
-    seq_len: int,
-    end_id: int | None,
-    documents: bool,
-    as_torch: bool,
+    samples: Iterator[tuple[Any, _Position]], division: Division, seq_len: int, end_id: int | None, as_torch: bool
 ) -> Iterator[tuple[Batch, _Position | None]]:
+    """With an end id under a document mask."""
     while True:
         mine, position, size = [], _Position(), 0
         for number, (ids, after) in enumerate(islice(samples, division.batch_size)):
@@ -309,6 +296,6 @@ def _batches(
             return
         done = 0
         for piece in division.step(position.samples - size, size):
-            arrays = row_arrays(mine[done : done + piece.count], seq_len, end_id if documents else None)
+            arrays = row_arrays(mine[done : done + piece.count], seq_len, end_id)
             done += piece.count
             yield make_batch(arrays, piece, as_torch), position if piece.last_of_step else None

@@ -1,7 +1,7 @@
 """Text files -> chunks of ids while they are read, each with a position from which it can be read again.
 
     files = TextFiles(["corpus/"], ReadSettings(), scratch)
-    for chunk in token_chunks(files, tokenizer, end_id, cursor=None): ...
+    for chunk in token_chunks(files, tokenizer, cursor=None): ...
 
 In memory are one block of text and its ids. A longer document continues in the next chunk, with the ids that it has as
 a whole. Only the tokenizer families of HF's library, where the end of a text can change the ids of its beginning, get
@@ -104,13 +104,11 @@ class Chunk:
     ids: Ids
 
 
-def token_chunks(
-    files: TextFiles, tokenizer: Tokenizer, end_id: int | None, cursor: str | None, threads: int = 1
-) -> Iterator[Chunk]:
-    """All ids from the cursor of a chunk on, with the end id after every document."""
+def token_chunks(files: TextFiles, tokenizer: Tokenizer, cursor: str | None, threads: int = 1) -> Iterator[Chunk]:
+    """All ids from the cursor of a chunk on, with the tokenizer's end id after every document."""
     engine = tokenizer.engine
     if not isinstance(engine, NativeEngine):
-        yield from _by_document(files, tokenizer, end_id, cursor, threads)
+        yield from _by_document(files, tokenizer, cursor, threads)
         return
     reader = files.reader(engine.encoder, cursor)
     while True:
@@ -119,12 +117,10 @@ def token_chunks(
         if batch is None:
             return
         ids, ends = tokenizer.encode_batch([text for text, _ in batch], threads)
-        yield Chunk(here, 0, _with_ends(ids, ends[[ended for _, ended in batch]], end_id))
+        yield Chunk(here, 0, _with_ends(ids, ends[[ended for _, ended in batch]], tokenizer.end_of_text))
 
 
-def _by_document(
-    files: TextFiles, tokenizer: Tokenizer, end_id: int | None, cursor: str | None, threads: int
-) -> Iterator[Chunk]:
+def _by_document(files: TextFiles, tokenizer: Tokenizer, cursor: str | None, threads: int) -> Iterator[Chunk]:
     reader = files.reader(None, cursor)
     # Where the last document began: only from there are its parts split the same way again.
     here, before, rest = cursor, 0, ""
@@ -140,7 +136,7 @@ def _by_document(
                 rest = ""
         if parts:
             ids, ends = tokenizer.encode_batch([text for text, _ in parts], threads)
-            ids = _with_ends(ids, ends[[ended for _, ended in parts]], end_id)
+            ids = _with_ends(ids, ends[[ended for _, ended in parts]], tokenizer.end_of_text)
             yield Chunk(here, before, ids)
             before += len(ids)
         if batch and batch[-1][1]:

@@ -8,7 +8,7 @@ open_tokens("corpus.txt", "train", 0.1)             the same, of corpus.npy next
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,6 @@ class Tokens:
         if self.known_vocab_size is not None:
             return self.known_vocab_size
         return largest_id(NpyFile.read(Path(self.name))) + 1
-
-    def without_shards(self) -> Tokens:
-        """To keep once the native core has the list."""
-        return replace(self, shards=())
 
     def examples(self, seq_len: int, stride: int) -> int:
         """The number of sequences; an error if there is none."""

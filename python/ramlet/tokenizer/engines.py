@@ -48,8 +48,28 @@ class NativeEngine:
 
     def __init__(self, model: TokenizerModel, cache_bytes: int) -> None:
         self.model = model
-        self.encoder = _guarded(lambda: _native_encoder(model, cache_bytes))
         self._added = sorted(model.added.items())
+        self.encoder = _guarded(lambda: self._encoder(cache_bytes))
+
+    def _encoder(self, cache_bytes: int) -> _native.Encoder:
+        from ramlet import _native
+
+        model = self.model
+        if model.characters:
+            characters = ((token.decode(), number) for number, token in enumerate(model.tokens) if token is not None)
+            unknown = model.unknown[1] if model.unknown else None
+            return _native.Encoder.characters(characters, unknown, added=self._added, cache_bytes=cache_bytes)
+        return _native.Encoder.bpe(
+            # One entry per id, special tokens included: the core derives the width of ids from the length.
+            [*model.tokens, *[None] * (model.size - len(model.tokens))],
+            all_pairs(model.tokens) if model.rank_by_id else model.merges,
+            pattern_name=model.pattern,
+            ignore_merges=model.ignore_merges,
+            rank_by_id=model.rank_by_id,
+            nfc=model.nfc,
+            added=self._added,
+            cache_bytes=cache_bytes,
+        )
 
     def _all(self, specials: Specials) -> Specials:
         # In one search, as in HF's library: where a special and an added token overlap, the first one wins.
@@ -67,27 +87,6 @@ class NativeEngine:
 
     def stream(self, specials: Specials) -> Stream:
         return _GuardedStream(self.encoder.stream(self._all(specials)))
-
-
-def _native_encoder(model: TokenizerModel, cache_bytes: int) -> _native.Encoder:
-    from ramlet import _native
-
-    added = sorted(model.added.items())
-    if model.characters:
-        characters = ((token.decode(), number) for number, token in enumerate(model.tokens) if token is not None)
-        unknown = model.unknown[1] if model.unknown else None
-        return _native.Encoder.characters(characters, unknown, added=added, cache_bytes=cache_bytes)
-    return _native.Encoder.bpe(
-        # One entry per id, special tokens included: the core derives the width of ids from the length.
-        [*model.tokens, *[None] * (model.size - len(model.tokens))],
-        all_pairs(model.tokens) if model.rank_by_id else model.merges,
-        pattern_name=model.pattern,
-        ignore_merges=model.ignore_merges,
-        rank_by_id=model.rank_by_id,
-        nfc=model.nfc,
-        added=added,
-        cache_bytes=cache_bytes,
-    )
 
 
 def _guarded(call: Callable[[], T]) -> T:

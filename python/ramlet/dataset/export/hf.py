@@ -32,8 +32,6 @@ __all__ = ["write"]
 FILE_BYTES = 500_000_000
 """Bytes of ids in an Arrow file, as in `datasets` itself."""
 
-Rows = tuple[Ids, npt.NDArray[np.int32]]
-
 
 def write(job: Export) -> None:
     if pa is None:
@@ -73,7 +71,7 @@ def _write_rows(job: Export, split: str, ids: Any) -> list[str]:
     return names
 
 
-def _rows(job: Export, split: str) -> Iterator[Rows]:
+def _rows(job: Export, split: str) -> Iterator[tuple[Ids, npt.NDArray[np.int32]]]:
     """Ids, and where each row begins in them and the last one ends."""
     length = job.dataset.sequence_length
     if length:

@@ -33,16 +33,21 @@ def write(job: Export) -> None:
             f"{dataset.path} is packed, but llm.c packs by itself: export a dataset prepared without {option('pack')}"
         )
     for split in job.splits:
-        documents = _end_id_first(dataset, split, dataset.end_id)
-        for number, blocks in enumerate(_portions(job.counted(documents), FILE_TOKENS)):
+        blocks = job.counted(_end_id_first(dataset, split, dataset.end_id))
+        block = next(blocks, None)
+        number = 0
+        while block is not None:
             with job.open(f"{job.name}_{split}_{number:06}.bin") as file:
                 file.write(bytes(4 * HEADER_INTS))
                 count = 0
-                for block in blocks:
-                    file.write(np.ascontiguousarray(block).data)
-                    count += len(block)
+                while block is not None and count < FILE_TOKENS:
+                    part, rest = np.split(block, [FILE_TOKENS - count])
+                    file.write(part.data)
+                    count += len(part)
+                    block = rest if len(rest) else next(blocks, None)
                 file.seek(0)
                 file.write(struct.pack("<3i", MAGIC, VERSION, count))
+            number += 1
 
 
 def _end_id_first(dataset: Dataset, split: str, end_id: int) -> Iterator[Ids]:
@@ -61,23 +66,3 @@ def _end_id_first(dataset: Dataset, split: str, end_id: int) -> Iterator[Ids]:
         result[marks] = end_id
         result[rest] = ids[body]
         yield result
-
-
-def _portions(blocks: Iterator[Ids], size: int) -> Iterator[Iterator[Ids]]:
-    """Splits the stream of blocks into streams of `size` ids; the last one is shorter."""
-    waiting: list[Ids] = []
-
-    def next_block() -> Ids | None:
-        return waiting.pop() if waiting else next(blocks, None)
-
-    def portion() -> Iterator[Ids]:
-        left = size
-        while left and (block := next_block()) is not None:
-            if len(block) > left:
-                waiting.append(block[left:])
-            yield block[:left]
-            left -= min(left, len(block))
-
-    while (block := next_block()) is not None:
-        waiting.append(block)
-        yield portion()

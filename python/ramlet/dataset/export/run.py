@@ -39,18 +39,15 @@ class Export:
     already_done: bool = False
     """Nothing was written: the folder already had this result."""
 
-    @property
-    def total(self) -> int:
-        return sum(self.dataset.splits[split].tokens for split in self.splits)
-
     def counted(self, blocks: Iterator[Ids]) -> Iterator[Ids]:
         """The blocks; progress is reported as they are used."""
         width = self.dataset.manifest.id_bytes
+        total = sum(self.dataset.splits[split].tokens for split in self.splits)
         for block in blocks:
             yield block
             self.tokens += len(block)
             if self.progress is not None:
-                self.progress(self.tokens * width, self.total * width)
+                self.progress(self.tokens * width, total * width)
 
     def open(self, name: str) -> IO[bytes]:
         self.files.append(name)
