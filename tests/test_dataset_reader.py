@@ -167,7 +167,7 @@ class TestManifest:
             ({"runs": [3]}, r"runs\[0\] is not an object"),
             ({"lengths": 3}, "lengths is not a list"),
             ({"lengths": [-3]}, "lengths is not a list of at most 64 counts"),
-            ({"ledger": {}}, r"ledger\.documents is not a count, or the counts that belong there"),
+            ({"ledger": {}}, r"ledger\.documents is not a count or an object of counts"),
             ({"examples": {"empty": [3]}}, r"examples\.empty is not a list of objects"),
         ],
     )
@@ -219,7 +219,7 @@ class TestLedger:
         with pytest.raises(ValueError, match="'characters', 'a count"):
             ledger_module.read(wrong, ValueError)
         del wrong["lines"]["dropped"]
-        with pytest.raises(ValueError, match=r"'lines\.dropped', 'a count, or the counts that belong there"):
+        with pytest.raises(ValueError, match=r"'lines\.dropped', 'a count or an object of counts"):
             ledger_module.read(wrong, ValueError)
         with pytest.raises(ValueError, match="''"):
             ledger_module.read([], ValueError)

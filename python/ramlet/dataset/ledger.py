@@ -158,4 +158,4 @@ def _checked(wanted: dict[str, Any], given: Any, where: str, wrong: Callable[[st
     return found
 
 
-_COUNTS = "a count, or the counts that belong there"
+_COUNTS = "a count or an object of counts"

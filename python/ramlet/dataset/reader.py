@@ -1,4 +1,4 @@
-"""`ramlet.Dataset`: the ids of a dataset, by document or by place.
+"""`ramlet.Dataset`: the ids of a dataset, by document or by position.
 
     dataset = ramlet.Dataset("my-dataset")
     dataset.document("train", 41)             # its ids, including the end id

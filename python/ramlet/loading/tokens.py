@@ -106,7 +106,7 @@ def open_tokens(data: str | os.PathLike[str], split: str, val_fraction: float) -
     if not path.exists():
         raise DatasetError(f"no such file or folder: {path}{nearest_path(os.fspath(path))}")
     raise DatasetError(
-        f"{path} is text, and {npy} with its ids does not exist: prepare it with {option('output_format', 'npy')}"
+        f"{path} is text, and there is no {npy} with its ids: prepare it with {option('output_format', 'npy')}"
     )
 
 

@@ -311,7 +311,7 @@ class Tokenizer:
 
     @cached_property
     def engine(self) -> Engine:
-        """What runs it; for this package's own modules."""
+        """What encodes; for use inside this package."""
         if isinstance(self._model, HfEngine):
             return self._model
         return NativeEngine(self._model, self._cache_bytes)

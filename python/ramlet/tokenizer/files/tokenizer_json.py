@@ -36,7 +36,7 @@ from ramlet.tokenizer.model import TokenizerModel, place_token
 __all__ = ["read", "write"]
 
 
-class _Foreign(Exception):
+class _Unsupported(Exception):
     """Raised for what the native core does not support, with the reason."""
 
 
@@ -47,7 +47,7 @@ def read(path: Path) -> tuple[TokenizerModel | None, str]:
         if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
             raise TokenizerError('it has no "model": is this a tokenizer.json?')
         return _model(document), ""
-    except _Foreign as reason:
+    except _Unsupported as reason:
         return None, str(reason)
     except TokenizerError as error:
         raise TokenizerError(f"{path} cannot be used: {error}") from None
@@ -59,10 +59,10 @@ def _model(document: dict[str, Any]) -> TokenizerModel:
     model = document["model"]
     kind = model.get("type") or ("BPE" if "merges" in model else None)
     if kind != "BPE":
-        raise _Foreign(f"its model is {kind}, not BPE")
+        raise _Unsupported(f"its model is {kind}, not BPE")
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(name):
-            raise _Foreign(f"its model uses {name}")
+            raise _Unsupported(f"its model uses {name}")
     ids = parse_vocab(model.get("vocab"))
     listed = _added_tokens(document)
     frame = {key: value for key, value in document.items() if key != "model"}
@@ -78,12 +78,12 @@ def _model(document: dict[str, Any]) -> TokenizerModel:
     pattern = _pattern(document.get("pre_tokenizer"))
     decoder = document.get("decoder")
     if decoder is not None and decoder.get("type") != "ByteLevel":
-        raise _Foreign(f"its decoder is {decoder.get('type')}")
+        raise _Unsupported(f"its decoder is {decoder.get('type')}")
     merges = parse_merges(model.get("merges"), ids)
     in_merges = {number for merge in merges for number in merge}
     tokens = _tokens(ids, {one["content"] for one in listed}, in_merges)
     if model.get("unk_token") is not None and len([token for token in tokens if token and len(token) == 1]) < 256:
-        raise _Foreign("some bytes are missing and it has an unknown token")
+        raise _Unsupported("some bytes are missing and it has an unknown token")
     return TokenizerModel(
         tokens, merges, pattern, ignore_merges=bool(model.get("ignore_merges")), nfc=_uses_nfc(document), **named
     )
@@ -97,7 +97,7 @@ def _tokens(ids: dict[str, int], named: set[str], in_merges: set[int]) -> list[b
         if name in named and number not in in_merges and (token is None or len(token) != 1):
             continue
         if not token:
-            raise _Foreign(f"the token {name!r} is not in the byte alphabet")
+            raise _Unsupported(f"the token {name!r} is not in the byte alphabet")
         place_token(tokens, number, token)
     return tokens
 
@@ -121,20 +121,20 @@ def _added_tokens(document: dict[str, Any]) -> list[dict[str, Any]]:
             )
         for trait in ("lstrip", "rstrip", "single_word"):
             if one.get(trait):
-                raise _Foreign(f"its added token {content!r} has {trait}")
+                raise _Unsupported(f"its added token {content!r} has {trait}")
         if one.get("normalized") and document.get("normalizer") is not None:
-            raise _Foreign(f"its added token {content!r} is matched in normalized text")
+            raise _Unsupported(f"its added token {content!r} is matched in normalized text")
     usual = [one for one in listed if one["content"]]
     if len({bool(one.get("normalized")) for one in usual if not one.get("special")}) > 1:
-        raise _Foreign("its added tokens are matched in two passes")
+        raise _Unsupported("its added tokens are matched in two passes")
     special = [one["content"] for one in usual if one.get("special")]
     others = [one["content"] for one in usual if not one.get("special")]
-    if any(_hides(name, other) for other in others for name in special):
-        raise _Foreign("its special and added tokens overlap")
+    if any(_can_cover(name, other) for other in others for name in special):
+        raise _Unsupported("its special and added tokens overlap")
     return usual
 
 
-def _hides(special: str, other: str) -> bool:
+def _can_cover(special: str, other: str) -> bool:
     """Whether a special token can cover another one that starts after it or is shorter.
 
     Then HF does not match the other one even where special tokens are plain text, and we would.
@@ -147,7 +147,7 @@ def _hides(special: str, other: str) -> bool:
 def _characters(document: dict[str, Any], ids: dict[str, int], named: dict[str, Any]) -> TokenizerModel:
     decoder = document.get("decoder") or {}
     if document.get("normalizer") is not None or decoder.get("type") != "Fuse" or document["model"].get("fuse_unk"):
-        raise _Foreign("it does not split text into bytes")
+        raise _Unsupported("it does not split text into bytes")
     name = document["model"].get("unk_token")
     unknown = (name, ids[name]) if name is not None else None
     tokens: list[bytes | None] = []
@@ -155,7 +155,7 @@ def _characters(document: dict[str, Any], ids: dict[str, int], named: dict[str, 
         if len(character) == 1:
             place_token(tokens, number, character.encode())
         elif character != name and character not in named["kept_in_vocab"]:
-            raise _Foreign(f"the token {character!r} is more than one character")
+            raise _Unsupported(f"the token {character!r} is more than one character")
     return TokenizerModel(tokens, characters=True, unknown=unknown, **named)
 
 
@@ -166,7 +166,7 @@ def _uses_nfc(document: dict[str, Any]) -> bool:
     steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
     kinds = [step.get("type") for step in steps]
     if any(kind != "NFC" for kind in kinds):
-        raise _Foreign(f"its normalizer is {' and '.join(map(str, kinds))}")
+        raise _Unsupported(f"its normalizer is {' and '.join(map(str, kinds))}")
     return bool(kinds)
 
 
@@ -175,27 +175,27 @@ def _pattern(pre_tokenizer: dict[str, Any] | None) -> str:
     from ramlet import _native
 
     if pre_tokenizer is None:
-        raise _Foreign("it does not split text into bytes")
+        raise _Unsupported("it does not split text into bytes")
     steps = pre_tokenizer["pretokenizers"] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
     kinds = [step.get("type") for step in steps]
     if kinds not in (["ByteLevel"], ["Split", "ByteLevel"]):
-        raise _Foreign(f"its pre-tokenizer is {' and '.join(map(str, kinds)) or 'empty'}")
+        raise _Unsupported(f"its pre-tokenizer is {' and '.join(map(str, kinds)) or 'empty'}")
     last = steps[-1]
     if last.get("add_prefix_space", True):
-        raise _Foreign("it adds a space before every text")
+        raise _Unsupported("it adds a space before every text")
     if len(steps) == 1:
         return "gpt2" if last.get("use_regex", True) else "whole"
     if last.get("use_regex", True):
-        raise _Foreign("it splits text twice")
+        raise _Unsupported("it splits text twice")
     split = steps[0]
     regex = split["pattern"].get("Regex")
     if regex is None:
-        raise _Foreign("it splits text at a fixed string")
+        raise _Unsupported("it splits text at a fixed string")
     name = _native.recognise_pattern(regex)
     how = split.get("behavior"), bool(split.get("invert"))
     # A named pattern leaves no gaps between its matches, so what happens to gaps does not matter.
     if how != ("Isolated", False) and not (name and how in (("Removed", True), ("Isolated", True))):
-        raise _Foreign(f"it splits text with the behavior {split.get('behavior')}")
+        raise _Unsupported(f"it splits text with the behavior {split.get('behavior')}")
     return name or regex
 
 

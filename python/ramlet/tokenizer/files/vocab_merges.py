@@ -32,7 +32,7 @@ __all__ = [
     "write_vocab",
 ]
 
-MOST_FREE = 1 << 18
+MOST_UNUSED = 1 << 18
 """Unused ids; published tokenizers have a few thousand."""
 
 
@@ -72,7 +72,7 @@ def parse_vocab(spelled: Any) -> dict[str, int]:
 
 def check_gaps(owners: Mapping[int, object]) -> None:
     """Every id up to the largest takes memory, whether it has a token or not."""
-    if owners and max(owners) > 4 * len(owners) + MOST_FREE:
+    if owners and max(owners) > 4 * len(owners) + MOST_UNUSED:
         raise TokenizerError(f"its largest id is {max(owners):,}, far beyond its {len(owners):,} tokens: it is damaged")
 
 
