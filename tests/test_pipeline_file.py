@@ -179,7 +179,7 @@ def test_values_that_look_like_flags() -> None:
         ("text: a\nmodel: {batch_size: 5}\n", "line 2: 'batch_size' belongs under `training`, not model"),
         ("text: a\ndata:\n  memory: 2GB\n", "line 3: 'memory' stands at the top of the file, not under data"),
         ("text: a\ntokenizer:\n  vocab_siz: 5\n", "line 3: no key 'vocab_siz': did you mean 'vocab_size'?"),
-        ("text: a\ntokenizer: {vocab_size: 5}\n", "line 2: a vocabulary of 5 has no room"),
+        ("text: a\ntokenizer: {vocab_size: 5}\n", "line 2: a vocabulary of 5 is too small"),
         ("text: a\ntokenizer: {vocab_size: [5]}\n", "line 2: vocab_size is a number like 2048, 32k or 10M, not a list"),
         ("text: a\ntokenizer: {}\n", "line 2: no vocabulary size"),
         ("text: a\ntokenizer: [gpt2]\n", "line 2: tokenizer is a list or a single value"),

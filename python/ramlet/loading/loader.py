@@ -50,7 +50,7 @@ OWN_BYTES = 1 << 20
 WEIGHT_SUM = 10**9
 
 
-class Loader(ResumableLoader[int]):
+class Loader(ResumableLoader):
     """Shuffled batches from ids on disk, with exact resuming.
 
     with ramlet.Loader("my-dataset", seq_len=1024, batch_size=32, as_torch=True) as loader:
@@ -168,7 +168,7 @@ class Loader(ResumableLoader[int]):
     @property
     def samples(self) -> int:
         """Sequences yielded so far, in complete global batches and over all ranks."""
-        return self._position
+        return int(self._position)
 
     def _batches(self) -> Iterator[tuple[Batch, int | None]]:
         windows, world, seed = self._windows, self.division.world, self.seed

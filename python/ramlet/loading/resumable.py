@@ -6,9 +6,8 @@ second, and only between two global batches: each batch comes with the position 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.loading.batch import Batch
@@ -16,37 +15,38 @@ from ramlet.loading.read_ahead import ReadAhead
 
 __all__ = ["ResumableLoader"]
 
-P = TypeVar("P")
-L = TypeVar("L", bound="ResumableLoader[Any]")
+L = TypeVar("L", bound="ResumableLoader")
+Position = Any
+"""The number of a sample in a Loader, a `_Position` in a StreamLoader."""
 
 
-class ResumableLoader(ABC, Generic[P]):
+class ResumableLoader:
     seed: int
 
-    def __init__(self, start: P, read_ahead: int) -> None:
+    def __init__(self, start: Position, read_ahead: int) -> None:
         if read_ahead < 0:
             raise SettingsError(f"read_ahead must be at least 0, not {read_ahead}")
         self.read_ahead = read_ahead
         self._start = self._position = start
-        self._reading: ReadAhead[tuple[Batch, P | None]] | None = None
+        self._reading: ReadAhead[tuple[Batch, Position | None]] | None = None
 
-    @abstractmethod
-    def _batches(self) -> Iterator[tuple[Batch, P | None]]:
+    def _batches(self) -> Iterator[tuple[Batch, Position | None]]:
         """From the position on. Must not refer to the loader: the thread that runs it would keep it alive."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _identity(self) -> dict[str, Any]:
         """Everything that decides the order of samples, except the seed."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _position_state(self) -> dict[str, Any]:
         """The position as JSON."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def _position_from(self, state: Mapping[str, Any]) -> P: ...
+    def _position_from(self, state: Mapping[str, Any]) -> Position:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _changed_data(self) -> RamletError: ...
+    def _changed_data(self) -> RamletError:
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Batch]:
         """Continues after the last global batch that was yielded completely. One loop at a time."""
@@ -54,7 +54,7 @@ class ResumableLoader(ABC, Generic[P]):
         self._reading = ReadAhead(self._batches(), self.read_ahead)
         return self._tracked(self._reading)
 
-    def _tracked(self, reading: ReadAhead[tuple[Batch, P | None]]) -> Iterator[Batch]:
+    def _tracked(self, reading: ReadAhead[tuple[Batch, Position | None]]) -> Iterator[Batch]:
         try:
             for batch, position in reading:
                 if position is not None:
@@ -86,7 +86,7 @@ class ResumableLoader(ABC, Generic[P]):
         """Back to the first sample."""
         self._move(self._start)
 
-    def _move(self, position: P) -> None:
+    def _move(self, position: Position) -> None:
         self.close()
         self._position = position
 
@@ -101,3 +101,6 @@ class ResumableLoader(ABC, Generic[P]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+ResumableLoader.__module__ = "ramlet"  # as its subclasses: help(ramlet.Loader) names no private module

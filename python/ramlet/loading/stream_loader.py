@@ -67,7 +67,7 @@ class _Position:
     """From the beginning, through all epochs."""
 
 
-class StreamLoader(ResumableLoader[_Position]):
+class StreamLoader(ResumableLoader):
     """Batches straight from text, tokenized on the fly; nothing is stored.
 
     with ramlet.StreamLoader("corpus/", tokenizer="gpt2", seq_len=1024, batch_size=32) as loader:
@@ -210,7 +210,7 @@ class StreamLoader(ResumableLoader[_Position]):
     @property
     def samples(self) -> int:
         """Sequences yielded so far, in complete global batches and over all ranks."""
-        return self._position.samples
+        return int(self._position.samples)
 
     def _position_state(self) -> dict[str, Any]:
         return asdict(self._position)

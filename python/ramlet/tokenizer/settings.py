@@ -54,8 +54,7 @@ class TrainSettings(ReadSettings):
     tie_break: str = setting(
         "hf",
         Choice(("hf", "bytes")),
-        "Which of equally frequent pairs to merge: the one with the smallest ids, as in HF tokenizers, or with the "
-        "largest bytes.",
+        "Merge which of equally frequent pairs: that with the smallest ids, as HF tokenizers, or the largest bytes.",
         panel=MERGES,
     )
     min_frequency: int = setting(0, Count(least=0), "Merge only pairs that occur at least this often.", panel=MERGES)
