@@ -208,8 +208,8 @@ def _check(words: list[str]) -> int:
             # Shards that an interrupted append has written are not in the manifest yet: --adopt would be wrong, so
             # they are told, and they are no damage.
             report = verify(path)
-            wrong = [one for one in report.problems if one.split(":")[0] not in report.adoptable]
-            assert not wrong, wrong
+            wrong = [problem for problem in report.problems if problem.file not in report.adoptable]
+            assert not wrong, [str(problem) for problem in wrong]
         elif kind == "tokenizer":
             from ramlet import Tokenizer
 

@@ -290,7 +290,7 @@ class TestExport:
 
     def test_nothing_is_overwritten_and_nothing_half_written(self, run: Path, tmp_path: Path) -> None:
         (tmp_path / "there").mkdir()
-        with pytest.raises(SettingsError, match="there exists already"):
+        with pytest.raises(SettingsError, match="there already exists"):
             export_model(run, tmp_path / "there")
         with pytest.raises(SettingsError, match="unknown export format 'onnx': choose from hf, gguf-ready"):
             export_model(run, tmp_path / "out", to="onnx")

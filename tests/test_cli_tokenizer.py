@@ -102,7 +102,9 @@ class TestTrain:
         words = ("tokenizer", "train", str(corpus), "--special-token", END, "--out", "out")
         refused = ramlet(*words, "--vocab-size", "800")
         assert refused.returncode == 1
-        sentence = "out holds a tokenizer from other inputs or settings: --force replaces it, or choose another folder"
+        sentence = (
+            "out has a tokenizer trained with other inputs or settings: --force replaces it, or choose another folder"
+        )
         assert refused.stderr == f"error: {sentence}\n"
         corpus.write_bytes(corpus.read_bytes() + b"more")
         assert ramlet(*words, "--vocab-size", "700").returncode == 1
@@ -124,7 +126,7 @@ class TestTrain:
         (tmp_path / "mine" / "thesis.tex").write_text("precious")
         words = ("tokenizer", "train", str(corpus), "-v", "300", "-o")
         refused = ramlet(*words, "mine")
-        assert "mine is not empty (thesis.tex is in it): choose another folder" in refused.stderr
+        assert "mine is not empty (it contains thesis.tex): choose another folder" in refused.stderr
         assert ramlet(*words, "mine", "--force").returncode == 0
         assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
         assert "corpus.txt is a file: name a folder" in ramlet(*words, "corpus.txt").stderr
@@ -132,13 +134,13 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("words", "code", "sentence"),
         [
-            (["-v", "255"], 1, "no room for the 256 bytes and 0 special tokens: give at least 256"),
+            (["-v", "255"], 1, "too small for the 256 bytes and 0 special tokens: it must be at least 256"),
             (["-v", "many"], 1, "--vocab-size is a number like 2048, 32k or 10M, not 'many'"),
             (["-v", "300", "-s", "A"], 1, "is how tokenizer.json spells the ordinary token b'A'"),
             (["-v", "32k", "-m", "20MB", "-t", "2"], 1, "needs at least "),
             (["-v", "300", "-m", "lots"], 1, "cannot read 'lots' as memory"),
             (["-v", "300", "--docs", "page"], 1, "--docs is one of file, line, not 'page'"),
-            ([], 1, "say how many tokens to learn"),
+            ([], 1, "no vocabulary size"),
             (["-v", "300", "-t", "0"], 2, "0 is not in the range"),
             (["-v", "300", "--format", "csv"], 1, "--format is one of text, jsonl, parquet, not 'csv'"),
         ],
@@ -155,7 +157,7 @@ class TestTrain:
     def test_inputs_without_text(self, tmp_path: Path, ramlet: RunRamlet) -> None:
         (tmp_path / "empty.txt").write_text("")
         done = ramlet("tokenizer", "train", "empty.txt", "-v", "300", "-o", "new")
-        assert done.stderr == "error: there is no text in the input: nothing can be learned from it\n"
+        assert done.stderr == "error: the input has no text: there is nothing to train on\n"
         assert (
             "no such file or folder: nothing.txt"
             in ramlet("tokenizer", "train", "nothing.txt", "-v", "300", "-o", "x").stderr
@@ -326,7 +328,7 @@ class TestEncodeAndDecode:
             (["encode", "--text", "x", "-T", "nothing.json"], "no such tokenizer file or folder: nothing.json"),
             (["encode", "--text", "x", "-T", "gpt2", "-o", "y"], "leave out the inputs and --out"),
             (["encode", "odd.bin", "-T", "gpt2", "-m", "20MB"], "needs at least "),
-            (["decode", "999999", "-T", "gpt2"], "there is no token 999999"),
+            (["decode", "999999", "-T", "gpt2"], "no token has the id 999999"),
             (["decode", "1", "x", "-T", "gpt2"], "'x' is no token id"),
             (["decode", "none.bin", "-T", "gpt2"], "cannot read none.bin: No such file"),
             (["decode", "odd.bin", "-T", "gpt2"], "is not made of uint16 ids"),

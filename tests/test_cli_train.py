@@ -377,7 +377,7 @@ def test_eval_mistakes(ran: Any, data: Path, run: Path) -> None:
         ([str(run), "-d", str(data), "--seq-len", "33"], "must be between 1 and the model's context of 32"),
         ([str(run), "-d", str(data), "--tokens", "some"], "is a number like 2048, 32k or 10M"),
         ([str(run), "-d", str(data), "--tokens", "0"], "tokens must be a number of at least 1, or all"),
-        ([str(run), "-d", str(data), "--split", "test"], "the splits are train and val"),
+        ([str(run), "-d", str(data), "--split", "test"], "unknown split 'test': use train or val"),
         ([str(run), "-d", str(data), "-d", str(data)], "give each set a name of its own"),
         ([str(run), "-d", str(data), "--memory", "60MB"], "needs at least"),
         ([str(run), "-d", str(data), "--device", "tpu"], "unknown device 'tpu': use auto, cpu or cuda"),

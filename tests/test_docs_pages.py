@@ -136,13 +136,13 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "PyTorch finds no GPU here: use --device cpu",
         " processes need a GPU each, and there are ",
         "nothing went to validation",
-        "the tokenizer has no token that ends a document",
+        "a document mask needs an end-of-text token",
         "is not in this tokenizer's vocabulary",
         "was trained with another tokenizer (",
         "no such file or folder: ",
         "is no file or folder here, and cannot be read from the hub",
         "is text, and there is no ",
-        "is no dataset: it has no ",
+        "is not a dataset: it has no ",
         "is not finished: run the same",
     ):
         assert phrase in text, phrase

@@ -89,7 +89,8 @@ MISTAKES = {
         f"{TRAIN} --data corpus.txt --out new", 1, "corpus.txt is text", "prepare it with --format npy"
     ),
     "a run in the place of a dataset": Mistake(
-        "data inspect run", 1, "run is no dataset: it has no dataset_metadata.json", "ramlet prepare makes one"
+        *("data inspect run", 1),
+        *("run is not a dataset: it has no dataset_metadata.json", "create one with `ramlet prepare`"),
     ),
     "a dataset in the place of a run": Mistake(
         "generate data --prompt a --device cpu", 1, "data is not a model", "ramlet train writes them"
@@ -117,7 +118,7 @@ MISTAKES = {
     ),
     "a vocabulary too small for the bytes": Mistake(
         "tokenizer train corpus.txt --vocab-size 100 --out new",
-        *(1, "a vocabulary of 100 has no room for the 256 bytes", "give at least 256"),
+        *(1, "a vocabulary of 100 is too small for the 256 bytes", "it must be at least 256"),
     ),
     "a file in the way of the result": Mistake(
         "prepare corpus.txt --tokenizer tok --out corpus.txt/new",
@@ -134,7 +135,7 @@ MISTAKES = {
         "prepare corpus.tar.gz --out new", 1, "corpus.tar.gz is an archive", "unpack it and give the folder"
     ),
     "a result that is there already": Mistake(
-        "data export data --to npy --out other", 1, "other exists already", "choose another folder, or remove it first"
+        "data export data --to npy --out other", 1, "other already exists", "choose another folder, or remove it first"
     ),
 }  # fmt: skip
 
@@ -208,7 +209,7 @@ def test_a_damaged_shard_is_found(bench: Path, tmp_path: Path) -> None:
     before = files_of(tmp_path)
     done = told(tmp_path, "data verify data")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "train/shard_00000.bin: its checksum is not the manifest's" in done.stdout
+    assert "train/shard_00000.bin: its checksum differs from the manifest" in done.stdout
     assert files_of(tmp_path) == before
 
 

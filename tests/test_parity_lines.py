@@ -60,7 +60,7 @@ def test_words_go_to_the_flag_before_them(flag: str) -> None:
 def test_processes_in_python() -> None:
     one = ramlet.Tokenizer.train("wiki.txt", vocab_size=290, processes=2, memory="8GB")
     assert one.merges == ramlet.Tokenizer.train("wiki.txt", vocab_size=290, threads=1, memory="8GB").merges
-    with pytest.raises(ramlet.SettingsError, match="both are the same: leave one out"):
+    with pytest.raises(ramlet.SettingsError, match="mean the same: give only one"):
         ramlet.Tokenizer.train("wiki.txt", vocab_size=290, processes=2, threads=1)
 
 
@@ -201,8 +201,8 @@ def test_shards_moved_under_the_same_names(command: Command, capsys: pytest.Capt
     shutil.copyfile("new/train/shard_00000.bin", "old/train/shard_00000.bin")
     assert main(["data", "verify", "old", "--adopt", "--memory", "8GB"]) == 1
     assert (
-        "if another shard was moved over train/shard_00000.bin, what it held before is not in the dataset any more: "
-        "put the old file back, and move the new one to a name that is free, train/shard_00001.bin for example"
+        "if another shard was moved over train/shard_00000.bin, its old content is no longer in the dataset: "
+        "put the old file back, and move the new one to a free name, such as train/shard_00001.bin"
     ) in capsys.readouterr().err
     shutil.copyfile("kept.bin", "old/train/shard_00000.bin")
     shutil.copyfile("new/train/shard_00000.bin", "old/train/shard_00001.bin")

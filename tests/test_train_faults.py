@@ -77,7 +77,7 @@ def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **change
 
 def test_less_than_a_sequence(data: Path, shared: Path, out: Path) -> None:
     tiny = make_data(shared, "tiny", lines=1, val_fraction=0.0)
-    refused(DatasetError, str(tiny), "one sequence takes 65", "smaller --seq-len", data=tiny, out=out, seq_len=64)
+    refused(DatasetError, str(tiny), "one sequence needs 65", "smaller --seq-len", data=tiny, out=out, seq_len=64)
 
 
 def test_a_stream_of_less_than_a_sequence(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_evaluation_set_that_cannot_be_used(data: Path, shared: Path, tmp_pat
     """Told before the first step, not when it is first evaluated."""
     refused(DatasetError, "no such file or folder", data=data, out=out, evals={"general": tmp_path / "no"})
     tiny = make_data(tmp_path, "tiny", lines=1, val_fraction=0.0)
-    refused(DatasetError, "tiny", "one sequence takes 129", data=data, out=out, evals={"tiny": tiny}, seq_len=128)
+    refused(DatasetError, "tiny", "one sequence needs 129", data=data, out=out, evals={"tiny": tiny}, seq_len=128)
     packed = make_data(tmp_path, "packed", pack=16)
     refused(SettingsError, "packed in sequences of 16", data=data, out=out, evals={"packed": packed})
 

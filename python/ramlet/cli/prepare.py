@@ -127,7 +127,7 @@ def _figures(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, quiet: bool) -> None:
-    from ramlet.dataset.ledger import taken
+    from ramlet.dataset.ledger import dropped_by_rule
 
     ledger = statistics["ledger"]
     documents, amounts, tokens = ledger["documents"], ledger["bytes"], ledger["tokens"]
@@ -137,7 +137,7 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
     rows += [
         (f"  {words}: {rule.name.replace('_', ' ')}", count, size)
         for unit, words in (("document", "dropped"), ("line", "lines dropped"))
-        for rule, count, size in taken(ledger, unit)
+        for rule, count, size in dropped_by_rule(ledger, unit)
     ]
     if amounts["normalised"]:
         rows.append(("  removed by normalization", None, amounts["normalised"]))

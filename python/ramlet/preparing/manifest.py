@@ -61,7 +61,7 @@ def why_empty(ledger: Ledger, settings: PrepareSettings) -> str:
     reasons = [
         f"{count:,} {words}as {rule.name} ({rule.meaning}{known if rule.setting == 'dedup' else ''})"
         for unit, words in (("document", ""), ("line", "lines "))
-        for rule, count, _ in ledgers.taken(ledger, unit)
+        for rule, count, _ in ledgers.dropped_by_rule(ledger, unit)
     ]
     return f"every document was dropped: {', '.join(reasons)}"
 

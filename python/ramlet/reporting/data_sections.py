@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ramlet.dataset.ledger import taken
+from ramlet.dataset.ledger import dropped_by_rule
 from ramlet.reporting.bars import Way, flow
 from ramlet.reporting.charts import histogram
 from ramlet.reporting.found import DatasetFound, TokenizerFound, figure, look
@@ -69,10 +69,10 @@ def ledger(dataset: DatasetFound) -> str:
     documents, held = account["documents"], account["bytes"]
     read = documents["read"] + documents["cut"]
     ways: list[Way] = [("kept", documents["kept"], _counted(documents["kept"], read), KEPT)]
-    dropped = taken(account, "document")
+    dropped = dropped_by_rule(account, "document")
     ways += _ways([(row.rule.name, row.units) for row in dropped], lambda count: _counted(count, read))
     of_bytes: list[Way] = [("kept", held["kept"], _weighed(held["kept"], held["read"]), KEPT)]
-    for rows in (dropped, taken(account, "line")):
+    for rows in (dropped, dropped_by_rule(account, "line")):
         of_bytes += _ways([(row.rule.name, row.bytes) for row in rows], lambda count: _weighed(count, held["read"]))
     if held["normalised"] > 0:
         of_bytes.append(("normalization", held["normalised"], _weighed(held["normalised"], held["read"]), ALTERED))
@@ -107,7 +107,7 @@ def _reasons(dataset: DatasetFound) -> str:
     """A table of the reasons, and an example of what each left out."""
     rows = []
     for unit in ("document", "line"):
-        for rule, count, amount in taken(dataset.manifest.ledger, unit):
+        for rule, count, amount in dropped_by_rule(dataset.manifest.ledger, unit):
             examples = dataset.manifest.examples.get(rule.name) or [{}]
             shown = escape(str(examples[0].get("text") or "")[:90])
             example = f"<br><q>{shown}</q>" if shown else ""

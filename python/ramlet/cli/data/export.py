@@ -9,15 +9,14 @@ import typer
 from ramlet.cli.data.options import DatasetPath, NewFolder, within
 from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import note, plural, print_json
+from ramlet.dataset.export import FORMATS, load_format
 
 
 def export(
     dataset: DatasetPath,
     to: Annotated[
         str,
-        typer.Option(
-            "--to", metavar="nanogpt|llm.c|megatron|npy|hf", show_default=False, help="Whose layout to write."
-        ),
+        typer.Option("--to", metavar="|".join(FORMATS), show_default=False, help="Whose layout to write."),
     ],
     out: NewFolder,
     split: Annotated[
@@ -35,24 +34,16 @@ def export(
 ) -> None:
     """Write a dataset in the layout of another trainer.
 
-    nanogpt: train.bin, val.bin and meta.pkl. llm.c: files with a header, the end id before each document. megatron:
-    .bin and .idx. npy: NumPy arrays. hf: a folder for datasets.load_from_disk.
+    {formats}
 
       ramlet data export my-dataset --to nanogpt --out for-nanogpt
     """
-    from ramlet.dataset.export import export as write
+    from ramlet.dataset.export.run import export as write
     from ramlet.dataset.manifest import Manifest
-    from ramlet.dataset.nanogpt_meta import MEMORY_FACTOR, needs_meta
 
-    if to == "hf":
-        from contextlib import suppress
-
-        with suppress(ImportError):
-            import pyarrow.ipc  # noqa: F401 - what it takes must be counted in the budget
-    vocabulary = 0
-    if to == "nanogpt":
-        manifest = Manifest.read(dataset)
-        vocabulary = MEMORY_FACTOR * manifest.vocab_size if needs_meta(manifest) else 0
+    # Loaded here, so that the budget counts what the format imports.
+    tokens_loaded = getattr(load_format(to), "tokens_loaded", None)
+    vocabulary = tokens_loaded(Manifest.read(dataset)) if tokens_loaded is not None else 0
     with within(memory, silent=quiet or json, vocabulary=vocabulary) as (meter, bar):
         done = write(
             dataset,
@@ -80,6 +71,11 @@ def export(
     for line in done.notes:
         note(line, quiet=quiet)
     print(meter.closing_line())
+
+
+export.__doc__ = (export.__doc__ or "").replace(
+    "{formats}", " ".join(f"{name}: {what}." for name, what in FORMATS.items())
+)
 
 
 def _more(files: list[str]) -> str:

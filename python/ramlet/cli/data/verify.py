@@ -54,7 +54,8 @@ def verify(
             "tokens": adopted.tokens,
             "documents": adopted.documents,
         }
-        found = {"sound": report.sound, **asdict(report), "adopted": taken}
+        problems = [str(problem) for problem in report.problems]
+        found = {"sound": report.sound, **asdict(report), "problems": problems, "adopted": taken}
         print_json({"path": str(dataset), **found, "memory": meter.summary()})
     else:
         for old, new in adopted.renamed:
