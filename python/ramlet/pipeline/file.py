@@ -327,35 +327,27 @@ class _Reader(NodeReader):
             self.reading.found["text_field"] = columns.pop()
         reading = self.reading.made(None)
         learned = self._learned()
-        tokenizer = self.own.get("tokenizer") or self.hub_tokenizer or "gpt2"
-        datasets = self.own.get("datasets", ())
-        prepared = None if datasets else self._prepared(config.settings)
-        for section in ("tokenizer", "data"):
-            wanted = learned if section == "tokenizer" else prepared
-            if wanted is not None and not self.texts.get(section) and not text:
-                raise SettingsError(f"{self.name} names no text: add `text: [FILE or FOLDER]`")
+        own = {"tokenizer": self.hub_tokenizer or "gpt2", "datasets": (), **self.own}
+        own["work"] = own.get("work") or os.path.splitext(os.path.basename(self.name))[0]
+        own |= {name: path_at(self.name, own[name]) for name in ("work", "spill_dir") if name in own}
+        own["tokenizer"] = tokenizer_at(self.name, own["tokenizer"])
+        own["datasets"] = tuple(path_at(self.name, each) for each in own["datasets"])
+        prepared = None if own["datasets"] else self._prepared(config.settings)
+        if not text and any(section is not None and not section.text for section in (learned, prepared)):
+            raise SettingsError(f"{self.name} names no text: add `text: [FILE or FOLDER]`")
         trained = self._trained()
-        if datasets and trained is None:
+        if own["datasets"] and trained is None:
             raise self.fault(self.nodes["data"], "an existing dataset and nothing to do with it: add `model`")
-        work = self.own.get("work") or os.path.splitext(os.path.basename(self.name))[0]
         return Pipeline(
             path=self.name,
-            work=path_at(self.name, work),
-            memory=self.own.get("memory"),
-            threads=self.own.get("threads"),
             text=text,
             reading=reading,
-            tokenizer=tokenizer_at(self.name, tokenizer),
             learned=learned,
-            spill_dir=path_at(self.name, self.own["spill_dir"]) if "spill_dir" in self.own else None,
-            datasets=tuple(path_at(self.name, each) for each in datasets),
             prepared=prepared,
             shard_bytes=config.shard_bytes,
             trained=trained,
-            evals=self.own.get("evals", {}),
-            host_memory=self.own.get("host_memory"),
-            report=self.own.get("report", True),
             notes=(*self.notes, *config.notes),
+            **own,
         )
 
     def _learned(self) -> Section | None:

@@ -20,30 +20,44 @@ from ramlet.runtime.plurals import plural
 from ramlet.training.course import Course
 from ramlet.training.machine import Machine
 
-__all__ = ["Proposal", "work_for"]
+__all__ = ["Candidate", "Proposal", "work_for"]
 
 WORK = "my-model"
 
 
-@dataclass(frozen=True)
-class Proposal:
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model that could be trained on the text."""
+
+    params: int
+    shape: Shape
+    bytes_per_token: float
+    tokens: int
+    """In the training split, approximately; 0 if unknown."""
+    course: Course
+    step_seconds: float
+    """How long a step takes, approximately."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.shape.vocab_size
+
+    @property
+    def seconds(self) -> float:
+        """How long training takes, approximately."""
+        return self.course.steps * self.step_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal(Candidate):
     out: str
     text: TextFound
     machine: Machine
     memory: int
     memory_given: bool
     threads: int
-    vocab_size: int
-    bytes_per_token: float
-    tokens: int
-    """In the training split, approximately; 0 if unknown."""
-    params: int
-    shape: Shape
-    course: Course
-    seconds: float
-    """How long training takes, approximately."""
     limit: float
-    """How long it may take."""
+    """How long training may take, in seconds."""
     document_bytes: int | None
     disk_free: int
 

@@ -29,7 +29,7 @@ from ramlet.inputs import sources
 from ramlet.inputs.shelf import key_of
 from ramlet.inputs.staging import Input, needs_staging
 from ramlet.pipeline.file import Pipeline, Section
-from ramlet.pipeline.places import place_of
+from ramlet.pipeline.places import TOKENIZERS, place_of
 from ramlet.runtime.digest import digest
 from ramlet.settings.owners import command_line
 from ramlet.training.mix import parse_data
@@ -84,17 +84,14 @@ def stages(pipeline: Pipeline) -> Iterator[Stage]:
     if text.remote:
         yield text.stage()
     tokenizer: Stage | None = None
-    if pipeline.learned is not None:
-        tokenizer = _tokenizer(pipeline, pipeline.learned, text)
-        yield tokenizer
     data: Stage | None = None
+    if pipeline.learned is not None:
+        yield (tokenizer := _tokenizer(pipeline, pipeline.learned, text))
     if pipeline.prepared is not None:
-        data = _data(pipeline, pipeline.prepared, tokenizer, text)
-        yield data
+        yield (data := _data(pipeline, pipeline.prepared, tokenizer, text))
     last = data
     if pipeline.trained is not None:
-        last = _training(pipeline, pipeline.trained, data)
-        yield last
+        yield (last := _training(pipeline, pipeline.trained, data))
     if pipeline.report and last is not None:
         page = os.path.join(pipeline.work, "report.html")
         # With its modification time: rebuilt from the same inputs it has other speeds and times.
@@ -267,7 +264,7 @@ def _data(pipeline: Pipeline, section: Section, tokenizer: Stage | None, text: _
 def _tokens_in(pipeline: Pipeline, size: int) -> int:
     """Tokens per shard: an id takes 2 bytes up to 65,536 tokens, and is assumed to take 4 if that is unknown."""
     learned = pipeline.learned.settings if pipeline.learned is not None else None
-    small = (learned.vocab_size or 0) <= 1 << 16 if learned else pipeline.tokenizer in ("gpt2", "byte", "char")
+    small = (learned.vocab_size or 0) <= 1 << 16 if learned else pipeline.tokenizer in TOKENIZERS
     return max(1, size // (2 if small else 4))
 
 

@@ -15,17 +15,16 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from ramlet.engines import Engine, open_engine
 from ramlet.errors import BudgetError, DiskFull, SettingsError, option
 from ramlet.inputs.staging import Input, needs_staging
-from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
-from ramlet.pipeline.proposal import Proposal, work_for
+from ramlet.pipeline.proposal import Candidate, Proposal, work_for
 from ramlet.pipeline.record import NAME as RECORD
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import format_bytes
@@ -85,19 +84,13 @@ def propose_pipeline(
     if text.formats == ("text",) and text.parts < FEW_DOCUMENTS and text.text_bytes:
         document_bytes = max(1024, min(1 << 16, text.text_bytes // 100))
     return Proposal(
+        **vars(replace(chosen, course=replace(chosen.course, steps=steps))),
         out=out,
         text=text,
         machine=machine,
         memory=allowed,
         memory_given=memory is not None,
         threads=threads or machine.threads,
-        vocab_size=chosen.shape.vocab_size,
-        bytes_per_token=chosen.bytes_per_token,
-        tokens=chosen.tokens,
-        params=chosen.params,
-        shape=chosen.shape,
-        course=replace(chosen.course, steps=steps),
-        seconds=steps * chosen.step_seconds,
         limit=seconds,
         document_bytes=document_bytes,
         disk_free=shutil.disk_usage(folder).free,
@@ -147,19 +140,6 @@ def _engine(threads: int | None) -> Engine | None:
     return None if find_spec("torch") is None else open_engine(threads=threads)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A model that could be trained on the text."""
-
-    params: int
-    shape: Shape
-    bytes_per_token: float
-    tokens: int
-    course: Course
-    step_seconds: float
-    """How long a step takes, approximately."""
-
-
 class _Choice:
     """Chooses a model for a text and a machine."""
 
@@ -168,20 +148,19 @@ class _Choice:
         self._machine = machine
         self._bytes_per_token: dict[int, float] = {}
 
-    def chosen(self, seconds: float, memory: int, params: int | None, *, fits: bool) -> _Candidate:
+    def chosen(self, seconds: float, memory: int, params: int | None, *, fits: bool) -> Candidate:
         """The one with this many `params`, or the largest that can be trained in time and fits."""
         if params is not None:
             return self._candidate(params)
-        possible: list[_Candidate] = []
+        possible: list[Candidate] = []
         for size in SIZES:
             found = self._candidate(size)
             enough = not found.tokens or size <= largest_for(found.tokens)
-            quick = found.course.steps * found.step_seconds <= seconds
-            if possible and not (enough and quick):
+            if possible and not (enough and found.seconds <= seconds):
                 break
             if fits:
                 try:
-                    _plan(size, found.shape.vocab_size, memory, found.course)
+                    _plan(size, found.vocab_size, memory, found.course)
                 except BudgetError:
                     if not possible:
                         raise
@@ -189,7 +168,7 @@ class _Choice:
             possible.append(found)
         return possible[-1]
 
-    def _candidate(self, params: int) -> _Candidate:
+    def _candidate(self, params: int) -> Candidate:
         machine, vocab_size = self._machine, self._vocab_size(params)
         bytes_per_token = self._measured(vocab_size)
         tokens = int(self._text.text_bytes / bytes_per_token * 0.9)
@@ -202,7 +181,14 @@ class _Choice:
         step_seconds = machine.seconds(flops) or flops / (ASSUMED_FLOPS * machine.threads)
         if machine.device == "cpu":
             step_seconds = max(step_seconds, course.step_tokens / (TOKENS_PER_THREAD * machine.threads))
-        return _Candidate(params, shape, bytes_per_token, tokens, course, step_seconds)
+        return Candidate(
+            params=params,
+            shape=shape,
+            bytes_per_token=bytes_per_token,
+            tokens=tokens,
+            course=course,
+            step_seconds=step_seconds,
+        )
 
     def _vocab_size(self, params: int) -> int:
         """By the amount of text, as long as it leaves enough parameters for layers; the smallest if none does."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ramlet.reporting.markup import escape, number, share, size
+from ramlet.reporting.markup import escape, number, share, size, svg
 
 __all__ = ["Branch", "Part", "flow", "measured_bars", "stacked"]
 
@@ -32,7 +32,7 @@ def stacked(title: str, rows: Sequence[tuple[str, Sequence[Part]]], *, about: st
     widest = max([*totals, limit or 0])
     if not widest:
         return ""
-    drawn = []
+    drawn = ""
     for (name, parts), total in zip(rows, totals):
         left, rects = 0.0, ""
         for part, amount, color in parts:
@@ -45,17 +45,11 @@ def stacked(title: str, rows: Sequence[tuple[str, Sequence[Part]]], *, about: st
             place = min(1000 * limit / widest, 999)
             mark = f'<path class="level" d="M{place:.1f} 0 V1000"><title>budget {size(limit)}</title></path>'
         description = ", ".join(f"{part} {size(amount)}" for part, amount, _ in parts)
-        svg = (
-            f'<svg role="img" viewBox="0 0 1000 1000" preserveAspectRatio="none">'
-            f"<title>{escape(name)}: {size(total)}</title><desc>{escape(description)}</desc>{rects}{mark}</svg>"
-        )
-        drawn.append(f"<dt>{escape(name)}</dt><dd>{svg}<b>{size(total)}</b></dd>")
+        bar = svg(rects + mark, f"{name}: {size(total)}", description)
+        drawn += f"<dt>{escape(name)}</dt><dd>{bar}<b>{size(total)}</b></dd>"
     if limit:
-        drawn.append(f'<dt class="limit">budget</dt><dd class="limit">{size(limit)}, the dashed line</dd>')
-    return (
-        f'<figure class="stacked"><figcaption>{escape(title)}</figcaption>'
-        f'<p class="about">{escape(about)}</p><dl>{"".join(drawn)}</dl></figure>'
-    )
+        drawn += f'<dt class="limit">budget</dt><dd class="limit">{size(limit)}, the dashed line</dd>'
+    return _figure("stacked", title, about, f"<dl>{drawn}</dl>")
 
 
 def flow(title: str, read: str, branches: Sequence[Branch], *, about: str) -> str:
@@ -81,32 +75,25 @@ def flow(title: str, read: str, branches: Sequence[Branch], *, about: str) -> st
         labels += f'<span style="top:{middle:.0f}px"><b>{escape(name)}</b> {escape(shown)}</span>'
         left += wide
         top += row
-    svg = (
-        f'<svg role="img" viewBox="0 0 1000 {height:.0f}" preserveAspectRatio="none" style="height:{height:.0f}px">'
-        f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{drawn}</svg>"
-    )
-    return (
-        f'<figure class="flow"><figcaption>{escape(title)}</figcaption><p class="about">{escape(read)}</p>'
-        f'<div class="split">{svg}<div class="ways" style="height:{height:.0f}px">{labels}</div></div></figure>'
-    )
+    style = f'style="height:{height:.0f}px"'
+    bands = svg(drawn, title, about, height=height, attributes=style)
+    return _figure("flow", title, read, f'<div class="split">{bands}<div class="ways" {style}>{labels}</div></div>')
 
 
 def measured_bars(title: str, explanation: str, points: Sequence[tuple[str, float]], unit: str) -> str:
     """A bar for each point, between its label and its value."""
     whole = 100.0 if unit == "%" else 0.0
     widest = max([whole, *(abs(value) for _, value in points)])
-    drawn = []
+    drawn = ""
     for label, value in points:
         wide = 1000 * abs(value) / widest if widest else 0
-        shown = f"{number(value, 1 if unit == '%' else 3)}{escape(unit)}"
-        svg = (
-            '<svg role="img" viewBox="0 0 1000 1000" preserveAspectRatio="none">'
-            f"<title>{escape(label)}: {shown}</title>"
-            f'<rect class="track" x="0" y="0" width="1000" height="1000"/>'
-            f'<rect class="c1" x="0" y="0" width="{wide:.1f}" height="1000"/></svg>'
-        )
-        drawn.append(f"<dt>{escape(label)}</dt><dd>{svg}<b>{shown}</b></dd>")
-    return (
-        f'<figure class="stacked measure"><figcaption>{escape(title)}</figcaption>'
-        f'<p class="about">{escape(explanation)}</p><dl>{"".join(drawn)}</dl></figure>'
-    )
+        shown = f"{number(value, 1 if unit == '%' else 3)}{unit}"
+        rects = '<rect class="track" x="0" y="0" width="1000" height="1000"/>'
+        rects += f'<rect class="c1" x="0" y="0" width="{wide:.1f}" height="1000"/>'
+        drawn += f"<dt>{escape(label)}</dt><dd>{svg(rects, f'{label}: {shown}')}<b>{escape(shown)}</b></dd>"
+    return _figure("stacked measure", title, explanation, f"<dl>{drawn}</dl>")
+
+
+def _figure(kind: str, title: str, about: str, content: str) -> str:
+    head = f'<figcaption>{escape(title)}</figcaption><p class="about">{escape(about)}</p>'
+    return f'<figure class="{kind}">{head}{content}</figure>'

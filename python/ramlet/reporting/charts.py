@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ramlet.reporting.curves import Point
-from ramlet.reporting.markup import duration, escape, number, short, size
+from ramlet.reporting.markup import duration, escape, number, short, size, svg
 
 __all__ = ["Series", "histogram", "line_chart", "memory_chart", "swatch"]
 
@@ -64,7 +64,6 @@ def line_chart(
     height: int = 300,
     form: Callable[[float], str] = number,
     x_name: str = "step",
-    x_form: Callable[[float], str] = short,
     zero: bool = False,
     rule: tuple[float, str] | None = None,
 ) -> str:
@@ -73,17 +72,14 @@ def line_chart(
     if not series:
         return ""
     x, y = _x_axis(series), _y_axis(series, zero, rule)
-    drawn = [_grid(y)]
-    if rule is not None:
-        drawn.append(_level(y, *rule))
+    drawn = [_level(y, *rule)] if rule is not None else []
     drawn += [_line(each, x, y) for each in series]
     named = [each for each in series if each.style != "thin"]
     ends = _end_labels([(y.part(each.points[-1][1]), each, form(each.points[-1][1])) for each in named], height)
     legend = [(each.color, each.name, form(each.points[-1][1])) for each in named]
     return _figure(
-        title, "".join(drawn), about=about, height=height, x=x, y=y, form=form, x_form=x_form, x_name=x_name,
-        ends=ends, legend=_legend(legend),
-    )  # fmt: skip
+        title, drawn, about=about, height=height, x=x, y=y, form=form, x_name=x_name, ends=ends, legend=legend
+    )
 
 
 def memory_chart(
@@ -101,7 +97,7 @@ def memory_chart(
     x = _Axis(timeline[0][0], timeline[-1][0])
     y = _Axis(0, max(budget or 0, *(rss for _, rss, _ in timeline)) * 1.12)
     colors = {name: at % COLORS + 1 for at, (name, _) in enumerate(stages)}
-    drawn = [_grid(y)]
+    drawn = []
     began = 0
     for at in range(1, len(timeline) + 1):
         if at < len(timeline) and timeline[at][2] == timeline[began][2]:
@@ -118,17 +114,14 @@ def memory_chart(
         began = at
     whole = _path([(seconds, rss) for seconds, rss, _ in timeline], x, y)
     drawn.append(f'<polyline class="unseen" data-name="memory" points="{whole}"/>')
+    over = ""
     if budget:
         drawn.append(_level(y, budget, f"budget {size(budget)}"))
-    legend = _legend([(colors[name], name, details) for name, details in stages])
-    ends = ""
-    if budget:
-        top = 100 * (1 - y.part(budget))
-        ends = f'<span class="above" style="top:{top:.2f}%">budget {size(budget)}</span>'
+        over = f'<span class="above" style="top:{100 * (1 - y.part(budget)):.2f}%">budget {size(budget)}</span>'
+    legend = [(colors[name], name, details) for name, details in stages]
     return _figure(
-        title, "".join(drawn), about=about, height=height, x=x, y=y, form=size, x_form=duration, x_name="",
-        ends="", legend=legend, over=ends, x_ticks=_time_ticks(x),
-    )  # fmt: skip
+        title, drawn, about=about, height=height, x=x, y=y, form=size, legend=legend, over=over, x_ticks=_time_ticks(x)
+    )
 
 
 def histogram(
@@ -146,7 +139,7 @@ def histogram(
     if not most:
         return ""
     x, y = _Axis(0, len(bins)), _Axis(0, most * 1.06)
-    drawn = [_grid(y)]
+    drawn = []
     for at, (label, counts) in enumerate(bins):
         tip = ", ".join(f"{count:,} {name}" for count, (name, _) in zip(counts, parts))
         bar, top = "", 0.0
@@ -163,11 +156,10 @@ def histogram(
             top += tall
         if bar:
             drawn.append(f"<g><title>{escape(label)}: {tip}</title>{bar}</g>")
-    legend = _legend([(color, name, "") for name, color in parts])
+    legend = [(color, name, "") for name, color in parts]
     return _figure(
-        title, "".join(drawn), about=about, height=height, x=x, y=y, form=short, x_form=short, x_name=x_name,
-        ends="", legend=legend, x_ticks=ticks,
-    )  # fmt: skip
+        title, drawn, about=about, height=height, x=x, y=y, form=short, x_name=x_name, legend=legend, x_ticks=ticks
+    )
 
 
 def swatch(color: int) -> str:
@@ -226,12 +218,6 @@ def _line(series: Series, x: _Axis, y: _Axis) -> str:
     return f'<polyline class="{style} c{series.color}"{data} points="{points}"/>{dots}'
 
 
-def _grid(y: _Axis) -> str:
-    return "".join(
-        f'<path class="grid" d="M0 {_at(1 - y.part(tick))} H1000"/>' for tick in y.ticks(5) if 0 <= y.part(tick) <= 1
-    )
-
-
 def _level(y: _Axis, value: float, name: str) -> str:
     height = _at(1 - y.part(value))
     return f'<path class="level" d="M0 {height} H1000"><title>{escape(name)}</title></path>'
@@ -266,26 +252,23 @@ _KINDS: dict[Callable[[float], str], str] = {size: "bytes", short: "short", dura
 
 def _figure(
     title: str,
-    drawn: str,
+    drawn: Sequence[str],
     *,
     about: str,
     height: int,
     x: _Axis,
     y: _Axis,
     form: Callable[[float], str],
-    x_form: Callable[[float], str],
-    x_name: str,
-    ends: str,
-    legend: str,
+    legend: Sequence[tuple[int, str, str]],
+    x_name: str = "",
+    ends: str = "",
     over: str = "",
     x_ticks: Sequence[tuple[float, str]] | None = None,
 ) -> str:
-    ys = "".join(
-        f'<span style="top:{100 * (1 - y.part(tick)):.2f}%">{_tick(tick, form)}</span>'
-        for tick in y.ticks(5)
-        if 0 <= y.part(tick) <= 1
-    )
-    marks = [(tick, _tick(tick, x_form)) for tick in x.ticks(6)] if x_ticks is None else x_ticks
+    levels = [(1 - y.part(tick), _tick(tick, form)) for tick in y.ticks(5) if 0 <= y.part(tick) <= 1]
+    grid = "".join(f'<path class="grid" d="M0 {_at(top)} H1000"/>' for top, _ in levels)
+    ys = "".join(f'<span style="top:{100 * top:.2f}%">{label}</span>' for top, label in levels)
+    marks = [(tick, _tick(tick, short)) for tick in x.ticks(6)] if x_ticks is None else x_ticks
     # A label at the very edge ends there: centered, it would make a narrow page wider.
     xs = "".join(
         f'<span{" class=last" if x.part(tick) > 0.93 else ""} style="left:{100 * x.part(tick):.2f}%">{label}</span>'
@@ -296,16 +279,13 @@ def _figure(
         f'data-x0="{x.low:g}" data-x1="{x.high:g}" data-y0="{y.low:g}" data-y1="{y.high:g}" '
         f'data-form="{_KINDS.get(form, "number")}" data-x="{escape(x_name)}"'
     )
-    svg = (
-        f'<svg role="img" viewBox="0 0 1000 1000" preserveAspectRatio="none" {data}>'
-        f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{drawn}</svg>"
-    )
+    drawing = svg(grid + "".join(drawn), title, about, attributes=data)
     labelled = " labelled" if ends else ""
     return (
         f'<figure class="chart{labelled}"><figcaption>{escape(title)}</figcaption>'
-        f'<div class="frame" style="--height:{height}px"><div class="ys" aria-hidden="true">{ys}</div>'
-        f'<div class="plot">{svg}{over}</div><div class="ends" aria-hidden="true">{ends}</div>'
-        f'<div class="xs" aria-hidden="true">{xs}{name}</div></div>{legend}</figure>'
+        f'<div class="frame" style="grid-template-rows:{height}px 1.9rem"><div class="ys" aria-hidden="true">{ys}</div>'
+        f'<div class="plot">{drawing}{over}</div><div class="ends" aria-hidden="true">{ends}</div>'
+        f'<div class="xs" aria-hidden="true">{xs}{name}</div></div>{_legend(legend)}</figure>'
     )
 
 

@@ -91,10 +91,6 @@ def _dropped(amounts: list[tuple[str, int]], form: Callable[[int], str]) -> list
     ]
 
 
-def _edge(tokens: int) -> str:
-    return f"{tokens:,}" if tokens < 100_000 else short(tokens)
-
-
 def _count(count: int, total: int) -> str:
     return f"{count:,}, {share(count, total)}"
 
@@ -133,7 +129,7 @@ def lengths(dataset: DatasetFound) -> str:
     edges = [at for at in range(first, last + 2) if at < len(EDGES)]
     # Every second, third, ... edge, if there are many: about nine labels fit.
     every = -(-len(edges) // 9)
-    ticks = [(at - first, _edge(EDGES[at])) for at in edges[::every]]
+    ticks = [(at - first, f"{EDGES[at]:,}" if EDGES[at] < 100_000 else short(EDGES[at])) for at in edges[::every]]
     what = "pieces" if dataset.manifest.packed else "documents"
     middle, large = found.quantile(0.5), found.quantile(0.95)
     about = f"Half of the {what} have fewer than {middle:,} tokens, 95% fewer than {large:,}"

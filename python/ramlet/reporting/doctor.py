@@ -104,15 +104,8 @@ def advise(report: Report) -> list[dict[str, str]]:
 
 def _plan(torch: Report, budget: int, threads: int) -> Report:
     """What commands do by default."""
-    return {
-        "budget": budget,
-        "threads": threads,
-        "device": torch.get("device"),
-        "device_budget": torch.get("budget"),
-        "precision": torch.get("precision"),
-        "largest": torch.get("largest"),
-        "in_a_day": torch.get("in_a_day"),
-    }
+    from_torch = {name: torch.get(name) for name in ("device", "precision", "largest", "in_a_day")}
+    return {"budget": budget, "threads": threads, "device_budget": torch.get("budget"), **from_torch}
 
 
 def _processor(root: Path) -> Report:

@@ -74,7 +74,7 @@ class Finder:
         self._progress = progress
         self._budget = budget
         self._metrics: dict[Path, Metrics] = {}
-        self._lengths: dict[Path, tuple[tuple[int, int], Lengths | None]] = {}
+        self._lengths: dict[Path, tuple[tuple[int, int], Lengths | None, list[str]]] = {}
 
     def find(self, given: str | os.PathLike[str], *, waiting: bool = False) -> Run | DatasetFound | TokenizerFound:
         """What is in the folder. A run without a step is an error, unless the caller is `waiting` for one."""
@@ -109,22 +109,16 @@ class Finder:
             dataset = Dataset(path)
         index = (path / MANIFEST).stat()
         known = (index.st_mtime_ns, index.st_size)
-        notes = []
-        if self._lengths.get(path, ((), None))[0] != known:
-            lengths = None
+        if path not in self._lengths or self._lengths[path][0] != known:
             try:
-                lengths = count_lengths(dataset, self._bytes("reading lengths"))
+                self._lengths[path] = known, count_lengths(dataset, self._bytes("reading lengths")), []
             except DatasetError as error:
-                notes.append(f"Document lengths are not shown: {error}.")
-            self._lengths[path] = (known, lengths)
-        elif self._lengths[path][1] is None:
-            notes.append("Document lengths are not shown: the index files cannot be read.")
+                self._lengths[path] = known, None, [f"Document lengths are not shown: {error}."]
+        _, lengths, notes = self._lengths[path]
         statistics = _json(path / STATISTICS, DatasetError)
         if statistics is None:
-            notes.append("The memory that preparing used is unknown: stats.json is missing.")
-        return DatasetFound(
-            path, dataset.manifest, statistics, self._lengths[path][1], (path / MANIFEST, path / STATISTICS), notes
-        )
+            notes = [*notes, "The memory that preparing used is unknown: stats.json is missing."]
+        return DatasetFound(path, dataset.manifest, statistics, lengths, (path / MANIFEST, path / STATISTICS), notes)
 
     def tokenizer(self, path: Path) -> TokenizerFound:
         statistics = _json(path / STATISTICS, TokenizerError)

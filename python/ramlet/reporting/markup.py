@@ -15,8 +15,8 @@ from typing import Any
 from ramlet.runtime.budget import format_bytes
 
 __all__ = [
-    *("MOST_SHOWN", "duration", "escape", "highlights", "number", "setting_value", "share", "short", "size", "table"),
-    "write_time",
+    *("MOST_SHOWN", "duration", "escape", "highlights", "number", "setting_value", "share", "short", "size", "svg"),
+    *("table", "write_time"),
 ]
 
 MOST_SHOWN = 1e30
@@ -124,3 +124,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequen
     header = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if any(head) else ""
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return f'<div class="table"><table>{header}<tbody>{body}</tbody></table></div>'
+
+
+def svg(drawn: str, title: str, about: str = "", *, height: float = 1000, attributes: str = "") -> str:
+    """A drawing 1000 units wide, which stretches to the space it gets."""
+    description = f"<desc>{escape(about)}</desc>" if about else ""
+    return (
+        f'<svg role="img" viewBox="0 0 1000 {height:.0f}" preserveAspectRatio="none" {attributes}>'
+        f"<title>{escape(title)}</title>{description}{drawn}</svg>"
+    )
