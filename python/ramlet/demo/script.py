@@ -98,7 +98,7 @@ class Script:
 
 
 def steps_in(size: Size, tokens_per_second: float | None) -> int:
-    """The steps of the size, or as many as a machine of this speed makes in its time; a multiple of ten.
+    """The steps of this size, or fewer if a machine of this speed needs more than its time; then a multiple of ten.
 
     >>> steps_in(FULL, 1e6), steps_in(FULL, 8000.0), steps_in(FULL, 1.0), steps_in(FULL, None)
     (1800, 780, 200, 1800)
@@ -114,7 +114,7 @@ def begun_steps(run: Path) -> int | None:
     import yaml
 
     try:
-        noted = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
-        return int(noted["all_settings"]["max_steps"])
+        recorded = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+        return int(recorded["all_settings"]["max_steps"])
     except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError):
         return None

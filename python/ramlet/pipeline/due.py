@@ -47,9 +47,8 @@ def decide(stage: Stage, recorded: Recorded | None, *, forced: bool = False) -> 
     if recorded.fingerprint == stage.fingerprint:
         if recorded.done and stage.finished:
             return Decision("keep", "nothing changed")
-        return Decision(
-            "continue", "its result is missing" if recorded.done else "it was interrupted", recorded.resumes
-        )
+        why = "its result is missing" if recorded.done else "it was interrupted"
+        return Decision("continue", why, recorded.resumes)
     why = _difference(stage, recorded)
     if not os.path.lexists(stage.out):
         return Decision("continue", why)

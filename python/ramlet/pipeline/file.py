@@ -102,13 +102,13 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
     return reader.pipeline()
 
 
-word = Text(empty=True).read
+_string = Text(empty=True).read
 
 _TEXT = ("text", "inputs", "datasets")
 _OWN: dict[str, Convert] = {
     "memory": Memory().read,
     "threads": Count().read,
-    "work": word,
+    "work": _string,
     "report": Switch().read,
     "host_memory": Memory().read,
 }
@@ -135,6 +135,7 @@ class _Reader(NodeReader):
         self.nodes: dict[str, yaml.Node] = {}
         """The keys of the sections, for their lines."""
         self.own: dict[str, Any] = {}
+        """Values of keys that are not settings of a command, by field of Pipeline."""
         self.texts: dict[str, tuple[Input, ...]] = {}
         """By section; `text` is the one at the top."""
         self.hub_tokenizer: str | None = None
@@ -208,7 +209,7 @@ class _Reader(NodeReader):
         import yaml
 
         if isinstance(value, yaml.ScalarNode):
-            self.own["tokenizer"] = self.converted("tokenizer", value, word)
+            self.own["tokenizer"] = self.converted("tokenizer", value, _string)
             if not self.own["tokenizer"]:
                 raise self.fault(value, "tokenizer is empty: name one, or give {vocab_size: 8000}")
             return
@@ -220,20 +221,20 @@ class _Reader(NodeReader):
                 self._hub_tokenizer(key, node, each)
             elif key == "spill_dir":
                 self.once(key, key, node)
-                self.own[key] = self.converted(key, each, word)
+                self.own[key] = self.converted(key, each, _string)
             else:
                 self.learning.take(key, node, each)
 
     def _hub_tokenizer(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
         self.once("the tokenizer's name", key, node)
-        self.hub_tokenizer = self.converted(key, value, word)
+        self.hub_tokenizer = self.converted(key, value, _string)
 
     def _data(self, value: yaml.Node) -> None:
         import yaml
 
         if not isinstance(value, yaml.MappingNode):
             items = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            self.own["datasets"] = tuple(self.converted("data", each, word) for each in items)
+            self.own["datasets"] = tuple(self.converted("data", each, _string) for each in items)
             if not all(self.own["datasets"]) or not items:
                 raise self.fault(value, "data is empty: name a dataset, or give the options of `ramlet prepare`")
             return
@@ -274,14 +275,11 @@ class _Reader(NodeReader):
         import yaml
 
         if isinstance(value, yaml.MappingNode):
-            pairs = [(self.word(node), self.converted("eval", each, word)) for node, each in value.value]
+            pairs = [(self.word(node), self.converted("eval", each, _string)) for node, each in value.value]
         else:
             items = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            words = [self.converted("eval", each, word) for each in items]
-            pairs = [
-                (name, path) if equals else ("general", name)
-                for name, equals, path in (w.partition("=") for w in words)
-            ]
+            split = [self.converted("eval", each, _string).partition("=") for each in items]
+            pairs = [(name, path) if equals else ("general", name) for name, equals, path in split]
         named: dict[str, str] = {}
         for name, path in pairs:
             if not name or not path or name in named or "=" in name:
@@ -302,7 +300,7 @@ class _Reader(NodeReader):
             self.notes.append(f"{key} has no effect here: {krill.NOTED[key]}")
         elif key == "output_dir":
             self.once("work", key, node)
-            self.own["work"] = self.converted(key, value, word)
+            self.own["work"] = self.converted(key, value, _string)
             self._read_as(key, "work")
         elif key == "optimizer" and self.plain(value) == "muon":
             self.running.put(key, key, node, "auto")

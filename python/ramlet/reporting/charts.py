@@ -103,7 +103,7 @@ def memory_chart(
         if at < len(timeline) and timeline[at][2] == timeline[began][2]:
             continue
         stage = timeline[began][2]
-        # Up to the first point of the next stage: a point is the end of the time that it stands for.
+        # Up to the first point of the next stage: the time until then was spent in this one.
         part = [(seconds, rss) for seconds, rss, _ in timeline[began : at + 1]]
         shape = _path(part, x, y)
         bottom = f"{_at(x.part(part[-1][0]))},1000 {_at(x.part(part[0][0]))},1000"

@@ -66,20 +66,20 @@ def tokenizer_head(tokenizer: TokenizerFound) -> str:
 def ledger(dataset: DatasetFound) -> str:
     """Where documents and bytes went: everything that was read, and each rule that dropped some of it."""
     account = dataset.manifest.ledger
-    documents, held = account["documents"], account["bytes"]
+    documents, sizes = account["documents"], account["bytes"]
     read = documents["read"] + documents["cut"]
     of_documents: list[Branch] = [("kept", documents["kept"], _count(documents["kept"], read), KEPT)]
     dropped = taken(account, "document")
     of_documents += _dropped([(row.rule.name, row.units) for row in dropped], lambda count: _count(count, read))
-    of_bytes: list[Branch] = [("kept", held["kept"], _bytes(held["kept"], held["read"]), KEPT)]
+    of_bytes: list[Branch] = [("kept", sizes["kept"], _bytes(sizes["kept"], sizes["read"]), KEPT)]
     for rows in (dropped, taken(account, "line")):
-        of_bytes += _dropped([(row.rule.name, row.bytes) for row in rows], lambda count: _bytes(count, held["read"]))
-    if held["normalised"] > 0:
-        of_bytes.append(("normalization", held["normalised"], _bytes(held["normalised"], held["read"]), ALTERED))
+        of_bytes += _dropped([(row.rule.name, row.bytes) for row in rows], lambda count: _bytes(count, sizes["read"]))
+    if sizes["normalised"] > 0:
+        of_bytes.append(("normalization", sizes["normalised"], _bytes(sizes["normalised"], sizes["read"]), ALTERED))
     cut = f", {documents['cut']:,} of them parts of longer ones" if documents["cut"] else ""
     about = f"{documents['kept']:,} of {read:,} documents were kept"
     drawn = flow("Documents", f"{read:,} read{cut}", of_documents, about=about)
-    drawn += flow("Bytes", f"{size(held['read'])} read", of_bytes, about=f"{size(held['kept'])} were kept")
+    drawn += flow("Bytes", f"{size(sizes['read'])} read", of_bytes, about=f"{size(sizes['kept'])} were kept")
     return f'<div class="pair">{drawn}</div>{_reasons(dataset)}' if drawn else ""
 
 

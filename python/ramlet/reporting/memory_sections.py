@@ -16,7 +16,7 @@ PARTS = {
     "overhead": "Python, PyTorch and their libraries",
     "weights": "the model",
     "gradients": "of all weights",
-    "optimizer": "the optimizer's state",
+    "optimizer": "its state for every weight",
     "activations": "of a micro-batch, kept for the backward pass",
     "logits": "a score for every token of the vocabulary",
     "data": "the loader's batches",
