@@ -57,7 +57,7 @@ class TestText:
         assert paths == ["00.py", "04.py", "08.py", "12.py", "16.py"]
 
     def test_a_python_without_sources_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceError, match="holds no Python sources"):
+        with pytest.raises(SourceError, match="has no Python sources"):
             gather(tmp_path / "text.jsonl", root=tmp_path)
         assert not list(tmp_path.iterdir())
 

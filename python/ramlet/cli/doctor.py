@@ -12,6 +12,8 @@ from ramlet.cli.color import bold, marked
 from ramlet.cli.options import Debug, Json, Quiet
 from ramlet.cli.plan import duration_words
 from ramlet.cli.tokenizer.options import print_json
+from ramlet.cli.wording import sentence_of
+from ramlet.errors import RamletError
 from ramlet.reporting.markup import short
 from ramlet.runtime.budget import format_bytes
 
@@ -37,6 +39,8 @@ def doctor(
     from ramlet.reporting.doctor import examine
 
     report = examine(folder)
+    for one in report["advice"]:
+        one["text"] = sentence_of(RamletError(one["text"]))
     if json:
         print_json(report)
     else:

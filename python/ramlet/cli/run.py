@@ -71,7 +71,8 @@ def run(
         )
         return
     if not dry_run and any(stage.what == "made" for stage in result.stages):
-        print(f"peak {format_bytes(result.peak)} of {format_bytes(result.budget)}, over all stages")
+        limit = "" if result.budget is None else f" of {format_bytes(result.budget)}"
+        print(f"peak {format_bytes(result.peak)}{limit}, over all stages")
     for stage in result.stages:
         if (stage.name, stage.what) == ("training", "made") and not quiet:
             print(f'now  ramlet generate {shlex.quote(stage.path)} --prompt "Once upon a time"')

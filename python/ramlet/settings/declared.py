@@ -173,20 +173,24 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def argv(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
-    """Settings as the words of a command line; None is not given."""
-    return [word for name, value in given.items() for word in _words(declared(cls)[name], value)]
+def argv(cls: type[Any] | None, given: Mapping[str, Any]) -> list[str]:
+    """Settings as command-line arguments; None is not given. Names that `cls` does not declare are other options."""
+    known = declared(cls) if cls is not None else {}
+    return [word for name, value in given.items() for word in _words(name, known.get(name), value)]
 
 
-def _words(each: Setting, value: Any) -> Iterator[str]:
+def _words(name: str, each: Setting | None, value: Any) -> Iterator[str]:
+    written = flag(name) if each is None else each.flags[0]
     if isinstance(value, bool):
-        if value or each.opposite:
-            yield each.flags[0] if value else flag(each.opposite)
+        if value:
+            yield written
+        elif each is not None and each.opposite:
+            yield flag(each.opposite)
     elif value is not None:
         for one in value if isinstance(value, (list, tuple)) else (value,):
             # As short as it can be read back: 0.001, not 1e-3 or 0.0010000000000000000208.
-            told = f"{one:g}" if isinstance(one, float) and float(f"{one:g}") == one else str(one)
-            yield from [f"{each.flags[0]}={told}"] if told.startswith("-") else [each.flags[0], told]
+            text = f"{one:g}" if isinstance(one, float) and float(f"{one:g}") == one else str(one)
+            yield from [f"{written}={text}"] if text.startswith("-") else [written, text]
 
 
 def differing(cls: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:

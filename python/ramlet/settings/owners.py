@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["COMMANDS", "owner", "owners"]
+from ramlet.settings.declared import argv
+
+__all__ = ["COMMANDS", "command_line", "owner", "owners"]
 
 COMMANDS = {
     "train": "ramlet.training.settings:RunSettings",
@@ -25,3 +27,13 @@ def owner(command: str) -> type[Any]:
 
 def owners() -> list[type[Any]]:
     return [owner(command) for command in COMMANDS]
+
+
+def command_line(command: str, *inputs: object, **options: Any) -> list[str]:
+    """A command as a user would type it, without `ramlet`: input paths, then settings and other options in this order.
+
+    >>> command_line("tokenizer train", "-odd.txt", out="tok", special_tokens=["<|end|>"], quiet=True, threads=None)
+    ['tokenizer', 'train', './-odd.txt', '--out', 'tok', '--special-token', '<|end|>', '--quiet']
+    """
+    paths = [f"./{path}" if path[:1] == "-" != path else path for path in map(str, inputs)]
+    return [*command.split(), *paths, *argv(owner(command) if command in COMMANDS else None, options)]
