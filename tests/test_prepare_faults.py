@@ -23,7 +23,8 @@ from ramlet.dataset.verify import verify
 from ramlet.errors import BrokenInput, DiskFull, RamletError, SettingsError, SourceChanged, SourceError
 from ramlet.preparing.run import Prepared, prepare, prepare_to
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from test_prepare_append import snapshot
 from test_prepare_same_bytes import files
 

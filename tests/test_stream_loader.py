@@ -450,7 +450,7 @@ class TestMemory:
         ({"seq_len": 0}, "seq_len is 0"),
         ({"shuffle_buffer": 0}, "shuffle_buffer is 0: it must be at least 1"),
         ({"epochs": 0}, "epochs is 0"),
-        ({"threads": 0}, "0 threads do no work"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"seed": -1}, "seed is -1"),
         ({"read_ahead": -1}, "read_ahead is -1"),
         ({"rank": 1}, "rank is 1, but of 1 ranks"),

@@ -17,7 +17,7 @@ from typing import Any
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.shape import Shape
-from ramlet.runtime.budget import Budget, adding_up, format_bytes, with_reserve
+from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reserve
 
 __all__ = ["PARTS", "Choice", "Correction", "Plan", "Task", "too_small"]
 
@@ -184,7 +184,7 @@ def too_small(budget: Budget, choice: Choice, taken: Mapping[str, int]) -> Budge
     """The error that names the smallest budget that works, and what takes it."""
     enough = math.ceil((smallest_budget(sum(taken.values())) + budget.held) / 1e6)
     parts = budget.all_parts({name: size for name, size in taken.items() if size})
-    words = adding_up(parts, enough)
+    words = format_parts(parts, enough)
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(
         f"needs at least {enough}MB: {words}, with {how} "

@@ -24,8 +24,9 @@ from ramlet.pipeline.process import Ended, run_stage
 from ramlet.pipeline.record import Record
 from ramlet.pipeline.stages import NAMES, Stage, fetched, fetched_to, names_of, refuse_early, shown, stages
 from ramlet.pipeline.wording import in_words_of_the_file
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.memory import resident_memory
+from ramlet.runtime.meter import Meter
 from ramlet.settings.names import meant
 
 __all__ = ["PipelineListener", "PipelineResult", "StageResult", "run_pipeline"]
@@ -250,14 +251,14 @@ class _Run:
 
     def _fetched(self, stage: Stage) -> dict[str, Any]:
         """Text that is not on this disk, made local files."""
-        from ramlet.inputs.apart import stage_apart
+        from ramlet.inputs.staging_process import stage_in_subprocess
 
         pipeline = self.pipeline
         sections = [each for each in (pipeline.learned, pipeline.prepared) if each is not None]
         inputs = dict.fromkeys([*pipeline.text, *(each for section in sections for each in section.text)])
         for given in inputs:
             if fetched(given, pipeline.reading.text_field):
-                stage_apart(
+                stage_in_subprocess(
                     [given],
                     fetched_to(pipeline, given),
                     reading=pipeline.reading,

@@ -29,15 +29,16 @@ from ramlet import __version__, _native
 from ramlet.dataset.ledger import Ledger
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, Packing, Shard, Split, TokenizerNote, beside
 from ramlet.errors import SettingsError, SourceError, option
-from ramlet.inputs.apart import stage_apart
-from ramlet.inputs.sources import check_path
+from ramlet.inputs.paths import check_path
+from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.preparing import tokenizer as prepare_tokenizer
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.manifest import add_run, check_same, run_ledger, skipped_records, why_empty
 from ramlet.preparing.plan import make_plan
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.atomic_files import replacing, write_json
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
@@ -263,7 +264,7 @@ class _Run:
     ) -> None:
         settings = self.settings
         names = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-        local = stage_apart(names, self.folder.work / "staged", reading=settings, progress=self.progress)
+        local = stage_in_subprocess(names, self.folder.work / "staged", reading=settings, progress=self.progress)
         planned = make_plan(self.folder, settings, tokenizer, local, before=before, task_bytes=task_bytes)
         self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
         if not self.inputs["bytes"]:

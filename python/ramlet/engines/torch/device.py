@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from ramlet.errors import BudgetError, SettingsError, option
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 __all__ = ["Device", "choose_device"]
 
