@@ -317,5 +317,5 @@ def test_a_meter_is_for_one_run() -> None:
     meter = Meter()
     with meter:
         pass
-    with pytest.raises(RuntimeError, match="make another"):
+    with pytest.raises(RuntimeError, match="create another"):
         meter.__enter__()

@@ -100,10 +100,10 @@ def refused(before: dict[str, Any], then: dict[str, Any], first: Path, second: P
     ("before", "then", "said"),
     [
         ({"tokenizer": "byte"}, {"tokenizer": "gpt2"}, "another tokenizer"),
-        ({"tokenizer": "char"}, {"tokenizer": "char"}, "leave --tokenizer out"),
-        ({"tokenizer": "byte"}, {"tokenizer": "char"}, "leave --tokenizer out"),
-        ({"tokenizer": "gpt2"}, {"end_token": "none"}, "leave --end-token out"),
-        ({"tokenizer": "gpt2", "end_token": "none"}, {"end_token": "<|endoftext|>"}, "leave --end-token out"),
+        ({"tokenizer": "char"}, {"tokenizer": "char"}, "remove --tokenizer"),
+        ({"tokenizer": "byte"}, {"tokenizer": "char"}, "remove --tokenizer"),
+        ({"tokenizer": "gpt2"}, {"end_token": "none"}, "remove --end-token"),
+        ({"tokenizer": "gpt2", "end_token": "none"}, {"end_token": "<|endoftext|>"}, "remove --end-token"),
         ({"tokenizer": "byte", "pack": 16}, {}, "packed in sequences of 16"),
         ({"tokenizer": "byte", "pack": 16}, {"pack": 32}, "packed in sequences of 16"),
         ({"tokenizer": "byte"}, {"pack": 16}, "not packed"),
@@ -133,7 +133,7 @@ def test_a_dataset_from_elsewhere(tmp_path: Path, first: Path) -> None:
         ("[1]", "not written by ramlet"),
         ('{"version": 1}', "not written by ramlet"),
         (json.dumps({**sound, "version": 2}), "newer ramlet"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
     ):
         manifest.write_text(wrong)
         for append in (False, True):

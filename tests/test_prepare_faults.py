@@ -59,7 +59,7 @@ class TestFolders:
 
     def test_foreign_npy(self, tmp_path: Path) -> None:
         (tmp_path / "ids.npy").write_text("mine")
-        with pytest.raises(SettingsError, match="not from ramlet"):
+        with pytest.raises(SettingsError, match="not written by ramlet"):
             run(write(tmp_path / "in"), tmp_path / "ids.npy", output_format="npy")
         assert (tmp_path / "ids.npy").read_text() == "mine"
 
@@ -110,7 +110,7 @@ class TestFolders:
         inputs = write(tmp_path / "in")
         made = run(inputs, tmp_path / "out")
         (made.path / "train/shard_00000.bin").unlink()
-        with pytest.raises(RamletError, match="missing or not whole"):
+        with pytest.raises(RamletError, match="missing or incomplete"):
             run(inputs, tmp_path / "out")
 
 
