@@ -146,7 +146,7 @@ def test_shards_moved_in_by_hand_are_not_written_over(tmp_path: Path, first: Pat
     made = run(first, tmp_path / "out", tokenizer="byte", val_fraction=0)
     for ending in ("bin", "idx"):
         shutil.copy(made.path / f"train/shard_00000.{ending}", made.path / f"train/shard_00001.{ending}")
-    with pytest.raises(DatasetError, match="verify it with adopt"):
+    with pytest.raises(DatasetError, match="run data verify with adopt"):
         run(second, tmp_path / "out", append=True)
     shutil.rmtree(made.path / ".work", ignore_errors=True)
     for ending in ("bin", "idx"):
