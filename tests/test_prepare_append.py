@@ -181,7 +181,7 @@ def test_caches_that_cannot_be_used(tmp_path: Path, first: Path, second: Path) -
     cache.write_bytes(cache.read_bytes()[:-1] + b"x")
     with pytest.raises(RamletError, match="damaged"):
         run(second, tmp_path / "c", **given)
-    with pytest.raises(SettingsError, match="no folder"):
+    with pytest.raises(SettingsError, match="is not a folder"):
         run(second, tmp_path / "e", tokenizer="byte", dedup_cache=str(second))
     assert not (tmp_path / "e").exists()
     # Without dedup there is nothing to compare, and nothing to remember.

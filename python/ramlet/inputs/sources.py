@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs.formats import ARCHIVES, FORMAT_OF, FORMATS, split_suffixes
 from ramlet.inputs.paths import check_path, nearest_path
-from ramlet.inputs.walk import WILDCARD, Excluded, Folder, Glob, OneFile, Source
+from ramlet.inputs.walk import WILDCARD, Excluded, OneFile, Source, Walk
 from ramlet.runtime.digest import new_hash
 
 __all__ = ["Paths", "Source", "Survey", "expand", "survey"]
@@ -96,7 +96,7 @@ def survey(inputs: Paths, *, format: str | None = None) -> Survey:  # noqa: A002
     return Survey(total, lasting, digest.hexdigest(), decoding)
 
 
-def _recognize(name: str, form: str | None, excluded: Excluded) -> OneFile | Folder | Glob:
+def _recognize(name: str, form: str | None, excluded: Excluded) -> OneFile | Walk:
     """What an input is, after all checks."""
     check_path(name)
     if not name:
@@ -115,7 +115,7 @@ def _recognize(name: str, form: str | None, excluded: Excluded) -> OneFile | Fol
         if not WILDCARD.search(name):
             raise SourceError(f"no such file or folder: {name}{nearest_path(name)}") from None
         try:
-            glob = Glob(name, form, excluded)
+            glob = Walk.of_glob(name, form, excluded)
         except re.error:
             raise SourceError(f"cannot read {name} as a pattern: check its [...]") from None
         if next(glob.files({}), None) is None:
@@ -127,7 +127,7 @@ def _recognize(name: str, form: str | None, excluded: Excluded) -> OneFile | Fol
         if os.path.realpath(name) in excluded.paths:
             raise SourceError(f"{name} is where the result goes: it cannot also be an input")
         _refuse_own(name)
-        folder = Folder(name, form, excluded)
+        folder = Walk.of_folder(name, form, excluded)
         if next(folder.files({}), None) is None:
             raise SourceError(f"no text in the folder {name}: it is empty, or everything in it is hidden or binary")
         return folder
@@ -187,14 +187,14 @@ def _begins_binary(path: str) -> bool:
     return b"\0" in begin and not begin.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
 
 
-def _walk_all(plan: list[OneFile | Folder | Glob], skipped: dict[str, int]) -> Iterator[Source]:
+def _walk_all(plan: list[OneFile | Walk], skipped: dict[str, int]) -> Iterator[Source]:
     if len(plan) == 1:
         yield from plan[0].files(skipped)
         return
     # A file belongs to the first input that includes it. The inputs alone decide which one that is, so no list of
     # seen files is kept.
     first: dict[str, int] = {}
-    wide: list[Folder | Glob] = []
+    wide: list[Walk] = []
     for order, each in enumerate(plan):
         if isinstance(each, OneFile):
             first.setdefault(each.real, order)

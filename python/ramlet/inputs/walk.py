@@ -12,7 +12,7 @@ from ramlet.errors import SourceError
 from ramlet.inputs.formats import FORMAT_OF, decoder_bytes, is_text, split_suffixes
 from ramlet.runtime.atomic_files import is_temporary
 
-__all__ = ["WILDCARD", "Excluded", "Folder", "Glob", "OneFile", "Source"]
+__all__ = ["WILDCARD", "Excluded", "OneFile", "Source", "Walk"]
 
 WILDCARD = re.compile(r"[*?[]")
 
@@ -57,9 +57,6 @@ class Excluded:
         return name in self.names and os.path.realpath(os.path.join(folder, name)) in self.paths
 
 
-_NOTHING = Excluded(())
-
-
 @dataclass(frozen=True)
 class OneFile:
     """A file that was given by its own name."""
@@ -71,57 +68,20 @@ class OneFile:
         yield self.source
 
 
-class Folder:
-    """A walk all the way down; `form` is the format of all inputs, if given."""
-
-    def __init__(self, name: str, form: str | None, excluded: Excluded = _NOTHING) -> None:
-        self.name = name
-        self.form = form
-        self.excluded = excluded
-        self.inside = os.path.realpath(name).rstrip("/") + "/"
-
-    def files(self, skipped: dict[str, int]) -> Iterator[Source]:
-        top = self.name.rstrip("/") + "/"
-        # A stack instead of recursion: folders may be nested deeper than Python's recursion limit.
-        above = [(top, iter(_listing(top)))]
-        while above:
-            folder, names = above[-1]
-            name = next(names, None)
-            if name is None:
-                above.pop()
-            elif self.excluded.has(folder, name.rstrip("/")) or is_temporary(name.rstrip("/")):
-                continue  # temp files exist only while a command writes: they are not part of the input
-            elif name.startswith("."):
-                skipped["hidden"] = skipped.get("hidden", 0) + 1
-            elif not name.endswith("/"):
-                if source := _take(folder + name, name, self.form, skipped):
-                    yield source
-            elif not name.endswith("//"):
-                above.append((folder + name, iter(_listing(folder + name))))
-
-    def covers(self, real: str) -> bool:
-        """Whether this folder includes the file at this real path."""
-        if not real.startswith(self.inside):
-            return False
-        parts = real[len(self.inside) :].split("/")
-        return not any(part.startswith(".") for part in parts) and is_text(real, *split_suffixes(parts[-1]), self.form)
-
-
-class Glob:
-    """A walk from the last folder without a wildcard, keeping what the pattern matches.
+class Walk:
+    """The files below a folder that a glob matches; a folder by itself is the glob `**`.
 
     One regular expression decides for each path below that folder. Up to the first `**`, folders that do not match
-    their part of the pattern are skipped; from there on all are walked.
+    their part of the glob are skipped; from there on all are walked. `form` is the format of all inputs, if given.
     """
 
-    def __init__(self, name: str, form: str | None, excluded: Excluded = _NOTHING) -> None:
+    def __init__(self, base: str, parts: list[str], form: str | None, excluded: Excluded, whole: bool = False) -> None:
+        self.base = base
         self.form = form
         self.excluded = excluded
-        parts = name.split("/")
-        literal = next(at for at, part in enumerate(parts) if WILDCARD.search(part))
-        self.base = "/".join(parts[:literal]) + "/" if literal else ""
+        self.whole = whole
+        """Whether the folder was given as such: then its hidden files are counted as skipped."""
         self.inside = os.path.realpath(self.base or ".").rstrip("/") + "/"
-        parts = [part for part in parts[literal:] if part]
         deep = "**" in parts
         self.known = [re.compile(_part(part)) for part in parts[: parts.index("**") if deep else None]]
         # A folder that matches stands for all files below it, unless `**` reaches them anyway.
@@ -129,15 +89,25 @@ class Glob:
         steps = ["(?:(?!\\.)[^/]+/)*" if part == "**" else _part(part) + "/" for part in parts[:-1]]
         last = "(?:(?!\\.)[^/]+/)*(?!\\.)[^/]+" if parts[-1] == "**" else _part(parts[-1])
         self.path = re.compile("".join(steps) + last + tail)
-        # A suffix in the pattern is meant: files with it are text, whatever it is.
+        # A suffix in the glob is meant: files with it are text, whatever it is.
         suffix = re.search(r"\.\w+$", parts[-1])
         self.suffix = suffix[0] if suffix else None
 
-    def files(self, skipped: dict[str, int]) -> Iterator[Source]:
-        if not self.base or os.path.isdir(self.base):
-            yield from self._walk(skipped)
+    @classmethod
+    def of_folder(cls, name: str, form: str | None, excluded: Excluded) -> Walk:
+        return cls(name.rstrip("/") + "/", ["**"], form, excluded, whole=True)
 
-    def _walk(self, skipped: dict[str, int]) -> Iterator[Source]:
+    @classmethod
+    def of_glob(cls, name: str, form: str | None, excluded: Excluded) -> Walk:
+        parts = name.split("/")
+        literal = next(at for at, part in enumerate(parts) if WILDCARD.search(part))
+        base = "/".join(parts[:literal]) + "/" if literal else ""
+        return cls(base, [part for part in parts[literal:] if part], form, excluded)
+
+    def files(self, skipped: dict[str, int]) -> Iterator[Source]:
+        if not self.whole and self.base and not os.path.isdir(self.base):
+            return
+        # A stack instead of recursion: folders may be nested deeper than Python's recursion limit.
         above = [("", iter(_listing(self.base or ".")))]
         while above:
             below, names = above[-1]
@@ -150,25 +120,31 @@ class Glob:
             if self.excluded.has(self.base + below, name):
                 continue
             depth = len(above) - 1
-            if depth < len(self.known):
+            if self.whole:
+                if is_temporary(name):
+                    continue  # it exists only while a command writes: not part of the input
+                if name.startswith("."):
+                    skipped["hidden"] = skipped.get("hidden", 0) + 1
+                    continue
+                enter = listed == name + "/"
+            elif depth < len(self.known):
                 if not self.known[depth].fullmatch(name):
                     continue
                 enter = listed != name
             else:
-                # A linked folder may lead back up: it is entered only if the pattern names it.
+                # A linked folder may lead back up: it is entered only if the glob names it.
                 enter = listed == name + "/" and not name.startswith(".")
             if enter:
                 above.append((path + "/", iter(_listing(self.base + path + "/"))))
-            elif listed == name and self.path.fullmatch(path):
-                source = _take(self.base + path, name, self.form, skipped, self._means(path))
-                if source:
+            elif listed == name and (self.whole or self.path.fullmatch(path)):
+                if source := _take(self.base + path, name, self.form, skipped, self._means(path)):
                     yield source
 
     def _means(self, path: str) -> bool:
         return self.suffix is not None and path.endswith(self.suffix)
 
     def covers(self, real: str) -> bool:
-        """Whether this glob includes the file at this real path."""
+        """Whether this walk includes the file at this real path."""
         if not real.startswith(self.inside):
             return False
         path = real[len(self.inside) :]
