@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-__all__ = ["ARCHIVES", "FORMATS", "FORMAT_OF", "decoder_bytes", "is_text", "split_suffixes", "stem"]
+__all__ = ["ARCHIVES", "FORMATS", "FORMAT_OF", "decoder_bytes", "first_bytes", "is_text", "split_suffixes", "stem"]
 
 
 class Format(NamedTuple):
@@ -87,12 +87,17 @@ def is_text(path: str, suffix: str, compression: str, form: str | None) -> bool:
         return False
     if suffix in _TEXT or suffix in FORMAT_OF or compression or (form and FORMATS[form].binary):
         return True
+    return b"\0" not in first_bytes(path, 1024)
+
+
+def first_bytes(path: str, count: int) -> bytes:
+    """The beginning of a file; nothing if it cannot be read, which the reader will report."""
     try:
         # Not open(), which costs more; a pipe must not make us wait for its writer.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            return b"\0" not in os.read(file, 1024)
+            return os.read(file, count)
         finally:
             os.close(file)
     except OSError:
-        return True  # the reader will report what is wrong
+        return b""

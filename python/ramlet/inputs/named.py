@@ -109,10 +109,8 @@ def saved_dataset(given: Input) -> Input | None:
 
 
 def _is_saved(folder: str) -> bool:
-    def holds(name: str) -> bool:
-        return os.path.isfile(os.path.join(folder, name))
-
-    return holds("dataset_dict.json") or (holds("state.json") and holds("dataset_info.json"))
+    files = (("dataset_dict.json",), ("state.json", "dataset_info.json"))
+    return any(all(os.path.isfile(os.path.join(folder, name)) for name in names) for names in files)
 
 
 def _one(what: str, name: str, written: str | None, given: str | None) -> str | None:

@@ -19,7 +19,7 @@ from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs.named import Input
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging_folder import Row, StagingFolder, first_line, key_of
-from ramlet.runtime.small_files import read_json
+from ramlet.runtime.small_files import read_json_object
 
 __all__ = ["SavedDataset", "no_column", "refuse_other_format", "text_of"]
 
@@ -65,10 +65,9 @@ class SavedDataset:
 
     def _json(self, path: Path) -> dict[str, Any]:
         try:
-            found = read_json(path, SourceError)
+            return read_json_object(path, SourceError)
         except (OSError, ValueError) as error:
             raise SourceError(f"cannot read {path} ({first_line(error)}): save the dataset again") from None
-        return found if isinstance(found, dict) else {}
 
     def stage(self, folder: StagingFolder) -> list[str]:
         key = key_of(str(self._folder), self._column, self._field)

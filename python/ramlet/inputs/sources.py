@@ -33,7 +33,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, SourceError, option
-from ramlet.inputs.formats import ARCHIVES, FORMAT_OF, FORMATS, split_suffixes
+from ramlet.inputs.formats import ARCHIVES, FORMAT_OF, FORMATS, first_bytes, split_suffixes
 from ramlet.inputs.paths import check_path, nearest_path
 from ramlet.inputs.walk import WILDCARD, Excluded, OneFile, Source, Walk
 from ramlet.runtime.digest import new_hash
@@ -158,13 +158,7 @@ def _is_standard_input(status: os.stat_result) -> bool:
 
 def _has_no_size(path: str, status: os.stat_result) -> bool:
     """Kernel files, like /proc/cpuinfo, report a size of 0: they are read like pipes."""
-    if status.st_size:
-        return False
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return bool(file.read(1))
-    except OSError:
-        return False  # the reader will report what is wrong
+    return not status.st_size and first_bytes(path, 1) != b""
 
 
 def _refuse_own(folder: str) -> None:
@@ -179,11 +173,7 @@ def _refuse_own(folder: str) -> None:
 
 def _begins_binary(path: str) -> bool:
     """NUL bytes near the beginning, without the byte order mark of UTF-16 or UTF-32, which the reader reports."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            begin = file.read(1024)
-    except OSError:
-        return False  # the reader will report what is wrong
+    begin = first_bytes(path, 1024)
     return b"\0" in begin and not begin.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
 
 

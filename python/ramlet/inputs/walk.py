@@ -137,7 +137,8 @@ class Walk:
             if enter:
                 above.append((path + "/", iter(_listing(self.base + path + "/"))))
             elif listed == name and (self.whole or self.path.fullmatch(path)):
-                if source := _take(self.base + path, name, self.form, skipped, self._means(path)):
+                source = _take(self.base + path, name, self.form, skipped, self._means(path))
+                if source:
                     yield source
 
     def _means(self, path: str) -> bool:

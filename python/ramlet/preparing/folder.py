@@ -46,6 +46,10 @@ class OutFolder:
         self._made: list[Path] = []
         """Folders that this run created, innermost first."""
 
+    @property
+    def tokenizer_file(self) -> str:
+        return beside(self.npy, ".tokenizer.json").name if self.npy else TOKENIZER
+
     def manifest(self) -> Manifest | None:
         """The manifest of a finished dataset, if there is one."""
         if self.npy is None:
@@ -165,12 +169,11 @@ class OutFolder:
                     )
                 path.unlink()
 
-    def notes(self, stage: str, count: int, **types: type) -> list[dict[str, Any]]:
-        """The notes of a finished stage's tasks, in order; `types` are those of values that were not checked yet."""
-        return list(self.each_note(stage, count, **types))
+    def notes(self, stage: str, count: int, **types: type) -> Iterator[dict[str, Any]]:
+        """The notes of a finished stage's tasks, in order; `types` are those of values that were not checked yet.
 
-    def each_note(self, stage: str, count: int, **types: type) -> Iterator[dict[str, Any]]:
-        """The same, one at a time: a note with the characters of its text may be large."""
+        One at a time: a note with the characters of its text may be large.
+        """
         for index in range(count):
             yield self._note(self.work / stage / f"{index:06}.json", types)
 

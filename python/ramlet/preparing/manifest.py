@@ -12,18 +12,7 @@ from typing import Any
 
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
-from ramlet.dataset.manifest import (
-    SPLITS,
-    TOKENIZER,
-    Manifest,
-    Packing,
-    Shard,
-    Split,
-    TokenizerNote,
-    add_lengths,
-    beside,
-    first_examples,
-)
+from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split, TokenizerNote, add_lengths, first_examples
 from ramlet.errors import RamletError, SettingsError, TokenizerError, option
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.plurals import plural
@@ -114,11 +103,11 @@ def manifest_of_run(
     notes: list[Json],
     skipped: dict[str, int],
     number: int,
-    npy: Path | None,
+    tokenizer_file: str,
 ) -> Manifest:
     """The manifest of one run by itself; `made` is what was assembled, `number` counts the runs before it."""
     packed = None
-    if npy:
+    if "shards" not in made:  # one npy file
         documents = sum(note["train"]["documents"] for note in notes)
         splits = {"train": Split(made["tokens"], documents, ()), "val": Split.of(())}
     else:
@@ -130,7 +119,7 @@ def manifest_of_run(
         dtype="uint32" if plan["wide"] else "uint16",
         vocab_size=tokenizer.vocab_size,
         tokenizer=TokenizerNote(
-            file=beside(npy, ".tokenizer.json").name if npy else TOKENIZER,
+            file=tokenizer_file,
             fingerprint=tokenizer.fingerprint,
             kind=tokenizer.kind,
             name=settings.tokenizer,
@@ -183,15 +172,10 @@ def check_same(
 ) -> None:
     """Refuses to append with another tokenizer, end token or packing than the dataset has."""
     name, known = before.tokenizer.name, before.tokenizer.fingerprint
-    if tokenizer is None:
+    if tokenizer is None or tokenizer.fingerprint != known:
+        own = "one learned again" if tokenizer is None else f"{settings.tokenizer} ({tokenizer.fingerprint[:12]})"
         raise TokenizerError(
-            f"{out} has a tokenizer ({name}, fingerprint {known[:12]}), and learning one again would give another: "
-            f"remove {option('tokenizer')} to append with the dataset's own"
-        )
-    if tokenizer.fingerprint != known:
-        raise TokenizerError(
-            f"{out} was made with another tokenizer ({name}, fingerprint {known[:12]}) than "
-            f"{settings.tokenizer} ({tokenizer.fingerprint[:12]}): "
+            f"{out} was made with another tokenizer ({name}, fingerprint {known[:12]}) than {own}: "
             f"remove {option('tokenizer')} to append with the dataset's own"
         )
     if end_id != before.end_id:

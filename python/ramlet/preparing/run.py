@@ -35,10 +35,9 @@ from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.preparing import tokenizer as prepare_tokenizer
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.manifest import add_run, check_same, manifest_of_run, run_ledger, skipped_records, why_empty
-from ramlet.preparing.memory import CACHE_BYTES, ENCODER_BYTES, LEAST_CACHE, memory_needed
 from ramlet.preparing.plan import make_plan
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.preparing.stages import run_stage
+from ramlet.preparing.stages import CACHE_BYTES, ENCODER_BYTES, LEAST_CACHE, memory_needed, run_stage
 from ramlet.runtime.atomic_files import replacing, write_json
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
@@ -200,7 +199,7 @@ class _Run:
         self._write(tokenizer)
         if empty := self._end_if_empty(before):
             return empty
-        return self._finish(tokenizer, before, self._assemble())
+        return self._finish(tokenizer, before, json.loads(self._assemble()))
 
     def _plan(
         self, inputs: Paths, tokenizer: Tokenizer | None, before: Manifest | None, task_bytes: int | None
@@ -230,11 +229,11 @@ class _Run:
         if self.plan["unit"] or self.plan["characters"]:
             self._run_stage("scan", "scanning", self.inputs["bytes"])
         if self.plan["unit"]:
-            units = sum(note["units"] for note in self.folder.each_note("scan", self.plan["tasks"], units=int))
+            units = sum(note["units"] for note in self.folder.notes("scan", self.plan["tasks"], units=int))
             self._run_stage("settle", "comparing", units)
 
     def _learn_characters(self) -> Tokenizer:
-        notes = self.folder.each_note("scan", self.plan["tasks"], characters=str)
+        notes = self.folder.notes("scan", self.plan["tasks"], characters=str)
         tokenizer = prepare_tokenizer.from_characters(self.settings, (note["characters"] for note in notes))
         self.plan["end_id"] = next(iter(tokenizer.special_tokens.values()), None)
         self.plan["wide"] = tokenizer.vocab_size > 1 << 16
@@ -271,9 +270,9 @@ class _Run:
             progress=self._progress_of(name),
         )
 
-    def _assemble(self) -> Json:
+    def _assemble(self) -> str:
         self.meter.stage("sharding")
-        made = _native.assemble_shards(
+        return _native.assemble_shards(
             self.folder.work,
             self.folder.out,
             pack=self.settings.pack,
@@ -281,8 +280,6 @@ class _Run:
             threads=self.threads,
             progress=self._progress_of("sharding"),
         )
-        found: Json = json.loads(made)
-        return found
 
     def _progress_of(self, name: str) -> Progress | None:
         """Reports under the name of the stage here, whatever the core calls it."""
@@ -291,7 +288,7 @@ class _Run:
 
     def _end_if_empty(self, before: Manifest | None) -> Prepared | None:
         """Ends a run that kept no document: with an error, or, if it appends, with the dataset unchanged."""
-        notes = self.folder.notes("tokens", self.plan["tasks"])
+        notes = list(self.folder.notes("tokens", self.plan["tasks"]))
         ledger = run_ledger(notes, {name: Split.of(()) for name in SPLITS}, 0, self.skipped)
         why = why_empty(ledger, self.settings)
         if self.settings.allow_empty or not why:
@@ -317,9 +314,9 @@ class _Run:
 
     def _finish(self, tokenizer: Tokenizer, before: Manifest | None, made: Json) -> Prepared:
         settings, plan, result = self.settings, self.plan, self.folder.npy or self.folder.out
-        notes = self.folder.notes("tokens", plan["tasks"])
+        notes = list(self.folder.notes("tokens", plan["tasks"]))
         number = len(before.runs) if before else 0
-        run = manifest_of_run(settings, plan, tokenizer, made, notes, self.skipped, number, self.folder.npy)
+        run = manifest_of_run(settings, plan, tokenizer, made, notes, self.skipped, number, self.folder.tokenizer_file)
         manifest = add_run(run, before, notes, plan["id"], asdict(settings), self.inputs)
         self.meter.stage("finishing")
         statistics = self._statistics(run.ledger, notes)

@@ -188,12 +188,8 @@ def _opened(path: Path) -> tuple[int, bool]:
 
 
 def _write_holder(handle: int, command: str) -> None:
-    holder = {
-        "pid": os.getpid(),
-        "command": f"ramlet {command}",
-        "host": os.uname().nodename,
-        "since": int(time.time()),
-    }
+    host, now = os.uname().nodename, int(time.time())
+    holder = {"pid": os.getpid(), "command": f"ramlet {command}", "host": host, "since": now}
     with suppress(OSError):  # a full disk: the lock works, it only does not say whose it is
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(holder).encode(), 0)

@@ -16,13 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
-    "PeakCounter",
-    "cgroup_folders",
-    "cgroup_limit",
-    "free_memory",
-    "peak_memory",
-    "resident_memory",
-    "total_memory",
+    *("PeakCounter", "cgroup_folders", "cgroup_limit"),
+    *("free_memory", "peak_memory", "resident_memory", "total_memory"),
 ]
 
 _LINUX = sys.platform.startswith("linux")
