@@ -67,7 +67,8 @@ CASES: dict[str, dict[str, Any]] = {
 CHILD = """
 import json, sys
 from pathlib import Path
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
 case = json.loads(sys.argv[1])

@@ -22,7 +22,8 @@ from ramlet.model.folder import ModelFolder
 from ramlet.model.names import named_tensors
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import Stored, read_tensors_into
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 EMBEDDING = "model.embed_tokens.weight"
 

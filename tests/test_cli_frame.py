@@ -20,7 +20,8 @@ from conftest import RunRamlet
 from ramlet import cli
 from ramlet.cli import progress as progress_module
 from ramlet.cli.progress import Progress
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 TOY = r'''
 """A command that does what it is told, to try the frame with."""

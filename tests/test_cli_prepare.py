@@ -118,7 +118,7 @@ def test_a_config_with_the_keys_of_krill(ramlet: RunRamlet, corpus: Path) -> Non
     done = ramlet("prepare", "config.yaml")
     assert done.returncode == 0, done.stderr
     assert "learning_rate is for another stage" in done.stderr
-    assert "preprocess_chunk_size decides nothing here" in done.stderr
+    assert "preprocess_chunk_size has no effect here" in done.stderr
     found = manifest(corpus / "out")
     assert found["packed"]["sequence_length"] == 16
     assert found["tokens_per_shard"] == 100_000
@@ -170,9 +170,9 @@ def test_standard_input(ramlet: RunRamlet, corpus: Path) -> None:
         (["in.txt", "--out", "out", "--no-dedup", "--dedup", "line"], 1, "say different things"),
         (["in.txt", "--out", "out", "--val-fraction", "1"], 1, "from 0 to below 1"),
         (["in.txt", "--out", "out", "--pack", "1"], 1, "pack is a whole number of at least 2"),
-        (["in.txt", "--out", "x.npy", "--format", "npy", "--pack", "8"], 1, "neither --append nor --pack"),
+        (["in.txt", "--out", "x.npy", "--format", "npy", "--pack", "8"], 1, "remove --append and --pack"),
         (["in.txt", "--out", "out", "--append"], 1, "no dataset"),
-        (["in.txt", "--out", "out", "-T", "gpt2", "--end-token", "<x>"], 1, "no special token"),
+        (["in.txt", "--out", "out", "-T", "gpt2", "--end-token", "<x>"], 1, "not a special token"),
         (["in.txt", "--out", "in.txt"], 1, "is a file"),
         (["in.txt", "--out", "in.txt/out"], 1, "cannot write into"),
     ],

@@ -22,7 +22,7 @@ from ramlet.cli.progress import Progress
 from ramlet.engines.torch import base_memory
 from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import BudgetError
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.evaluate_run import evaluate
 from ramlet.training.settings import RunSettings

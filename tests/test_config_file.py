@@ -106,7 +106,6 @@ datasets:
         "tokenizer": "org/tokenizer",
     }
     assert config.shard_bytes == 100_000_000
-    assert config.tokens_per_shard(2) == 50_000_000
     assert [note.split()[0] for note in config.notes] == [
         *("preprocess_memory_efficient", "preprocess_chunk_size", "vocab_size", "output_dir", "learning_rate"),
         "optimizer",

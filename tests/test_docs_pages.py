@@ -140,7 +140,7 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "is not in this tokenizer's vocabulary",
         "was trained with another tokenizer (",
         "no such file or folder: ",
-        "is no file or folder here, and cannot be read from the hub",
+        " here, and it cannot be read from the hub",
         "is text, and there is no ",
         "is not a dataset: it has no ",
         "is not finished: run the same",

@@ -79,7 +79,7 @@ def test_all_dropped_by_rules(tmp_path: Path, text: Path, given: dict[str, Any],
 
 def test_no_document_at_all(tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").write_text('{"other": 1}\n' * 3)
-    with pytest.raises(SourceError, match=r"no document was read \(3 without a text\)"):
+    with pytest.raises(SourceError, match=r"no document was read \(3 without text\)"):
         run(tmp_path / "text.jsonl", tmp_path / "out", on_error="skip")
     assert not (tmp_path / "out").exists()
 

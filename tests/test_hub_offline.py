@@ -94,7 +94,7 @@ def test_no_answer(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_told_to_stay_offline(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(reachable, "_asked", lambda address: pytest.fail("the network was asked"))
+    monkeypatch.setattr(reachable, "_connection_error", lambda address: pytest.fail("the network was asked"))
     with pytest.raises(TokenizerError, match="HF_HUB_OFFLINE is set, and it is not in the cache"):
         Tokenizer.load("some/model")
     assert asked == [True]
@@ -123,5 +123,5 @@ def test_datasets_of_the_hub(asked: list[bool], monkeypatch: pytest.MonkeyPatch)
     pytest.importorskip("datasets")
     hub_at(monkeypatch, closed_port())
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: pytest.fail("the client was let loose"))
-    with pytest.raises(SourceError, match="org/name is no file or folder here, and the hub cannot be asked"):
+    with pytest.raises(SourceError, match="no file or folder org/name here, and the hub cannot be reached"):
         staging_hub._revision("org/name", None)

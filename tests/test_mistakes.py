@@ -129,7 +129,7 @@ MISTAKES = {
         *(1, "cannot write into corpus.txt/new: Not a directory", "choose another --out"),
     ),
     "a program in the place of text": Mistake(
-        "tokenizer train program --vocab-size 300 --out new", 1, "program is no text, it has NUL bytes", "name another"
+        "tokenizer train program --vocab-size 300 --out new", 1, "program is not text, it has NUL bytes", "give another"
     ),
     "an archive in the place of text": Mistake(
         "prepare corpus.tar.gz --out new", 1, "corpus.tar.gz is an archive", "unpack it and give the folder"

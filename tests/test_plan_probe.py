@@ -162,7 +162,8 @@ def test_no_probe_breaks_the_budget_and_no_plan_after_it(budget: int, factor: fl
 REAL = """
 import json, sys
 from functools import partial
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.model.shape import Shape
 from ramlet.engines.torch.base_memory import load_torch, settled_memory
 from ramlet.engines.plan import Task
@@ -204,7 +205,7 @@ def test_a_real_model_is_measured() -> None:
 def test_the_gauge_sees_what_was_there_for_a_moment() -> None:
     """In a process of its own: the kernel's mark of this one may be higher already."""
     script = """
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 from ramlet.engines.torch.probe import ResidentGauge
 
 MB = 10**6

@@ -100,10 +100,10 @@ def refused(before: dict[str, Any], then: dict[str, Any], first: Path, second: P
     ("before", "then", "said"),
     [
         ({"tokenizer": "byte"}, {"tokenizer": "gpt2"}, "another tokenizer"),
-        ({"tokenizer": "char"}, {"tokenizer": "char"}, "leave --tokenizer out"),
-        ({"tokenizer": "byte"}, {"tokenizer": "char"}, "leave --tokenizer out"),
-        ({"tokenizer": "gpt2"}, {"end_token": "none"}, "leave --end-token out"),
-        ({"tokenizer": "gpt2", "end_token": "none"}, {"end_token": "<|endoftext|>"}, "leave --end-token out"),
+        ({"tokenizer": "char"}, {"tokenizer": "char"}, "remove --tokenizer"),
+        ({"tokenizer": "byte"}, {"tokenizer": "char"}, "remove --tokenizer"),
+        ({"tokenizer": "gpt2"}, {"end_token": "none"}, "remove --end-token"),
+        ({"tokenizer": "gpt2", "end_token": "none"}, {"end_token": "<|endoftext|>"}, "remove --end-token"),
         ({"tokenizer": "byte", "pack": 16}, {}, "packed in sequences of 16"),
         ({"tokenizer": "byte", "pack": 16}, {"pack": 32}, "packed in sequences of 16"),
         ({"tokenizer": "byte"}, {"pack": 16}, "not packed"),
@@ -133,7 +133,7 @@ def test_a_dataset_from_elsewhere(tmp_path: Path, first: Path) -> None:
         ("[1]", "not written by ramlet"),
         ('{"version": 1}', "not written by ramlet"),
         (json.dumps({**sound, "version": 2}), "newer ramlet"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
     ):
         manifest.write_text(wrong)
         for append in (False, True):
@@ -146,7 +146,7 @@ def test_shards_moved_in_by_hand_are_not_written_over(tmp_path: Path, first: Pat
     made = run(first, tmp_path / "out", tokenizer="byte", val_fraction=0)
     for ending in ("bin", "idx"):
         shutil.copy(made.path / f"train/shard_00000.{ending}", made.path / f"train/shard_00001.{ending}")
-    with pytest.raises(DatasetError, match="verify it with adopt"):
+    with pytest.raises(DatasetError, match="run data verify with adopt"):
         run(second, tmp_path / "out", append=True)
     shutil.rmtree(made.path / ".work", ignore_errors=True)
     for ending in ("bin", "idx"):
@@ -181,7 +181,7 @@ def test_caches_that_cannot_be_used(tmp_path: Path, first: Path, second: Path) -
     cache.write_bytes(cache.read_bytes()[:-1] + b"x")
     with pytest.raises(RamletError, match="damaged"):
         run(second, tmp_path / "c", **given)
-    with pytest.raises(SettingsError, match="no folder"):
+    with pytest.raises(SettingsError, match="is not a folder"):
         run(second, tmp_path / "e", tokenizer="byte", dedup_cache=str(second))
     assert not (tmp_path / "e").exists()
     # Without dedup there is nothing to compare, and nothing to remember.

@@ -23,7 +23,8 @@ from ramlet.dataset.verify import verify
 from ramlet.errors import BrokenInput, DiskFull, RamletError, SettingsError, SourceChanged, SourceError
 from ramlet.preparing.run import Prepared, prepare, prepare_to
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from test_prepare_append import snapshot
 from test_prepare_same_bytes import files
 
@@ -58,7 +59,7 @@ class TestFolders:
 
     def test_foreign_npy(self, tmp_path: Path) -> None:
         (tmp_path / "ids.npy").write_text("mine")
-        with pytest.raises(SettingsError, match="not from ramlet"):
+        with pytest.raises(SettingsError, match="not written by ramlet"):
             run(write(tmp_path / "in"), tmp_path / "ids.npy", output_format="npy")
         assert (tmp_path / "ids.npy").read_text() == "mine"
 
@@ -109,7 +110,7 @@ class TestFolders:
         inputs = write(tmp_path / "in")
         made = run(inputs, tmp_path / "out")
         (made.path / "train/shard_00000.bin").unlink()
-        with pytest.raises(RamletError, match="missing or not whole"):
+        with pytest.raises(RamletError, match="missing or incomplete"):
             run(inputs, tmp_path / "out")
 
 

@@ -125,9 +125,9 @@ def test_a_wrong_value_is_named_with_what_it_may_be(name: str, value: Any, allow
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"min_chars": 10, "max_chars": 9}, "min_chars is 10 and max_chars 9"),
-        ({"min_line_chars": 10, "max_line_chars": 9}, "min_line_chars is 10 and max_line_chars 9"),
-        ({"min_tokens": 10, "max_tokens": 9}, "min_tokens is 10 and max_tokens 9"),
+        ({"min_chars": 10, "max_chars": 9}, "min_chars is 10, more than max_chars, 9"),
+        ({"min_line_chars": 10, "max_line_chars": 9}, "min_line_chars is 10, more than max_line_chars, 9"),
+        ({"min_tokens": 10, "max_tokens": 9}, "min_tokens is 10, more than max_tokens, 9"),
         ({"pack": 2048, "tokens_per_shard": 1000}, "less than one sequence of pack, 2,048"),
         ({"documents": "line", "doc_separator": "---"}, "not both"),
     ],

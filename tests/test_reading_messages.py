@@ -13,8 +13,9 @@ import pytest
 
 from conftest import RunRamlet
 from ramlet.errors import BrokenInput, SettingsError, SourceError
+from ramlet.inputs.paths import nearest_path
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.sources import expand, nearest_path
+from ramlet.inputs.sources import expand
 from ramlet.settings.yaml_nodes import compose
 from ramlet.tokenizer.encode import encode_files
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ def decoded(path: Path, **settings: str) -> str:
 def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     link = tmp_path / "text.txt"
     link.symlink_to("nowhere.txt")
-    with pytest.raises(SourceError, match=r"text\.txt is a link to nowhere\.txt, which is not there") as raised:
+    with pytest.raises(SourceError, match=r"text\.txt is a link to nowhere\.txt, which does not exist") as raised:
         expand(link)
     assert "did you mean" not in str(raised.value)
     assert nearest_path(str(link)) == ""

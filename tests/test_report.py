@@ -24,7 +24,8 @@ from ramlet.reporting import lengths
 from ramlet.reporting.found import Finder
 from ramlet.reporting.lineage import LineageFinder
 from ramlet.runtime import small_files
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.folder import train_to_folder
 from ramlet.tokenizer.settings import TrainSettings
 
@@ -311,8 +312,8 @@ def damaged(folder: Path, name: str, content: str) -> Path:
         ("settings.yaml", "a: [", "settings.yaml is damaged: it is not YAML"),
         ("settings.yaml", "a: 1", "settings.yaml is not from a run"),
         ("settings.yaml", "[1]", "settings.yaml is not from a run"),
-        ("stats.json", "{", "stats.json is damaged: it is no JSON"),
-        ("stats.json", "[]", "stats.json is damaged: it is no JSON object"),
+        ("stats.json", "{", "stats.json is damaged: it is not JSON"),
+        ("stats.json", "[]", "stats.json is damaged: it is not a JSON object"),
         ("measures.json", "{}", "measures.json is damaged: it is not"),
         ("measures.json", '{"measures": [{"name": "x", "points": [{"label": "a", "value": NaN}]}]}', "damaged"),
         ("metrics.jsonl", "nothing\n", "metrics.jsonl is damaged: none of its lines"),
@@ -351,7 +352,7 @@ def test_folders_of_something_else_are_one_sentence(made: Path, tmp_path: Path) 
         (tmp_path / "file", SettingsError, "is a file"),
         (tmp_path / "empty", SettingsError, "is neither a run nor a dataset nor a tokenizer"),
         (tmp_path / "foreign", TokenizerError, "has no stats.json"),
-        (broken, DatasetError, "is damaged: it is no JSON"),
+        (broken, DatasetError, "is damaged: it is not JSON"),
     ]
     for path, kind, sentence in cases:
         with pytest.raises(kind, match=sentence):

@@ -450,7 +450,7 @@ class TestMemory:
         ({"seq_len": 0}, "seq_len must be at least 1, not 0"),
         ({"shuffle_buffer": 0}, "shuffle_buffer must be at least 1, not 0"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
-        ({"threads": 0}, "0 threads do no work"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"seed": -1}, "seed must be from 0 to 18446744073709551615, not -1"),
         ({"read_ahead": -1}, "read_ahead must be at least 0, not -1"),
         ({"rank": 1}, "rank must be from 0 to 0 with world=1, not 1"),

@@ -137,7 +137,7 @@ class TestTraining:
             ({"vocab_size": 300, "tie_break": "coin"}, "tie_break is one of hf, bytes, not 'coin'"),
             ({"vocab_size": 300, "documents": "line", "doc_separator": "x"}, "not both"),
             ({"vocab_size": 300, "doc_separator": ""}, "doc_separator is a string"),
-            ({"vocab_size": 300, "threads": 0}, "0 threads do no work"),
+            ({"vocab_size": 300, "threads": 0}, "threads must be at least 1, not 0"),
             ({"vocab_size": 300, "pattern": "("}, "is not a usable regex"),
             ({"vocab_size": 300, "min_frequency": -1}, "min_frequency is a whole number of at least 0, not -1"),
             ({"vocab_size": 300, "max_token_bytes": 0}, "max_token_bytes is a whole number of at least 1, not 0"),

@@ -230,5 +230,5 @@ class TestBrokenFiles:
         with pytest.raises(TokenizerError, match=r"merges.txt cannot be used: merge 644 is 'one two three'"):
             Tokenizer.load(tmp_path)
         (tmp_path / "vocab.json").write_text('{"a": ')
-        with pytest.raises(TokenizerError, match=r"vocab\.json is damaged: it is no JSON"):
+        with pytest.raises(TokenizerError, match=r"vocab\.json is damaged: it is not JSON"):
             Tokenizer.load(tmp_path)

@@ -289,7 +289,7 @@ class TestBrokenFiles:
             small.save(folder / "whole.json")
         whole = (folder / "whole.json").read_bytes().rstrip()
         (folder / "tokenizer.json").write_bytes(whole[: int(part * len(whole))])
-        with pytest.raises(TokenizerError, match=r"is damaged: it is no JSON|is damaged: it is not UTF-8"):
+        with pytest.raises(TokenizerError, match=r"is damaged: it is not JSON|is damaged: it is not UTF-8"):
             Tokenizer.load(folder)
 
     def test_other_files(self, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ class TestBrokenFiles:
         for raw, sentence in (
             (b"\xff\xfe\x00", "it is not UTF-8"),
             (b"[1, 2]", 'it has no "model"'),
-            (b"[" * 100_000, "it is no JSON"),
+            (b"[" * 100_000, "it is not JSON"),
             (b"null", 'it has no "model"'),
         ):
             path.write_bytes(raw)

@@ -297,7 +297,7 @@ def test_a_damaged_checkpoint(data: Path, whole: Path, stopped: Path, how: str) 
         words = ["model.safetensors is missing"]
     elif how == "state":
         (last / "state.json").write_text('{"step": 7,')
-        words = ["state.json is damaged", "no JSON"]
+        words = ["state.json is damaged", "not JSON"]
     else:
         (last / "state.json").unlink()  # as a removal that was killed leaves it: no checkpoint, and no error
         words = []

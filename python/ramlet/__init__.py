@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from ramlet.pipeline.run import run_pipeline
     from ramlet.preparing.run import Prepared, prepare
     from ramlet.reporting.entry import report
-    from ramlet.runtime.budget import Budget, Meter
+    from ramlet.runtime.budget import Budget
+    from ramlet.runtime.meter import Meter
     from ramlet.tokenizer.tokenizer import Tokenizer
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
@@ -89,7 +90,7 @@ _HOME = {
     "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
     "Loader": "ramlet.loading.loader",
-    "Meter": "ramlet.runtime.budget",
+    "Meter": "ramlet.runtime.meter",
     "Prepared": "ramlet.preparing.run",
     "prepare": "ramlet.preparing.run",
     "run_pipeline": "ramlet.pipeline.run",

@@ -24,8 +24,9 @@ from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import Interrupted, RamletError, SettingsError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
 
 OWN_MEMORY = 64_000_000

@@ -11,7 +11,8 @@ from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, print_json
 from ramlet.errors import SettingsError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.settings.kinds import Count
 from ramlet.training.settings import EVAL_TOKENS
 

@@ -10,7 +10,8 @@ import typer
 from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import note, print_json
 from ramlet.errors import SettingsError
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
 
 BUFFERS = 72_000_000
 """What the pieces of a copy take, reading the names of the tensors, and NumPy, which converts them."""

@@ -14,7 +14,8 @@ from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
 from ramlet.cli.tokenizer.options import Threads, note, plural, print_json
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SAMPLING, TEXT, SampleSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.settings.declared import options
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun
 from ramlet.settings.declared import options
 

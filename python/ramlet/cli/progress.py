@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import TextIO
 
 from ramlet.cli.color import bold
-from ramlet.runtime.budget import Meter, format_bytes
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun
 
 __all__ = ["Progress", "format_count", "format_duration", "format_perplexity"]

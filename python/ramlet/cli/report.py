@@ -11,7 +11,8 @@ from ramlet.cli.options import Debug, Json, Memory, Quiet
 from ramlet.cli.progress import Progress
 from ramlet.cli.tokenizer.options import note, print_json
 from ramlet.errors import SettingsError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 BLOCKS = 28_000_000
 """What curves, blocks of an index and the page itself take at most."""

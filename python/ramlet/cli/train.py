@@ -18,7 +18,8 @@ from ramlet.cli.progress import Progress, format_perplexity
 from ramlet.cli.tokenizer.options import Threads, plural, print_json
 from ramlet.errors import SettingsError
 from ramlet.inputs.settings import ReadSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.settings.declared import options
 from ramlet.training.listener import Listener
 from ramlet.training.settings import DATA, KEEPING, LEARNING, LENGTH, MEMORY, MODEL, WATCHING, RunSettings

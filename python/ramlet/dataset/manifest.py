@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.errors import DatasetError
-from ramlet.inputs.sources import nearest_path
+from ramlet.inputs.paths import nearest_path
 from ramlet.runtime.atomic_files import write_json
 from ramlet.runtime.folder_lock import writer_of
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES

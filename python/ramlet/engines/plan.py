@@ -18,7 +18,7 @@ from ramlet.engines import OPTIMIZERS
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.shape import Shape
-from ramlet.runtime.budget import Budget, adding_up, format_bytes, with_reserve
+from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reserve
 
 __all__ = ["PARTS", "Choice", "Correction", "Plan", "Task", "too_small"]
 

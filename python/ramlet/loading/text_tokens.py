@@ -23,8 +23,8 @@ import numpy.typing as npt
 from ramlet import _native
 from ramlet.errors import SourceError
 from ramlet.inputs import sources
-from ramlet.inputs.apart import stage_apart
 from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.runtime.digest import digest
 from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ class TextFiles:
         self.reading = reading
         self.folder = folder
         self.window_bytes = window_bytes
-        self._local = stage_apart(inputs, folder / "staged", reading=reading)
+        self._local = stage_in_subprocess(inputs, folder / "staged", reading=reading)
         self.files = self.bytes = 0
         self.windowed = False
         """Whether some have a compression that takes up to `window_bytes`."""

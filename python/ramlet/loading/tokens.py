@@ -14,7 +14,7 @@ from typing import Any
 
 from ramlet.dataset.manifest import SPLITS, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
-from ramlet.inputs.sources import nearest_path
+from ramlet.inputs.paths import nearest_path
 from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
 from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural

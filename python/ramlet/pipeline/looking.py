@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from ramlet import _native
 from ramlet.errors import SourceError
 from ramlet.inputs import sources
+from ramlet.inputs.formats import FORMATS
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging import Input, needs_staging
 from ramlet.preparing.settings import WHOLE_FILE_BYTES
@@ -31,7 +32,6 @@ BLOCK = 1 << 17
 LONGEST_LINE = 1 << 24
 MOST_ENTRIES = 50
 
-TEXT_PER_BYTE = {"text": 1.0, "jsonl": 0.9, "parquet": 2.5}
 COMPRESSED = 3.5
 """Bytes of text per byte on disk, typical of web text."""
 
@@ -92,7 +92,7 @@ def look_at_text(inputs: Sequence[str]) -> TextFound:
                 kept, stride = kept[::2], stride * 2
         files += 1
         disk += size
-        text += size * TEXT_PER_BYTE[source.format] * (COMPRESSED if source.compression else 1)
+        text += size * FORMATS[source.format].text_per_byte * (COMPRESSED if source.compression else 1)
         parts += -(-size // WHOLE_FILE_BYTES)
         formats[source.format] = None
     column = _column(kept)

@@ -28,6 +28,7 @@ from ramlet.pipeline.stages import NAMES, Stage, fetch_folder, names_of, refuse_
 from ramlet.pipeline.wording import with_keys
 from ramlet.runtime.budget import Budget, Meter, format_bytes
 from ramlet.runtime.memory import resident_memory
+from ramlet.runtime.meter import Meter
 from ramlet.settings.names import meant
 
 __all__ = ["PipelineListener", "PipelineResult", "StageResult", "run_pipeline"]
@@ -262,10 +263,10 @@ class _Run:
 
     def _fetch(self) -> dict[str, Any]:
         """Makes text that is not on this disk local files."""
-        from ramlet.inputs.apart import stage_apart
+        from ramlet.inputs.staging_process import stage_in_subprocess
 
         for given in remote_text(self.pipeline):
-            stage_apart(
+            stage_in_subprocess(
                 [given],
                 fetch_folder(self.pipeline, given),
                 reading=self.pipeline.reading,

@@ -26,8 +26,8 @@ from typing import Any
 
 from ramlet.errors import SettingsError
 from ramlet.inputs import sources
-from ramlet.inputs.shelf import key_of
 from ramlet.inputs.staging import Input, needs_staging
+from ramlet.inputs.staging_folder import key_of
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import TOKENIZERS, place_of
 from ramlet.runtime.digest import digest

@@ -22,7 +22,7 @@ from ramlet.reporting.lengths import Lengths, count_lengths
 from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
-from ramlet.runtime.budget import Budget, within
+from ramlet.runtime.budget import Budget, using_budget
 from ramlet.runtime.small_files import YAML, read_json_object, read_text
 from ramlet.training.run_files import whole_run
 
@@ -105,7 +105,7 @@ class Finder:
     def dataset(self, path: Path) -> DatasetFound:
         from ramlet.dataset.reader import Dataset
 
-        with within(self._budget):
+        with using_budget(self._budget):
             dataset = Dataset(path)
         index = (path / MANIFEST).stat()
         known = (index.st_mtime_ns, index.st_size)
@@ -178,7 +178,7 @@ def _is_measure(one: Any) -> bool:
 def _json(path: Path, kind: type[RamletError]) -> Json | None:
     """A JSON object; None if there is no file."""
     try:
-        return read_json_object(path, kind, halves=True)  # text that a model wrote is shown as it is
+        return read_json_object(path, kind, lone_surrogates=True)  # text that a model wrote is shown as it is
     except (FileNotFoundError, NotADirectoryError):
         return None
 

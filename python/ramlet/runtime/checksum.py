@@ -1,4 +1,4 @@
-"""The checksum of a file, as the manifest has it: XXH64 with seed 0, 16 hex digits."""
+"""The checksum of a file as manifests record it: XXH64 with seed 0, 16 hex digits."""
 
 from __future__ import annotations
 

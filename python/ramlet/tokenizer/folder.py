@@ -22,6 +22,7 @@ from ramlet.runtime.atomic_files import is_temporary, remove, replacing, write_j
 from ramlet.runtime.budget import Meter
 from ramlet.runtime.digest import digest
 from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.small_files import open_regular, read_json_object
 from ramlet.tokenizer.files import tokenizer_json
 from ramlet.tokenizer.settings import TrainSettings

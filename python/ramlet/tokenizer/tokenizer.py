@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramlet.errors import SettingsError, TokenizerError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
 from ramlet.runtime.digest import digest
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import available_threads, check_threads
 from ramlet.tokenizer.engines import Engine, HfEngine, NativeEngine, Stream
 from ramlet.tokenizer.model import TokenizerModel, check_names, merges_by_id, place_token

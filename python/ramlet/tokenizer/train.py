@@ -23,8 +23,9 @@ from typing import Any
 from ramlet import __version__, _native
 from ramlet.errors import BrokenInput, SettingsError, SourceError, TokenizerError, option
 from ramlet.inputs import sources
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
 from ramlet.runtime.digest import digest
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.tokenizer.model import (
     CHARACTER_BYTES,

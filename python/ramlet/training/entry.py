@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ramlet.engines import ENGINES, open_engine
 from ramlet.errors import SettingsError, option
-from ramlet.inputs.sources import check_path
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.inputs.paths import check_path
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import check_threads
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names

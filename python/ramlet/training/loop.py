@@ -20,7 +20,7 @@ from typing import Any
 from ramlet.engines import Engine, Pending, Ranks, Trainee
 from ramlet.engines.plan import Plan
 from ramlet.errors import Interrupted, TrainingStopped, option
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
 from ramlet.training.evaluate import EvalSet, evaluate_model
 from ramlet.training.job import Job

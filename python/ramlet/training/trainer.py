@@ -26,7 +26,8 @@ from ramlet.generation import Sampler
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.files import save_description
 from ramlet.model.folder import find_model
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from ramlet.cli.progress import Progress
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 DatasetPath = Annotated[
     Path, typer.Argument(metavar="DATASET", show_default=False, help="The folder of a prepared dataset.")

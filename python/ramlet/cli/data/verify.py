@@ -35,11 +35,10 @@ def verify(
     from ramlet.dataset.adopt import adopt as take_in
     from ramlet.dataset.manifest import Manifest
     from ramlet.dataset.verify import verify as check
-    from ramlet.runtime.budget import Budget
-    from ramlet.runtime.budget import within as in_force
+    from ramlet.runtime.budget import Budget, using_budget
 
     adopted = Adopted()
-    with in_force(Budget.parse(memory)):
+    with using_budget(Budget.parse(memory)):
         vocabulary = Manifest.read(dataset).vocab_size
     with within(memory, silent=quiet or json, vocabulary=vocabulary) as (meter, bar):
         if adopt:

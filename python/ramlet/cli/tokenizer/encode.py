@@ -15,7 +15,8 @@ from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import Pattern, Threads, TokenizerName, note, plural, print_json, reading_notes
 from ramlet.errors import SettingsError, SourceError
 from ramlet.inputs.settings import ReadSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.settings.declared import options
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from ramlet.cli.options import MEMORY, Debug, Inputs, Json, Memory, Quiet
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import InputFlag, Processes, note, plural, print_json, reading_notes
 from ramlet.inputs.settings import READING
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.settings.declared import options
 from ramlet.tokenizer.settings import MERGES, VOCABULARY, TrainSettings
 

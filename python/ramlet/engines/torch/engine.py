@@ -26,8 +26,9 @@ from ramlet.engines.torch.trial import tried
 from ramlet.engines.torch.weights import DTYPES
 from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
-from ramlet.runtime.budget import Budget, Meter, with_reserve
+from ramlet.runtime.budget import Budget, with_reserve
 from ramlet.runtime.memory import free_memory, resident_memory
+from ramlet.runtime.meter import Meter
 
 __all__ = ["TorchEngine"]
 

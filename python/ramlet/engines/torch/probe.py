@@ -24,8 +24,9 @@ from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.base_memory import release_heap
 from ramlet.engines.torch.predict import work_bytes
 from ramlet.errors import BudgetError, option
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.memory import resident_memory
+from ramlet.runtime.meter import Meter
 
 __all__ = ["Gauge", "ResidentGauge", "allowance", "expected", "probe", "work"]
 
