@@ -185,7 +185,7 @@ def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int]) -> Budg
     parts = budget.all_parts({name: size for name, size in needed.items() if size})
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(
-        f"needs at least {enough}MB: {adding_up(parts, enough)}, with {how} "
+        f"needs at least {enough}MB: {format_parts(parts, enough)}, with {how} "
         f"(the budget is {budget}); give more, or use a smaller model, a shorter {option('seq_len')}"
         f"{'' if choice.optimizer == 'adamw8bit' else ' or ' + option('optimizer', 'adamw8bit')}",
         needed=enough * 1_000_000,

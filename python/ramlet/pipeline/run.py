@@ -26,7 +26,7 @@ from ramlet.pipeline.process import run_stage
 from ramlet.pipeline.record import Record
 from ramlet.pipeline.stages import NAMES, Stage, fetch_folder, names_of, refuse_early, remote_text, stages
 from ramlet.pipeline.wording import with_keys
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
 from ramlet.settings.names import meant

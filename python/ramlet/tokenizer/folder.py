@@ -19,7 +19,6 @@ from typing import Any
 
 from ramlet.errors import SettingsError, TokenizerError, option
 from ramlet.runtime.atomic_files import is_temporary, remove, replacing, write_json
-from ramlet.runtime.budget import Meter
 from ramlet.runtime.digest import digest
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.meter import Meter
