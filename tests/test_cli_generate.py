@@ -87,7 +87,7 @@ class TestGenerate:
             (["nowhere", "-p", "x"], "there is no folder nowhere: give a run"),
             (["-p", "x"], "name one model"),
             (["RUN", "-p", "the " * 100], "tokens long and the model sees 48 at once: shorten it"),
-            (["RUN", "-p", "x", "--temperature", "-1"], "--temperature is a number of at least 0, not -1"),
+            (["RUN", "-p", "x", "--temperature", "-1"], "--temperature must be at least 0, not -1"),
             (["RUN", "-p", "x", "--memory", "90MB"], "needs at least "),
             (["RUN", "-p", "x", "--precision", "fp16"], "fp16 is for GPUs"),
         ],

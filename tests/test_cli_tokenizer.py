@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-import ramlet.cli.tokenizer.options
-import ramlet.cli.tokenizer.show
+import ramlet.cli.passage
 from conftest import RunRamlet
 from oracles import hf_train, many_scripts
 from ramlet import Tokenizer
@@ -55,8 +54,7 @@ def many_words(size: int) -> str:
 
 
 def test_the_docstrings_examples() -> None:
-    for module in (ramlet.cli.tokenizer.options, ramlet.cli.tokenizer.show):
-        assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(ramlet.cli.passage) == (0, 1)
 
 
 class TestTrain:
@@ -85,7 +83,7 @@ class TestTrain:
         assert done.stderr.startswith("read 1 file, 1 document, ")
         again = ramlet(*words)
         assert again.returncode == 0
-        assert again.stdout == "new already holds this tokenizer, from the same inputs and settings: nothing to do\n"
+        assert again.stdout == "new already has this tokenizer, from the same inputs and settings: nothing to do\n"
 
     def test_json_and_quiet(self, corpus: Path, ramlet: RunRamlet) -> None:
         done = ramlet("tokenizer", "train", str(corpus), "-v", "300", "-o", "new", "--json")
@@ -110,7 +108,7 @@ class TestTrain:
         forced = ramlet(*words, "--vocab-size", "800", "--force")
         assert forced.returncode == 0, forced.stderr
         assert Tokenizer.load(out).vocab_size == 800
-        assert ramlet(*words, "--vocab-size", "800").stdout.startswith("out already holds this tokenizer")
+        assert ramlet(*words, "--vocab-size", "800").stdout.startswith("out already has this tokenizer")
 
     def test_a_tokenizer_that_was_changed_is_not_taken_for_finished(
         self, out: Path, corpus: Path, ramlet: RunRamlet
@@ -133,14 +131,14 @@ class TestTrain:
         ("words", "code", "sentence"),
         [
             (["-v", "255"], 1, "no room for the 256 bytes and 0 special tokens: give at least 256"),
-            (["-v", "many"], 1, "--vocab-size is a number like 2048, 32k or 10M, not 'many'"),
+            (["-v", "many"], 2, "--vocab-size must be a number like 2048, 32k or 10M, not 'many'"),
             (["-v", "300", "-s", "A"], 1, "is how tokenizer.json spells the ordinary token b'A'"),
             (["-v", "32k", "-m", "20MB", "-t", "2"], 1, "needs at least "),
             (["-v", "300", "-m", "lots"], 1, "cannot read 'lots' as memory"),
-            (["-v", "300", "--docs", "page"], 1, "--docs is one of file, line, not 'page'"),
+            (["-v", "300", "--docs", "page"], 1, "--docs must be one of file, line, not 'page'"),
             ([], 1, "say how many tokens to learn"),
             (["-v", "300", "-t", "0"], 2, "0 is not in the range"),
-            (["-v", "300", "--format", "csv"], 1, "--format is one of text, jsonl, parquet, not 'csv'"),
+            (["-v", "300", "--format", "csv"], 1, "--format must be one of text, jsonl, parquet, not 'csv'"),
         ],
     )
     def test_one_sentence_for_what_is_wrong(
@@ -244,7 +242,7 @@ class TestTrain:
             process.send_signal(how)
             said = process.communicate()[1]
             if process.returncode == 130:
-                assert "interrupted; run the same command to go on" in said
+                assert "interrupted; run the same command to resume" in said
             if process.returncode == 0:
                 break
             assert not (tmp_path / "out" / "stats.json").exists()

@@ -119,7 +119,7 @@ def test_troubleshooting_quotes_what_is_said() -> None:
     text = (DOCS / "troubleshooting.md").read_text()
     for phrase in (
         "give more, or take a smaller model, a shorter --seq-len",
-        "the machine is out of memory: give a smaller --memory, or free some",
+        "the machine is out of memory: use a smaller --memory, or close other programs",
         "give more --memory, or a smaller --micro-batch; the last checkpoint is whole",
         "layers made again on the way back",
         "so the run was stopped; ",

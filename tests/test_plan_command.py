@@ -12,7 +12,7 @@ import pytest
 
 from conftest import RunRamlet
 from oracles_dataset import write_dataset
-from ramlet.cli.plan import duration_words
+from ramlet.cli.plan import rough_duration
 from ramlet.engines.plan import Plan
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.training import propose as proposing
@@ -151,7 +151,7 @@ def test_a_machine_without_torch_is_looked_at_without_measuring() -> None:
 
 
 def test_times_are_said_as_people_say_them() -> None:
-    assert [duration_words(seconds) for seconds in (40, 600, 9000, 400_000, 1e9)] == [
+    assert [rough_duration(seconds) for seconds in (40, 600, 9000, 400_000, 1e9)] == [
         *("40 s", "10 min", "2.5 h", "4.6 days", "32 years")
     ]
 

@@ -454,7 +454,7 @@ class TestMemory:
         ({"seed": -1}, "seed is -1"),
         ({"read_ahead": -1}, "read_ahead is -1"),
         ({"rank": 1}, "rank is 1, but of 1 ranks"),
-        ({"documents": "word"}, "documents is one of file, line, not 'word'"),
+        ({"documents": "word"}, "documents must be one of file, line, not 'word'"),
     ],
 )
 def test_settings_that_make_no_sense(

@@ -21,7 +21,7 @@ from ramlet.training import checkpoint, evaluate, loop
 from ramlet.training.listener import Listener
 from ramlet.training.signals import GaveUp, StopSignals
 
-GO_ON = "interrupted; run the same command to go on\n"
+GO_ON = "interrupted; run the same command to resume\n"
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_a_line_that_is_being_written(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The stream cannot be written to from within itself; the signal must not end in an error for that."""
-    from ramlet.cli.train import _Shown
+    from ramlet.cli.train import _Printer
 
     class Busy:
         def write(self, text: str) -> int:
@@ -233,7 +233,7 @@ def test_a_line_that_is_being_written(
 
     with Progress(silent=True) as bar:
         monkeypatch.setattr(sys, "stderr", Busy())
-        _Shown(bar, quiet=quiet).stopping()
+        _Printer(bar, quiet=quiet).stopping()
         monkeypatch.undo()
     assert ("stopping" in capfd.readouterr().err) == (not quiet)
 

@@ -170,7 +170,7 @@ def _main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     except KeyboardInterrupt:
         sys.exit(130)
-    run(told_to=lambda error: _tell(error, telling))
+    run(on_error=lambda error: _tell(error, telling))
 
 
 if __name__ == "__main__":

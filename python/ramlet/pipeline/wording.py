@@ -25,7 +25,7 @@ def in_words_of_the_file(stage: Stage, error: RamletError, file: str, *, own: st
         written = f"`{name}`" if value is None else f"`{name}: {value}`"
         return as_python(name, value) if home is None else f"{written} (under {home})"
 
-    sentence = error.told(key)
+    sentence = error.render(key)
     if not (needed := error.facts.get("needed")):
         return sentence
     if stage.on_gpu:
