@@ -37,7 +37,7 @@ def test_counts(text: object, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "M", "ten", "10X", "1..5M", "0", "-5M", "inf", "nan", "1.5", "1,0", "9" * 5000])
 def test_no_counts(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"^params is a (number like 2048, 32k or 10M|whole number of at least 1)"):
+    with pytest.raises(SettingsError, match=r"^params must be (a number like 2048, 32k or 10M|at least 1)"):
         read(RunSettings, "params", text)
 
 

@@ -162,7 +162,7 @@ def test_standard_input(ramlet: RunRamlet, corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["in.txt"], 1, "name it with --out"),
+        (["in.txt"], 1, "give one with --out"),
         ([], 2, "is missing; for example: ramlet prepare corpus/"),
         (["in.txt", "--out", "out", "--no-such"], 2, "unknown option --no-such: "),
         (["missing.txt", "--out", "out"], 1, "no such file or folder: missing.txt"),

@@ -279,11 +279,11 @@ class TestCompletion:
     def test_help_goes_with_it(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setenv("_RAMLET_COMPLETE", "1")
         cli.main(["tr"])
-        assert capsys.readouterr().out == "train\tTrain a model, within a memory budget.\n"
+        assert capsys.readouterr().out == "train\tTrain a model within a memory budget.\n"
 
     def test_an_unknown_shell(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["completion", "tcsh"]) == 1
-        assert capsys.readouterr().err == "error: there is no completion for tcsh: give one of bash, zsh, fish\n"
+        assert capsys.readouterr().err == "error: unknown shell 'tcsh': choose from bash, zsh, fish\n"
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_in_the_shell(self, shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,7 +180,7 @@ class TestTrain:
         (tmp_path / "bad.txt").write_bytes(b"good \xff\xfe words " + b"x" * 10_000)
         done = ramlet("tokenizer", "train", "bad.txt", "-v", "270", "-o", "new")
         assert "2 invalid UTF-8 sequences were replaced" in done.stderr
-        assert "longer than 4096 bytes cut" in done.stderr
+        assert "longer than 4096 bytes split" in done.stderr
 
     def test_standard_input_and_compression(self, tmp_path: Path, corpus: Path, ramlet: RunRamlet) -> None:
         with open(corpus, "rb") as file:
@@ -322,13 +322,13 @@ class TestEncodeAndDecode:
         ("words", "sentence"),
         [
             (["encode", "--text", "x", "-T", "nothing.json"], "no such tokenizer file or folder: nothing.json"),
-            (["encode", "--text", "x", "-T", "gpt2", "-o", "y"], "leave out the inputs and --out"),
+            (["encode", "--text", "x", "-T", "gpt2", "-o", "y"], "--text cannot be combined with inputs or --out"),
             (["encode", "odd.bin", "-T", "gpt2", "-m", "20MB"], "needs at least "),
             (["decode", "999999", "-T", "gpt2"], "there is no token 999999"),
-            (["decode", "1", "x", "-T", "gpt2"], "'x' is no token id"),
+            (["decode", "1", "x", "-T", "gpt2"], "'x' is not a token id"),
             (["decode", "none.bin", "-T", "gpt2"], "cannot read none.bin: No such file"),
-            (["decode", "odd.bin", "-T", "gpt2"], "is not made of uint16 ids"),
-            (["decode", "odd.bin", "-T", "gpt2", "--dtype", "int8"], "uint16 or uint32, not int8"),
+            (["decode", "odd.bin", "-T", "gpt2"], "does not contain uint16 ids"),
+            (["decode", "odd.bin", "-T", "gpt2", "--dtype", "int8"], "uint16 or uint32, not 'int8'"),
             (["show", "missing.tiktoken"], "no such tokenizer file or folder"),
             (["compare", "-", "-v", "300"], "standard input can be read only once"),
         ],

@@ -214,17 +214,17 @@ def test_what_is_printed(ran: Any, data: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"  val: loss \d\.\d{4}, perplexity [\d.]+, \d\.\d{3} bits per byte", lines[1])
     assert re.fullmatch(r"peak .* of 8\.00 GB \(predicted .*\)", lines[2])
     assert "40,128 parameters" in said.err
-    assert "6 x 32 tokens a step" in said.err
+    assert "6 x 32 tokens per step" in said.err
     assert "step 6: val: loss" in said.err
     assert "step 6 writes:" in said.err
     again = ran("train", "--data", str(data), "--out", "out", *FEW)
     assert (again.code, again.err) == (0, "")
-    assert again.out == "out holds this run, finished: nothing to do (--resume with a later end goes on)\n"
+    assert again.out == "out already has this run, finished: nothing to do (use --resume to train it for longer)\n"
     other = ran("train", "--data", str(data), "--out", "out", *FEW, "--seed", "9")
     assert other.code == 1
     assert other.err.startswith("error: out holds a run with seed 1, not 9: choose another --out")
     more = ran("train", "--data", str(data), "--out", "out", *FEW, "--resume", "--max-steps", "8")
-    assert "going on from step 6" in more.err
+    assert "resuming from step 6" in more.err
     assert more.out.startswith("8 steps")
 
 

@@ -192,7 +192,7 @@ FAULTS = [
     ("[a]: 3\n", 1, "a key must be a single word"),
     ("out: a\n---\nout: b\n", 2, "a second document begins"),
     ("out: *there\n", 1, "not valid YAML"),
-    ('tokenizer: byte\nout: "\\ud800"\n', 2, "half a character"),
+    ('tokenizer: byte\nout: "\\ud800"\n', 2, "a lone surrogate"),
     ('tokenizer: byte\nout: "\\0"\n', 2, "a NUL character is not allowed"),
 ]
 

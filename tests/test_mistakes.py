@@ -77,7 +77,7 @@ MISTAKES = {
     ),
     "a typo in a command": Mistake("tokeniser train corpus.txt", 2, "no such command 'tokeniser'", "'tokenizer'"),
     "nothing to write to": Mistake(
-        "tokenizer train corpus.txt --vocab-size 300", 2, "--out is missing", "an example: ramlet tokenizer train"
+        "tokenizer train corpus.txt --vocab-size 300", 2, "--out is missing", "for example: ramlet tokenizer train"
     ),
     "a dataset in the place of text": Mistake(
         "prepare data --tokenizer tok --out new", 1, "data is a dataset, not text", "train on it as data"

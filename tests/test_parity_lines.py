@@ -163,7 +163,7 @@ def test_a_krill_file_without_a_folder(command: Command) -> None:
     assert "configs/small" in told
     assert ramlet.Dataset("configs/small").sequence_length == 64
     assert "nothing to do" in command.ran("prepare", "configs/small.yaml", *ONE)
-    assert "name it with --out" in command.refused("prepare", "corpus.jsonl", *ONE)
+    assert "give one with --out" in command.refused("prepare", "corpus.jsonl", *ONE)
 
 
 # -- training on sharded datasets

@@ -52,7 +52,7 @@ def demo(
         bool, typer.Option("--quick", help="Train a smaller model on less text, in under a minute.")
     ] = False,
     memory: Annotated[
-        str, memory_option("Memory budget of all stages", "1GB, 1GiB, 50% or auto", default="1GB", panel=None)
+        str, memory_option("Memory budget of all stages", "1GB, 1GiB, 50% or auto", default="1GB")
     ] = "1GB",
     threads: Threads = None,
     json: Json = False,

@@ -26,8 +26,8 @@ def doctor(
 ) -> None:
     """Show what this machine has, what ramlet would do with it, and any problems.
 
-    Takes a few seconds: the disk is measured with a 64 MB file, and PyTorch is loaded if it is installed. The exit code
-    is 1 if there is a problem, 0 if there are only warnings.
+    Takes a few seconds: the disk is measured with a 64 MB file, and PyTorch is queried if it is installed. The exit
+    code is 1 if there is a problem, 0 if there are only warnings.
 
       ramlet doctor
       ramlet doctor --json

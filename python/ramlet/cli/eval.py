@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, Json, Memory, Quiet, Threads, named_datasets, print_json
+from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, named_datasets, print_json
 from ramlet.cli.progress import Progress, format_score
 from ramlet.cli.usage import UsageError
 from ramlet.runtime.budget import Budget, Meter
@@ -55,11 +55,12 @@ def evaluate(
             "--tokens",
             "--eval-tokens",
             metavar="N|all",
+            show_default=f"{EVAL_TOKENS:,}",
             rich_help_panel=DATA,
             help="Number of tokens of each dataset to evaluate on.",
         ),
     ] = str(EVAL_TOKENS),
-    memory: Memory = "auto",
+    memory: DeviceMemory = "auto",
     threads: Threads = None,
     *,
     given: Given,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, Json, Memory, Quiet, Threads, note, print_json
+from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, note, print_json
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SAMPLING, TEXT, SampleSettings
 from ramlet.runtime.budget import Budget, Meter, format_bytes
@@ -61,7 +61,7 @@ def generate(
         typer.Option("--echo/--no-echo", rich_help_panel=TEXT, help="Print the prompt before the generated text."),
     ] = True,
     threads: Threads = None,
-    memory: Memory = "auto",
+    memory: DeviceMemory = "auto",
     model_name: Annotated[Path | None, typer.Option("--model-name", hidden=True)] = None,
     *,
     given: Given,
@@ -71,7 +71,7 @@ def generate(
     """Generate text with a trained model.
 
     The text continues the prompt and is printed token by token. It may be longer than the model's context: when that is
-    full, generation continues from its last half. On a GPU --memory is that of the device.
+    full, generation continues from its last half.
 
       ramlet generate RUN --prompt "Once upon a time" --max-tokens 300
 

@@ -175,7 +175,8 @@ def _records(command: Any, ctx: Any) -> Iterator[tuple[str, tuple[str, str]]]:
         if record is None:
             continue
         names, text = record
-        # Typer puts a default in words into parentheses.
+        # Typer puts a default in words into parentheses, and adds the range of a number.
         text = re.sub(r"\[default: \((.*)\)(?=[];])", r"[default: \1", text)
+        text = re.sub(r"; (\d+<=)?x[<>]=\d+]$", "]", text)
         group = "Arguments" if parameter.param_type_name == "argument" else parameter.rich_help_panel
         yield group or (GENERAL if "--help" in parameter.opts else UNGROUPED), (names, text)

@@ -31,9 +31,7 @@ def init(
     time: Annotated[str, typer.Option("--time", metavar="T", help="Time limit of training: 20min, 1h, 2d.")] = "1h",
     memory: Annotated[
         str | None,
-        memory_option(
-            "Memory budget to put into the file", "2GB, 2GiB, 50%", default="half of free memory", panel=None
-        ),
+        memory_option("Memory budget to put into the file", "2GB, 2GiB, 50%", default="half of free memory"),
     ] = None,
     threads: Threads = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,

@@ -146,10 +146,9 @@ def memory_option(
     sizes: str = "512MB, 2GB, 2GiB, 50% or auto (60% of free memory)",
     *,
     default: str = "auto",
-    panel: str | None = MEMORY,
 ) -> Any:
     return typer.Option(
-        "--memory", "-m", metavar="SIZE", rich_help_panel=panel, show_default=default, help=f"{what}: {sizes}."
+        "--memory", "-m", metavar="SIZE", rich_help_panel=MEMORY, show_default=default, help=f"{what}: {sizes}."
     )
 
 

@@ -45,7 +45,7 @@ def plan(
             metavar="N",
             show_default=False,
             rich_help_panel=DATA,
-            help="Also show the memory for this many sequences in memory at once.",
+            help="Also show how much memory this many sequences take if loaded at once.",
         ),
     ] = None,
     *,
@@ -54,7 +54,7 @@ def plan(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show how much memory training needs, part by part; without a model, show which sizes can be trained here.
+    """Show how much memory training needs, part by part; without a model, which sizes can be trained here.
 
     ramlet plan
     ramlet plan --params 124M --memory 4GB

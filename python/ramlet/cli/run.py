@@ -21,9 +21,7 @@ def run(
     ],
     memory: Annotated[
         str | None,
-        memory_option(
-            "Memory budget of all stages", "512MB, 2GB, 50% or auto", default="as in the file, or auto", panel=None
-        ),
+        memory_option("Memory budget of all stages", "512MB, 2GB, 50% or auto", default="as in the file, or auto"),
     ] = None,
     threads: Threads = None,
     only: Annotated[
@@ -38,7 +36,10 @@ def run(
     force: Annotated[
         list[str] | None,
         typer.Option(
-            "--force", metavar="STAGE", show_default=False, help="Run this stage again; its old result is moved aside."
+            "--force",
+            metavar="STAGE",
+            show_default=False,
+            help="Run this stage again; its old result is moved aside. May be given several times.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, and why.")] = False,

@@ -18,7 +18,7 @@ def merge(
     ],
     out: NewFolder,
     link: Annotated[
-        bool, typer.Option("--link", help="Create hard links instead of copies; needs the same disk, and no space.")
+        bool, typer.Option("--link", help="Hard-link shards instead of copying; takes no space, needs the same disk.")
     ] = False,
     memory: Memory = "auto",
     json: Json = False,

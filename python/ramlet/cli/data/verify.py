@@ -70,7 +70,7 @@ def verify(
         if report.sound:
             counts = [plural(report.shards, "shard"), plural(report.documents, "document")]
             counts += [plural(report.tokens, "token"), format_bytes(report.bytes)]
-            print(f"{dataset} is valid: {', '.join(counts)}")
+            print(f"{dataset} is sound: {', '.join(counts)}")
         else:
             print(f"{dataset} has {plural(len(report.problems), 'problem')}")
         print(meter.closing_line())

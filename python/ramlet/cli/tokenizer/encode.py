@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import Json, Memory, Quiet, Threads, note, print_json, reading_notes
+from ramlet.cli.options import MEMORY, Json, Memory, Quiet, Threads, note, print_json, reading_notes
 from ramlet.cli.progress import Progress, format_duration
 from ramlet.cli.tokenizer.options import AllowSpecial, Pattern, TokenizerName, allowed_special
 from ramlet.errors import SettingsError, SourceError
-from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.runtime.budget import Budget, Meter, format_bytes
 from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ramlet.tokenizer.tokenizer import Tokenizer
 
 
-@with_settings(*options(ReadSettings))
+@with_settings(*options(ReadSettings), panels=(READING, MEMORY))
 def encode(
     tokenizer: TokenizerName,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT...]", show_default=False, help="Files, folders, globs, or - (standard input)."),
+        typer.Argument(metavar="[INPUT...]", show_default="standard input", help="Files, folders or globs."),
     ] = None,
     text: Annotated[
         str | None, typer.Option("--text", metavar="TEXT", help="Encode this text instead of files.")

@@ -108,7 +108,7 @@ def train(
 def _report(statistics: dict[str, Any], out: Path, wanted: int | None, quiet: bool) -> None:
     made, read = statistics["tokenizer"], statistics.get("read")
     specials = len(made["special_tokens"])
-    parts = [plural(made["merges"], "merge")] if statistics["settings"]["kind"] == "bpe" else []
+    parts = [f"{plural(made['merges'], 'merge')} learned"] if statistics["settings"]["kind"] == "bpe" else []
     parts += [f"{specials:,} special"] if specials else []
     detail = f" ({', '.join(parts)})" if parts else ""
     print(f"{plural(made['vocab_size'], 'token')}{detail} in {out}/tokenizer.json")
@@ -130,6 +130,6 @@ def _report(statistics: dict[str, Any], out: Path, wanted: int | None, quiet: bo
         note(f"skipped files: {reasons}", quiet=quiet)
     if wanted is not None and made["vocab_size"] < wanted and statistics["settings"]["kind"] == "bpe":
         note(
-            f"the text has no more pairs to merge: {made['vocab_size']:,} tokens instead of {wanted:,}",
+            f"the text has no more pairs to merge: {made['vocab_size']:,} tokens instead of the {wanted:,} asked for",
             quiet=quiet,
         )
