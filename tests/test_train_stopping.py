@@ -214,7 +214,7 @@ def test_the_line_on_the_screen(
     words += ["--max-steps", "4", "--eval-every", "2", "--device", "cpu", "--threads", "1", "--sample-every", "0"]
     assert cli.main(words) == 130
     told = capsys.readouterr().err.splitlines()[-2:]
-    assert told[0].startswith("stopping, and saving what was learned so far (Ctrl-C again")
+    assert told[0].startswith("stopping and saving a checkpoint (press Ctrl-C again")
     assert told[1] == "interrupted at step 2 of 4, and saved: run the same command to go on"
 
 

@@ -96,7 +96,7 @@ class _Printer(PipelineListener):
         if self._json:
             return
         if stage.what == "kept":
-            print(f"{stage.name:<10} unchanged: {stage.path}")
+            print(f"{stage.name:<10} nothing changed: {stage.path}")
         elif stage.what == "due":
             print(f"{stage.name:<10} due: {stage.why}")
             if stage.command:
