@@ -53,7 +53,7 @@ def test_without_arguments_it_says_what_to_do(ramlet: RunRamlet, tmp_path: Path)
     done = ramlet("plan", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "dataset my data: " in done.stdout
-    assert "estimates" in done.stdout
+    assert "estimated" in done.stdout
     command = shlex.split(done.stdout.strip().splitlines()[-1])
     assert command[:6] == ["ramlet", "train", "--data", "my data", "--out", "RUN"]
     assert command[command.index("--params") + 1] == "300k"

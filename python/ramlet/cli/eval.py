@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, named_datasets, print_json
+from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, data_option, named_datasets, print_json
 from ramlet.cli.progress import Progress, format_score
 from ramlet.cli.usage import UsageError
 from ramlet.runtime.budget import Budget, Meter
@@ -27,18 +27,7 @@ def evaluate(
         str,
         typer.Argument(metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama folder."),
     ],
-    data: Annotated[
-        list[str],
-        typer.Option(
-            "--data",
-            "-d",
-            "--dataset-dir",
-            metavar="[NAME=]DIR",
-            show_default=False,
-            rich_help_panel=DATA,
-            help="A dataset of `ramlet prepare`, or a .npy file; may be given several times.",
-        ),
-    ],
+    data: Annotated[list[str], data_option(DATA, "[NAME=]DIR", "; may be given several times")],
     split: Annotated[
         str | None,
         typer.Option(

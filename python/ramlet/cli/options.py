@@ -152,6 +152,12 @@ def memory_option(
     )
 
 
+def data_option(panel: str, metavar: str, more: str = "") -> Any:
+    names = ("--data", "-d", "--dataset-dir")
+    line = f"A dataset of `ramlet prepare`, or a .npy file{more}."
+    return typer.Option(*names, metavar=metavar, show_default=False, rich_help_panel=panel, help=line)
+
+
 def _threads_option(*more: str) -> Any:
     names = ("--threads", "-t", *more)
     return typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, note, print_json
+from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, data_option, note, print_json
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
@@ -25,18 +25,7 @@ from ramlet.training.settings import DATA, LENGTH, MEMORY, MODEL, RunSettings
     panels=(MODEL, DATA, LENGTH, MEMORY),
 )
 def plan(
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            "-d",
-            "--dataset-dir",
-            metavar="DIR",
-            show_default=False,
-            rich_help_panel=DATA,
-            help="A dataset of `ramlet prepare`, or a .npy file.",
-        ),
-    ] = None,
+    data: Annotated[str | None, data_option(DATA, "DIR")] = None,
     memory: DeviceMemory = "auto",
     num_sequences: Annotated[
         int | None,

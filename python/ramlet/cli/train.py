@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, named_datasets, note, print_json
+from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, data_option, named_datasets, note, print_json
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_score
 from ramlet.errors import SettingsError
@@ -35,16 +35,7 @@ def train(
         typer.Option("--out", "-o", "--model-name", metavar="RUN", show_default=False, help="Folder for the run."),
     ],
     data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            "-d",
-            "--dataset-dir",
-            metavar="DIR[=WEIGHT]",
-            rich_help_panel=DATA,
-            show_default=False,
-            help="A dataset of `ramlet prepare`, or a .npy file. Several are mixed in proportion to their weights.",
-        ),
+        list[str] | None, data_option(DATA, "DIR[=WEIGHT]", "; several are mixed in proportion to their weights")
     ] = None,
     input_: Annotated[
         list[str] | None,
