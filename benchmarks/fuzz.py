@@ -257,7 +257,7 @@ def _called(function: Callable[[], None]) -> int:
 def _fault(code: int, told: str, over: bool) -> str:
     if "panicked" in told or "a bug in ramlet" in told or "PanicException" in told:
         return "panic"
-    if "Traceback" in told or "defect of ramlet" in told:
+    if "Traceback" in told or "defect of ramlet" in told or "bug in ramlet" in told:
         return "traceback"
     if code < 0:
         return "signal"

@@ -21,7 +21,7 @@ from ramlet.cli import generate
 from ramlet.cli.progress import Progress
 from ramlet.reporting import doctor
 
-GO_ON = "interrupted; run the same command to go on\n"
+GO_ON = "interrupted; run the same command to resume\n"
 
 
 @pytest.fixture(scope="module")

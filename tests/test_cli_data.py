@@ -54,7 +54,7 @@ class TestInspect:
         code, out, _ = run("inspect", "d", "--samples", "4", "--sample-tokens", "20")
         assert code == 0
         assert "train        335 tokens, 4 documents, 2 shards" in out
-        assert "a token      1.00 characters, 1.00 bytes" in out
+        assert "per token    1.00 characters, 1.00 bytes" in out
         assert "    8-15           4  ████" in out
         assert "  too_short                  2       5 B  fewer characters than min_chars" in out
         # What a document holds is never sent to the terminal as it is.
@@ -90,7 +90,7 @@ class TestInspect:
     def test_packed(self, tmp_path: Path, run: Run) -> None:
         write_dataset(tmp_path / "p", [[65] * 20], pack=8)
         out = run("inspect", "p")[1]
-        assert "packed       3 sequences of 8, 12.5% padding, 1 document in several pieces" in out
+        assert "packed       3 sequences of 8, 12.5% padding, 1 document split" in out
         assert "train, piece 2: 5 tokens" in out
 
 

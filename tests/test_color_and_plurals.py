@@ -14,7 +14,7 @@ from conftest import AMPLE
 from ramlet import cli
 from ramlet.cli import progress
 from ramlet.cli.color import bold, colored, marked
-from ramlet.cli.tokenizer.options import note
+from ramlet.cli.options import note
 from ramlet.loading.stream_loader import StreamLoader
 from ramlet.runtime import plurals
 

@@ -119,9 +119,9 @@ def test_troubleshooting_quotes_what_is_said() -> None:
     text = (DOCS / "troubleshooting.md").read_text()
     for phrase in (
         "give more, or use a smaller model, a shorter --seq-len",
-        "the machine is out of memory: give a smaller --memory, or free some",
+        "the machine is out of memory: use a smaller --memory, or close other programs",
         "or a smaller --micro-batch; the last checkpoint is complete",
-        "layers made again on the way back",
+        "activation checkpointing",
         "so the run was stopped; ",
         "there is no checkpoint before it: run it again with a lower --lr",
         "continue from it with --init-from and a lower --lr",
@@ -135,8 +135,8 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "has no checkpoints any more, so it cannot be resumed: choose another --out, with --init-from ",
         "PyTorch finds no GPU here: use --device cpu",
         " processes need a GPU each, and there are ",
-        "nothing went to validation",
-        "a document mask needs an end-of-text token",
+        "the validation split is empty",
+        "the tokenizer has no end-of-text token",
         "is not in this tokenizer's vocabulary",
         "was trained with another tokenizer (",
         "no such file or folder: ",

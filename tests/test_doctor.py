@@ -232,9 +232,9 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert cli.main(["doctor", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "  GPU          Big One, 79.0 GB free of 80.0 GB, bf16\n" in said
-    assert "  training     on cuda, 70.0 GB of its memory, in bf16\n" in said
+    assert "  training     on cuda, with 70.0 GB of its memory, in bf16\n" in said
     assert "  largest      7B parameters in 4.00 GB, about 2.0 h for 2.48B tokens\n" in said
-    assert "  in a day     124M parameters in 4.00 GB, about 2.0 h for 2.48B tokens; ramlet plan tells more\n" in said
+    assert "  in a day     124M parameters in 4.00 GB, about 2.0 h for 2.48B tokens; see ramlet plan for more\n" in said
     monkeypatch.setattr(doctor, "_ask_torch", lambda _: {"installed": False})
     assert cli.main(["doctor", str(tmp_path), "--quiet"]) == 0
     assert "warning: PyTorch is not installed" in capsys.readouterr().out

@@ -104,7 +104,7 @@ def test_nothing_new_to_append(tmp_path: Path, text: Path, capsys: pytest.Captur
     command = ["prepare", str(text), "-o", str(tmp_path / "out"), "--append", "--docs", "line", "--memory", AMPLE]
     assert main([*command, "--dedup-cache", cache]) == 0
     assert "nothing new for" in (said := capsys.readouterr().out)
-    assert "which stays as it was: every document was dropped: 20 as duplicate" in said
+    assert "which is unchanged: every document was dropped: 20 as duplicate" in said
     assert main([*command, "--min-chars", "1000", "--json"]) == 0
     assert "too_short" in json.loads(capsys.readouterr().out)["nothing_new"]
     assert files(tmp_path) == before

@@ -63,7 +63,7 @@ def test_the_time_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("wrong", ["soon", "10", "0min", "-5min", "1h 5", "5 parsecs", "", "1e3h"])
 def test_times_that_are_none(place: Path, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "a.txt", "--time", wrong]) == 1
-    assert f"--time is a time like 20min, 1h or 2d, not {wrong!r}" in capsys.readouterr().err
+    assert f"--time must be a time like 20min, 1h or 2d, not {wrong!r}" in capsys.readouterr().err
     assert not Path("pipeline.yaml").exists()
 
 

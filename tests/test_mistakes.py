@@ -61,7 +61,7 @@ MISTAKES = {
         "prepare corpus.txt --memory 2 --out new", 1, "2 is less than a megabyte", "give a unit, as in 512MB or 2GB"
     ),
     "a typo in YAML": Mistake(
-        "prepare typo.yaml", 1, "typo.yaml, line 3: no key 'tokenizr'", "did you mean 'tokenizer'?"
+        "prepare typo.yaml", 1, "typo.yaml, line 3: unknown key 'tokenizr'", "did you mean tokenizer?"
     ),
     "YAML that is none": Mistake(
         "prepare broken.yaml", 1, "broken.yaml, line 2: not valid YAML", "expected ',' or ']'"
@@ -70,14 +70,14 @@ MISTAKES = {
         f"{TRAIN} --data data --device cuda --out new", 1, "PyTorch finds no GPU here", "use --device cpu"
     ),
     "a device of another name": Mistake(
-        f"{TRAIN} --data data --device gpu --out new", 1, "not 'gpu'", "device is one of auto, cpu, cuda"
+        f"{TRAIN} --data data --device gpu --out new", 1, "not 'gpu'", "device must be one of auto, cpu, cuda"
     ),
     "a typo in a flag": Mistake(
-        f"{TRAIN} --data data --batch-sise 8 --out new", 2, "no option --batch-sise", "did you mean --batch-size?"
+        f"{TRAIN} --data data --batch-sise 8 --out new", 2, "unknown option --batch-sise", "did you mean --batch-size?"
     ),
     "a typo in a command": Mistake("tokeniser train corpus.txt", 2, "no such command 'tokeniser'", "'tokenizer'"),
     "nothing to write to": Mistake(
-        "tokenizer train corpus.txt --vocab-size 300", 2, "--out is missing", "an example: ramlet tokenizer train"
+        "tokenizer train corpus.txt --vocab-size 300", 2, "--out is missing", "for example: ramlet tokenizer train"
     ),
     "a dataset in the place of text": Mistake(
         "prepare data --tokenizer tok --out new", 1, "data is a dataset, not text", "train on it as data"
@@ -186,7 +186,7 @@ def assert_one_sentence(said: str, cause: str, way_out: str) -> None:
     assert said.count("\n") == 1, said
     assert said.endswith("\n")
     assert "Traceback" not in said
-    assert "defect" not in said
+    assert "bug in ramlet" not in said
     assert re.search(cause, said), said
     assert re.search(way_out, said), said
 

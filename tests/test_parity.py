@@ -171,7 +171,7 @@ def test_npy_totals(command: Command, folder: Path) -> None:
     said = command.ran("prepare", "wiki.txt", "--format", "npy", "--tokenizer", "byte", *ONE)
     tokens = len(np.load("wiki.npy"))
     assert f"{tokens:,} tokens in wiki.npy" in said
-    assert "1.00 characters a token" in said
+    assert "1.00 characters per token" in said
     note = json.loads((folder / "wiki.npy.json").read_text())
     assert note["ledger"]["characters"] == tokens - note["ledger"]["tokens"]["end_ids"]
 

@@ -11,7 +11,7 @@ import tokenizers
 
 import ramlet
 from oracles_training import metrics, sentences
-from ramlet.cli.help_page import spread
+from ramlet.cli.help_page import repeat_option
 from test_parity import ONE, Command
 
 TINY = (
@@ -54,7 +54,7 @@ def test_several_special_tokens(command: Command) -> None:
 def test_words_go_to_the_flag_before_them(flag: str) -> None:
     given = ["a.txt", flag, "<a>", "<b>", "-v", "300", flag, "<c>", "--", "<d>"]
     wanted = ["a.txt", flag, "<a>", flag, "<b>", "-v", "300", flag, "<c>", "--", "<d>"]
-    assert spread(given) == spread(wanted) == wanted
+    assert repeat_option(given) == repeat_option(wanted) == wanted
 
 
 def test_processes_in_python() -> None:
@@ -163,7 +163,7 @@ def test_a_krill_file_without_a_folder(command: Command) -> None:
     assert "configs/small" in told
     assert ramlet.Dataset("configs/small").sequence_length == 64
     assert "nothing to do" in command.ran("prepare", "configs/small.yaml", *ONE)
-    assert "name it with --out" in command.refused("prepare", "corpus.jsonl", *ONE)
+    assert "give one with --out" in command.refused("prepare", "corpus.jsonl", *ONE)
 
 
 # -- training on sharded datasets

@@ -511,7 +511,7 @@ def test_killed_within_training(place: Path, begun: Any) -> None:
     assert process.returncode == 130
     assert errors.count("interrupted at step") == 1
     assert "interrupted; " not in errors
-    assert f"going on from step {at:,}" in errors
+    assert f"resuming from step {at:,}" in errors
     assert not running(place)
 
 

@@ -265,7 +265,7 @@ def test_never_written_over(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["init", "a.txt", "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["params"] == 100_000
     assert main(["init", "a.txt", "--out", "other.yaml", "--time", "soon"]) == 1
-    assert "--time is a time like 20min, 1h or 2d, not 'soon'" in capsys.readouterr().err
+    assert "--time must be a time like 20min, 1h or 2d, not 'soon'" in capsys.readouterr().err
     assert not (place / "other.yaml").exists()
 
 

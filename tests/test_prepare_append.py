@@ -93,7 +93,7 @@ def refused(before: dict[str, Any], then: dict[str, Any], first: Path, second: P
         run(second, out, append=True, **then)
     assert snapshot(out) == kept
     assert not (out / ".work").exists()
-    return caught.value.told(as_flag)
+    return caught.value.render(as_flag)
 
 
 @pytest.mark.parametrize(

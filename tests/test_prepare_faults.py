@@ -307,7 +307,7 @@ class TestDisk:
         failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=limit, timeout=120)
         assert failed.returncode == 1
         assert failed.stderr.startswith("error: ")
-        assert "defect" not in failed.stderr
+        assert "bug in ramlet" not in failed.stderr
         assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
         assert verify(tmp_path / "out").notes == []
 
@@ -328,7 +328,7 @@ def test_ctrl_c_then_the_same_again(tmp_path: Path) -> None:
         _, told = process.communicate(timeout=120)
         code = process.returncode
     assert code == 130
-    assert told == "interrupted; run the same command to go on\n"
+    assert told == "interrupted; run the same command to resume\n"
     assert not (tmp_path / "out/dataset_metadata.json").exists()
     for out in ("out", "calm"):
         assert subprocess.run([*command, out], cwd=tmp_path, capture_output=True, timeout=120).returncode == 0

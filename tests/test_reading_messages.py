@@ -85,7 +85,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, ramlet: RunRamlet) -> None
     few = limited(resource.RLIMIT_FSIZE, 2048)
     done = ramlet("tokenizer", "encode", "a.txt", "-T", "byte", "-o", "ids.bin", preexec_fn=few)
     assert done.returncode == 1
-    assert "a limit on the size of files is in the way: raise it (ulimit -f)" in done.stderr
+    assert "raise the limit on file size (ulimit -f)" in done.stderr
     assert not (tmp_path / "ids.bin").exists()
 
 

@@ -400,10 +400,10 @@ def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:
     assert told["memory"]["peak"] < 256e6
     for words, code, sentence in (
         (("nothing",), 1, "error: no such folder: nothing\n"),
-        (("run", "--port", "80"), 1, "error: --port is for --watch: add it, or leave --port out\n"),
+        (("run", "--port", "80"), 1, "error: --port needs --watch: add --watch, or remove --port\n"),
         (("run", "--watch", "--out", "x"), 1, "--watch serves the page and writes no file"),
         (("run", "--memory", "20MB"), 1, "error: needs at least"),
-        ((), 2, "is missing; an example: ramlet report my-run"),
+        ((), 2, "is missing; for example: ramlet report my-run"),
     ):
         done = ramlet("report", *words)
         assert (done.returncode, sentence in done.stderr) == (code, True), done.stderr

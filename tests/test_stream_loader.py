@@ -454,7 +454,7 @@ class TestMemory:
         ({"seed": -1}, "seed must be from 0 to 18446744073709551615, not -1"),
         ({"read_ahead": -1}, "read_ahead must be at least 0, not -1"),
         ({"rank": 1}, "rank must be from 0 to 0 with world=1, not 1"),
-        ({"documents": "word"}, "documents is one of file, line, not 'word'"),
+        ({"documents": "word"}, "documents must be one of file, line, not 'word'"),
     ],
 )
 def test_settings_that_make_no_sense(

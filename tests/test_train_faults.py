@@ -65,7 +65,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
 def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **changes: Any) -> str:
     with pytest.raises(kind) as caught:
         run(data, out, **changes)
-    said = caught.value.told(as_flag)
+    said = caught.value.render(as_flag)
     assert "\n" not in said
     for word in words:
         assert word in said, said

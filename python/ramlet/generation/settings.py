@@ -12,7 +12,7 @@ from typing import Any
 from ramlet.engines import LARGEST_SEED
 from ramlet.errors import SettingsError
 from ramlet.settings.declared import Declared, declared, setting
-from ramlet.settings.kinds import Count, Number, Switch, Words
+from ramlet.settings.kinds import Count, Number, Strings, Switch
 
 __all__ = ["SAMPLING", "TEXT", "SampleSettings"]
 
@@ -45,7 +45,7 @@ class SampleSettings(Declared):
     num_samples: int = setting(1, Count(), "Texts to generate, as one batch.", panel=SAMPLING)
     stop: tuple[str, ...] = setting(
         (),
-        Words(what="some text", spaces=True),
+        Strings(what="some text", spaces=True),
         "Stop before this text; may be given several times.",
         panel=SAMPLING,
     )

@@ -156,7 +156,7 @@ def _main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     except KeyboardInterrupt:
         sys.exit(130)
-    run(lambda error: _send_error(error, write_end))
+    run(on_error=lambda error: _send_error(error, write_end))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def with_keys(stage: Stage, error: RamletError, file: str, *, own: str, given: b
         written = f"`{name}`" if value is None else f"`{name}: {value}`"
         return as_python(name, value) if section is None else f"{written} (under {section})"
 
-    sentence = error.told(key)
+    sentence = error.render(key)
     if not (needed := error.facts.get("needed")):
         return sentence
     if stage.on_gpu:

@@ -1,4 +1,4 @@
-"""Where settings are declared: each class lies beside what it belongs to, and is loaded only when it is asked for."""
+"""Where settings are declared: each class is next to the code it belongs to, and is imported on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMANDS = {
     "tokenizer train": "ramlet.tokenizer.settings:TrainSettings",
     "generate": "ramlet.generation.settings:SampleSettings",
 }
-"""By the command that has all of them."""
+"""By command."""
 
 
 def owner(command: str) -> type[Any]:

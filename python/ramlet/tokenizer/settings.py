@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.settings import ReadSettings
 from ramlet.settings.declared import setting
-from ramlet.settings.kinds import Choice, Count, Text, Words
+from ramlet.settings.kinds import Choice, Count, Strings, Text
 
 __all__ = ["KINDS", "TrainSettings"]
 
@@ -45,7 +45,7 @@ class TrainSettings(ReadSettings):
     )
     special_tokens: tuple[str, ...] = setting(
         (),
-        Words(empty=True),
+        Strings(empty=True),
         "Special token; not counted as text. May be given several times. They get the last ids, in this order.",
         called=("special_token", "special_tokens"),
         short="s",

@@ -7,32 +7,35 @@ from typing import Annotated
 import typer
 
 from ramlet.cli.data.options import DatasetPath, NewFolder, within
-from ramlet.cli.options import Debug, Json, Memory, Quiet
-from ramlet.cli.tokenizer.options import note, plural, print_json
+from ramlet.cli.options import Json, Memory, Quiet, note, print_json
 from ramlet.dataset.export import FORMATS, load_format
+from ramlet.runtime.plurals import plural
 
 
 def export(
     dataset: DatasetPath,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="|".join(FORMATS), show_default=False, help="Whose layout to write."),
+        typer.Option("--to", metavar="|".join(FORMATS), show_default=False, help="Target format."),
     ],
     out: NewFolder,
     split: Annotated[
         list[str] | None,
-        typer.Option("--split", metavar="train|val", help="Only this one; may be given twice. Else all there are."),
+        typer.Option(
+            "--split", metavar="train|val", show_default="all", help="Split to export; may be given several times."
+        ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", show_default="that of --out", help="How llm.c's files begin."),
+        typer.Option(
+            "--name", metavar="NAME", show_default="the name of --out", help="Prefix of the file names for llm.c."
+        ),
     ] = None,
     memory: Memory = "auto",
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Write a dataset in the layout of another trainer.
+    """Export a dataset in the format of another trainer.
 
     {formats}
 
@@ -54,7 +57,7 @@ def export(
             progress=lambda so_far, total: bar.update("exporting", so_far, total),
         )
     if json:
-        figures = {
+        written = {
             "path": str(out),
             "out": str(out),
             "to": to,
@@ -62,10 +65,10 @@ def export(
             "tokens": done.tokens,
             "notes": done.notes,
         }
-        print_json({**figures, "already_done": done.already_done, "memory": meter.summary()})
+        print_json({**written, "already_done": done.already_done, "memory": meter.summary()})
         return
     if done.already_done:
-        print(f"{out} already holds this export, of the same dataset: nothing to do")
+        print(f"{out} already has this export of the same dataset: nothing to do")
         return
     print(f"{plural(done.tokens, 'token')} in {out}, for {to}: {', '.join(done.files[:6])}{_more(done.files)}")
     for line in done.notes:
