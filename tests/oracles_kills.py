@@ -1,4 +1,4 @@
-"""A process that is killed at a chosen change of the disk: before its n-th rename, link, removal, mkdir or fsync."""
+"""Kills a process just before its n-th change on disk: a rename, link, removal, mkdir or fsync."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _counted(work: Callable[..., None], arguments: tuple[Any, ...], deadly: int 
 
         return called
 
-    os.fsync = lambda file: None  # a kill loses nothing of what was not synced, and waiting for a disk takes long
+    os.fsync = lambda file: None  # killing a process loses no unsynced data, and waiting for the disk is slow
     for name in CHANGES:
         setattr(os, name, before(getattr(os, name)))
     work(*arguments)
@@ -34,11 +34,11 @@ def _counted(work: Callable[..., None], arguments: tuple[Any, ...], deadly: int 
 
 
 def changes_of(told: Path, work: Callable[..., None], *arguments: Any) -> int:
-    """How many changes the work makes when it is left alone."""
+    """How many changes the work makes if it is not killed."""
     assert apart(_counted, work, arguments, None, told) == 0
     return int(told.read_text())
 
 
 def killed_at(change: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Does the work in a process of its own, until just before this change."""
+    """Runs the work in a separate process and kills it just before this change."""
     assert apart(_counted, work, arguments, change, Path(os.devnull)) == -signal.SIGKILL
