@@ -39,8 +39,8 @@ for _name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
 # A background job of a shell script ignores Ctrl-C, and so would the processes that tests start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same cases every time, so that a failure can be reproduced. No limit on the time to generate them, which depends on
-# what else the machine is doing.
+# The same cases every time, so that a failure can be reproduced. No limit on the time to generate them, because it
+# depends on what else the machine is doing.
 settings.register_profile(
     "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -86,8 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seed = config.getoption("--shuffle")
     if seed is not None:
-        # Tests of a file stay together because their shared fixtures are slow to create. Each test has its own sort key,
-        # so a subset of the tests keeps its relative order.
+        # Tests of a file stay together because their shared fixtures are slow to create. Each test has its own sort
+        # key, so a subset of the tests keeps its relative order.
         def place(item: pytest.Item) -> tuple[float, float]:
             path = item.nodeid.partition("::")[0]
             return random.Random(f"{seed} {path}").random(), random.Random(f"{seed} {item.nodeid}").random()
