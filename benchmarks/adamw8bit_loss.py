@@ -1,4 +1,4 @@
-"""A small character-level transformer, trained twice from the same weights on the same batches: for adamw8bit.py --loss.
+"""A small character-level transformer, trained twice from the same start on the same batches: for adamw8bit.py --loss.
 
 The text is generated: sentences of 2,000 made-up words with Zipf frequencies, where each word prefers a few followers.
 So there is spelling, frequency and order to learn, and an unlimited amount of text.

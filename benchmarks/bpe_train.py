@@ -4,11 +4,11 @@
     python benchmarks/bpe_train.py --bar 2     # --memory 128MB against a large budget: same result, time, memory
     python benchmarks/bpe_train.py --bar 3     # 12 GB synthetic, --memory 512MB (12 GB of disk, tens of minutes)
 
-Every run is a fresh process. The tools take turns, so that a slow minute of the machine affects all of them; the numbers
-are medians of --repeats runs. ramlet runs through its command line, so its time includes starting Python and writing the
-tokenizer. For the other tools both the whole process and the training call alone are shown; ratios compare ramlet's
-whole process with the other tool's call alone, to ramlet's disadvantage. Peak RSS is that of the whole process tree
-(measure.py).
+Every run is a fresh process. The tools take turns, so that a slow minute of the machine affects all of them; the
+numbers are medians of --repeats runs. ramlet runs through its command line, so its time includes starting Python and
+writing the tokenizer. For the other tools both the whole process and the training call alone are shown; ratios compare
+ramlet's whole process with the other tool's call alone, to ramlet's disadvantage. Peak RSS is that of the whole process
+tree (measure.py).
 
 Prints a Markdown table and the checks with measured value and limit; saves everything, dated, in benchmarks/results/.
 """

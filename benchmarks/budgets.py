@@ -3,9 +3,9 @@
     python benchmarks/budgets.py                          # CPU: 200 runs, peak RSS of the whole process tree
     python benchmarks/budgets.py --device cuda --jobs 6   # GPU: the memory that torch's allocator reserved
 
-Each run is the real command, with a random model, sequence length, batch size, options and budget (by --seed), for a few
-steps with evaluation and checkpoints. A refused run must say how much it needs, and must not have started training. Also
-compares predicted and measured peak memory of the runs that were not refused.
+Each run is the real command, with a random model, sequence length, batch size, options and budget (by --seed), for a
+few steps with evaluation and checkpoints. A refused run must say how much it needs, and must not have started training.
+Also compares predicted and measured peak memory of the runs that were not refused.
 Prints a Markdown table of the runs nearest to their budgets and the checks; saves everything, dated, in
 benchmarks/results/.
 """

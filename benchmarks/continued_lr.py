@@ -4,9 +4,9 @@
     python benchmarks/continued_lr.py --device cuda --jobs 8
 
 A model is trained from scratch on the source code of Python's standard library, and then on other text (READMEs,
-changelogs and licenses under /usr/share/doc) with 1/100 to all of the from-scratch learning rate, for 100, 300 and 1,000
-steps, with several seeds. Each run is the real command. Prints for every rate the loss on the new text and the increase
-on the old; saves everything, dated, in benchmarks/results/.
+changelogs and licenses under /usr/share/doc) with 1/100 to all of the from-scratch learning rate, for 100, 300 and
+1,000 steps, with several seeds. Each run is the real command. Prints for every rate the loss on the new text and the
+increase on the old; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations

@@ -127,11 +127,11 @@ class Forks:
             return False
 
 
-# -- the process that forks
+# -- the forking process
 
 
 def _serve() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # processes that a killed command leaves come here
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # adopt the child processes of a killed command
     import numpy  # noqa: F401
 
     import ramlet.cli

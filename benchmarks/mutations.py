@@ -1,6 +1,6 @@
-"""Ways to spoil a file: by its bytes, by what it holds, or by putting something else in its place.
+"""Ways to corrupt a file: by its bytes, by its content, or by putting something else in its place.
 
-how = spoil(path, random.Random(7))       # what was done, in a few words
+how = spoil(path, random.Random(7))       # a short description of what was done
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUMBERS = ("0", "-1", "99999999999999999999", "1e999", "-0", "NaN", "0x10", "1" 
 
 
 def spoil(path: Path, chance: Random, *, endless: bool = True) -> str:
-    """Changes the file, or what lies at its path; with `endless` that may be a pipe that no one writes to, or a
+    """Corrupts the file or replaces it by something else; with `endless` that can be a pipe without a writer, or a
     file of a terabyte."""
     place, by_bytes, by_content = chance.random() < 0.2, list(BYTES), _by_content(path)
     if place:
@@ -35,7 +35,7 @@ def spoil(path: Path, chance: Random, *, endless: bool = True) -> str:
         try:
             spoiled = way(content, chance)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            continue  # the file holds nothing that this way could spoil
+            continue  # this way does not apply to the file
         path.write_bytes(spoiled)
         return way.__name__.strip("_")
     path.write_bytes(b"")
@@ -125,7 +125,7 @@ def _another_number(content: bytes, chance: Random) -> bytes:
 
 
 def _another_length(content: bytes, chance: Random) -> bytes:
-    """The first or last eight bytes, which often count what follows."""
+    """Changes the first or last eight bytes, which are often a length."""
     number = chance.choice([0, 1, 7, 2**31, 2**63 - 1, 2**64 - 1, len(content)]).to_bytes(8, "little")
     return number + content[8:] if chance.random() < 0.7 else content[:-8] + number
 
@@ -136,7 +136,7 @@ BYTES: tuple[Callable[[bytes, Random], bytes], ...] = (
 )
 
 
-# -- what it holds
+# -- content
 
 
 def _by_content(path: Path) -> list[Callable[[bytes, Random], bytes]]:
@@ -195,7 +195,7 @@ def _tensors(content: bytes, chance: Random) -> bytes:
 
 
 def _array(content: bytes, chance: Random) -> bytes:
-    """The header of an array is Python's own spelling of a dictionary."""
+    """The header of a .npy file is a Python dict literal."""
     ways = {
         b"(": [b"((", b"(-", b"(1e9,"],
         b"'<u2'": [b"'<f8'", b"'|O'", b"'>u2'", b"'<u8'", b"None", b"'<U9'"],
@@ -206,7 +206,7 @@ def _array(content: bytes, chance: Random) -> bytes:
 
 
 def _changed(value: Any, chance: Random) -> Any:
-    """One place of it, however deep, with something else, nothing, or more."""
+    """Replaces, removes or adds one value, at any depth."""
     if isinstance(value, (dict, list)) and value and chance.random() < 0.85:
         key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
         way = chance.random()
