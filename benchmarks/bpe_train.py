@@ -45,7 +45,7 @@ class Contender:
     runs: list[Measurement]
     reports: list[dict[str, Any]]
     failure: str = ""
-    learnt: Path | None = None
+    trained: Path | None = None
 
     @property
     def seconds(self) -> float:
@@ -133,7 +133,7 @@ def run_once(contender: Contender, options: argparse.Namespace, scratch: Path) -
         environment = {"RAYON_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "true"}
     run = measure(command, environment)
     contender.runs.append(run)
-    contender.learnt = target
+    contender.trained = target
     if contender.memory is not None:
         contender.reports.append({"stats": without_timeline(json.loads((target / "stats.json").read_text()))})
     else:
@@ -160,11 +160,11 @@ def run_all(contenders: list[Contender], options: argparse.Namespace, scratch: P
 
 
 def merges_of(contender: Contender) -> list[tuple[str, str]] | None:
-    assert contender.learnt is not None
+    assert contender.trained is not None
     if contender.memory is None:
-        merges = json.loads(contender.learnt.read_text())["merges"]
+        merges = json.loads(contender.trained.read_text())["merges"]
     else:
-        merges = json.loads((contender.learnt / "tokenizer.json").read_text())["model"]["merges"]
+        merges = json.loads((contender.trained / "tokenizer.json").read_text())["model"]["merges"]
     if merges is None:
         return None
     return [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in merges]
@@ -267,9 +267,9 @@ def bar_2(options: argparse.Namespace) -> tuple[list[Contender], Any]:
             if roomy is None or tight is None:
                 checks.append(check(f"{stem}: trains at both budgets", "no", "yes", False))
                 continue
-            assert roomy.learnt
-            assert tight.learnt
-            files = roomy.learnt / "tokenizer.json", tight.learnt / "tokenizer.json"
+            assert roomy.trained
+            assert tight.trained
+            files = roomy.trained / "tokenizer.json", tight.trained / "tokenizer.json"
             same = "identical" if filecmp.cmp(files[0], files[1], shallow=False) else "differ"
             checks.append(check(f"{stem}: tokenizer.json at 128MB", same, "identical", same == "identical"))
             peak, ratio = tight.peak_rss, tight.seconds / roomy.seconds

@@ -86,15 +86,15 @@ def run_once(number: int, chosen: dict[str, Any], device: str, folder: Path) -> 
         shutil.rmtree(out, ignore_errors=True)  # 200 runs' checkpoints would fill a small disk
 
 
-def _measured(taken: Measurement, out: Path, device: str) -> dict[str, Any]:
+def _measured(measurement: Measurement, out: Path, device: str) -> dict[str, Any]:
     memory = json.loads((out / "stats.json").read_text())["memory"]
     plan = yaml.safe_load((out / "settings.yaml").read_text())["plan"]
     return {
         "predicted": memory["predicted"],
         "probed": plan["measured"],
         "choice": plan["choice"],
-        "peak": taken.peak_rss if device == "cpu" else memory["device_peak"],
-        "seconds": round(taken.seconds, 1),
+        "peak": measurement.peak_rss if device == "cpu" else memory["device_peak"],
+        "seconds": round(measurement.seconds, 1),
     }
 
 

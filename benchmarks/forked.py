@@ -71,7 +71,7 @@ class Forks:
         slots.write_bytes(bytes(4096))
         with open(slots, "r+b") as file:
             self._slots = mmap.mmap(file.fileno(), 4096)
-        told = {
+        variables = {
             "LD_PRELOAD": str(library),
             "FILE_OPERATIONS": str(slots),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -83,7 +83,7 @@ class Forks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
         )
         return self
 

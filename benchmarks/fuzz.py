@@ -32,7 +32,7 @@ from pathlib import Path
 from random import Random
 
 from fuzz_world import KINDS, Kind
-from mutations import DEVICES, spoil
+from mutations import DEVICES, corrupt
 
 SECONDS = 60
 """A case that takes longer counts as hanging: on two idle cores the longest take two seconds."""
@@ -167,9 +167,9 @@ def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:
         shutil.copytree(given.world, place, symlinks=True)
         target = place / chance.choice(sorted(str(path.relative_to(place)) for path in place.glob(kind.file)))
         # For inputs, waiting for a pipe's writer and reading all of a terabyte are correct, so those are not tried.
-        how = spoil(target, chance, endless=not kind.name.startswith(("input", "init", "file of ids")))
+        how = corrupt(target, chance, endless=not kind.name.startswith(("input", "init", "file of ids")))
         command = chance.choice(kind.commands)
-        spoiled = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
+        corrupted = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
         outcome = _run(command, place, ROOM[given.lane])
         for device in DEVICES:
             if not stat.S_ISCHR(os.stat(device).st_mode):
@@ -180,7 +180,7 @@ def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:
             kept = given.save / f"{kind.name.replace(' ', '-')}-{given.seed}-{number}"
             shutil.rmtree(kept, ignore_errors=True)
             kept.mkdir(parents=True)
-            (kept / target.name).write_bytes(spoiled)
+            (kept / target.name).write_bytes(corrupted)
             words = command if isinstance(command, list) else [command.__name__]
             about = {"file": str(target.relative_to(place)), "how": how, "command": words, **vars(outcome)}
             (kept / "case.json").write_text(json.dumps(about, indent=1))

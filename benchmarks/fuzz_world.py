@@ -138,9 +138,9 @@ KINDS = [
         _words("run pipeline.yaml --dry-run", "run pipeline.yaml --only data --dry-run -m MEMORY"),
     ),
     Kind("pipeline record", "work/.pipeline.json", _words("run pipeline.yaml --dry-run")),
-    Kind("report settings", "told/settings.yaml", _words("report told -m MEMORY")),
-    Kind("report metrics", "told/metrics.jsonl", _words("report told -m MEMORY")),
-    Kind("report measures", "told/measures.json", _words("report told -m MEMORY")),
+    Kind("report settings", "reported/settings.yaml", _words("report reported -m MEMORY")),
+    Kind("report metrics", "reported/metrics.jsonl", _words("report reported -m MEMORY")),
+    Kind("report measures", "reported/measures.json", _words("report reported -m MEMORY")),
     Kind("init", "in/*", _words("init in -o new.yaml -m MEMORY"), torch=True),
     Kind("model config", "run/config.json", _RUN, torch=True),
     Kind("generation config", "run/generation_config.json", _RUN, torch=True),
@@ -206,7 +206,7 @@ def make_world(folder: Path, torch: bool) -> None:
     ramlet.prepare("in/a.txt", "cached", tokenizer="byte", documents="line", dedup_cache="cache")
     Path("data/.adopting.json").write_text(json.dumps([["train/shard_00090.bin", "train/shard_00091.bin"]]))
     _unfinished(settings)
-    _told()
+    _reported()
     Path("prepare.yaml").write_text(
         "inputs: [in/a.txt, in/a.jsonl]\nout: new\ntokenizer: byte\ndedup: line\nmin_chars: 3\n"
     )
@@ -255,9 +255,9 @@ def _unfinished(settings: dict[str, Any]) -> None:
     raise SystemExit("prepare was not stopped: its stages have been renamed")
 
 
-def _told() -> None:
+def _reported() -> None:
     """Writes a run as `ramlet report` reads it."""
-    run = Path("told")
+    run = Path("reported")
     run.mkdir()
     shape = {"vocab_size": 256, "context": 16, "layers": 1, "width": 8, "heads": 2, "kv_heads": 2, "feed_forward": 64}
     settings = {

@@ -134,8 +134,8 @@ class Limits:
         words = [word.format(**places) for word in case.words.split()]
         try:
             (out if "{out}/" in case.words else place).mkdir(parents=True)
-            taken = measure([self.python, "-m", "ramlet", *words, "--memory", memory])
-            return taken.peak_rss, digest(out)
+            measurement = measure([self.python, "-m", "ramlet", *words, "--memory", memory])
+            return measurement.peak_rss, digest(out)
         finally:
             shutil.rmtree(place, ignore_errors=True)
 

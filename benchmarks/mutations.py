@@ -1,6 +1,6 @@
 """Ways to corrupt a file: by its bytes, by its content, or by putting something else in its place.
 
-how = spoil(path, random.Random(7))       # a short description of what was done
+how = corrupt(path, random.Random(7))       # a short description of what was done
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-__all__ = ["DEVICES", "spoil"]
+__all__ = ["DEVICES", "corrupt"]
 
 DEVICES = ("/dev/zero", "/dev/full", "/dev/null", "/dev/urandom")
 VALUES: tuple[Any, ...] = (
@@ -23,7 +23,7 @@ VALUES: tuple[Any, ...] = (
 NUMBERS = ("0", "-1", "99999999999999999999", "1e999", "-0", "NaN", "0x10", "1" * 400, "true", '""')
 
 
-def spoil(path: Path, chance: Random, *, endless: bool = True) -> str:
+def corrupt(path: Path, chance: Random, *, endless: bool = True) -> str:
     """Corrupts the file or replaces it by something else; with `endless` that can be a pipe without a writer, or a
     file of a terabyte."""
     place, by_bytes, by_content = chance.random() < 0.2, list(BYTES), _by_content(path)
@@ -33,10 +33,10 @@ def spoil(path: Path, chance: Random, *, endless: bool = True) -> str:
     for _ in range(8):
         way = chance.choice(by_content if by_content and chance.random() < 0.6 else by_bytes)
         try:
-            spoiled = way(content, chance)
+            corrupted = way(content, chance)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # this way does not apply to the file
-        path.write_bytes(spoiled)
+        path.write_bytes(corrupted)
         return way.__name__.strip("_")
     path.write_bytes(b"")
     return "empty"
@@ -84,11 +84,11 @@ def _empty(content: bytes, chance: Random) -> bytes:
 
 
 def _flipped(content: bytes, chance: Random) -> bytes:
-    spoiled = bytearray(content)
-    near = len(spoiled) if chance.random() < 0.5 else min(len(spoiled), 64)
+    corrupted = bytearray(content)
+    near = len(corrupted) if chance.random() < 0.5 else min(len(corrupted), 64)
     for _ in range(chance.choice([1, 1, 3, 30])):
-        spoiled[chance.randrange(near)] ^= 1 << chance.randrange(8)
-    return bytes(spoiled)
+        corrupted[chance.randrange(near)] ^= 1 << chance.randrange(8)
+    return bytes(corrupted)
 
 
 def _overwritten(content: bytes, chance: Random) -> bytes:

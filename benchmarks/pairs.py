@@ -104,7 +104,7 @@ class Pair:
         order = [0, 1] if draw.random() < 0.5 else [1, 0]
         ended: list[Ended | None] = [None, None]
         for slot in order:
-            _go_on(pids[slot])
+            _resume(pids[slot])
             ended[slot] = self.forks.wait(pids[slot], slot=slot)
         return self._judged([each for each in ended if each is not None])
 
@@ -122,8 +122,8 @@ class Pair:
         found = snapshot(self.place)
         if found not in self.wanted:
             nearest = min((differences(wanted, found) for wanted in self.wanted), key=len)
-            told = " / ".join(each.said.strip()[-200:] for each in ended)
-            wrong.append(f"not an allowed result: {', '.join(nearest[:5])} ({[each.code for each in ended]}; {told})")
+            outputs = " / ".join(each.said.strip()[-200:] for each in ended)
+            wrong.append(f"unexpected result: {', '.join(nearest[:5])} ({[each.code for each in ended]}; {outputs})")
         return any(refused), wrong
 
 
@@ -134,7 +134,7 @@ def _is_over(pid: int) -> bool:
         return True
 
 
-def _go_on(pid: int) -> None:
+def _resume(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 

@@ -78,14 +78,14 @@ class Contender:
 
     def row(self) -> list[str]:
         whole = median([run.seconds for run in self.runs])
-        told = [self.text, self.name, f"{self.size / 1e6:,.1f}", f"{whole:.2f}", f"{self.seconds:.2f}"]
-        return [*told, f"{self.rate:.2f}", megabytes(self.peak), megabytes(self.peak_process)]
+        cells = [self.text, self.name, f"{self.size / 1e6:,.1f}", f"{whole:.2f}", f"{self.seconds:.2f}"]
+        return [*cells, f"{self.rate:.2f}", megabytes(self.peak), megabytes(self.peak_process)]
 
     def add(self, run: Measurement, report: dict[str, Any]) -> None:
         self.runs.append(run)
         self.reports.append(report)
-        told = f"  {self.name:<24} {self.text:<14} {run.seconds:9.2f} s  {megabytes(run.peak_rss):>10}"
-        print(told, file=sys.stderr, flush=True)
+        line = f"  {self.name:<24} {self.text:<14} {run.seconds:9.2f} s  {megabytes(run.peak_rss):>10}"
+        print(line, file=sys.stderr, flush=True)
 
     def as_json(self) -> dict[str, Any]:
         runs = [{**run.as_json(), **report} for run, report in zip(self.runs, self.reports)]

@@ -46,12 +46,12 @@ def documents(text: Path) -> Iterator[bytes]:
 def records(text: Path, size: int) -> Iterator[bytes]:
     """JSON lines of all documents, or of about `size` bytes, evenly spread (nat is sorted by language)."""
     total = text.stat().st_size
-    seen = taken = 0
+    seen = selected = 0
     for document in documents(text):
         seen += len(document) + 1
-        if size and taken * total >= seen * size:
+        if size and selected * total >= seen * size:
             continue
-        taken += len(document) + 1
+        selected += len(document) + 1
         yield json.dumps({"text": document.decode()}, ensure_ascii=False).encode() + b"\n"
 
 

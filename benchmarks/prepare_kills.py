@@ -92,7 +92,7 @@ class Runner:
         settings = dict(self.case.get("settings", {}))
         if self.case.get("cache"):
             settings["dedup_cache"] = str(self.folder / "cache")
-        told = {
+        task = {
             "inputs": [str(self.inputs / name) for name in names],
             "out": str(self.folder / "dataset"),
             "settings": settings,
@@ -101,7 +101,7 @@ class Runner:
             "append": append,
             "task_bytes": TASK_BYTES,
         }
-        return [self.python, "-c", CHILD, json.dumps(told)]
+        return [self.python, "-c", CHILD, json.dumps(task)]
 
     def begin(self) -> None:
         """Creates an empty folder, or one with the dataset to append to."""

@@ -75,9 +75,9 @@ def main() -> int:
     for tokens, params in sorted({(run[1], run[2]) for run in asked}):
         found = {(run[3], run[4]): losses[run] for run in asked if run[1:3] == (tokens, params)}
         course = course_for(params, text=tokens, seq_len=SEQ_LEN)
-        taken = f"{course.sequences} x {course.tokens / tokens:.1f}" if params <= largest_for(tokens) else "too large"
+        chosen = f"{course.sequences} x {course.tokens / tokens:.1f}" if params <= largest_for(tokens) else "too large"
         cells = [f"{found[key]:.3f}" if key in found else "" for key in itertools.product(BATCHES, PASSES)]
-        rows.append([f"{tokens:,}", f"{params:,}", *cells, taken])
+        rows.append([f"{tokens:,}", f"{params:,}", *cells, chosen])
         kept.append({"tokens": tokens, "params": params, "losses": [[*key, value] for key, value in found.items()]})
     header = ["tokens", "parameters", *(f"{b} per step, {p} epochs" for b in BATCHES for p in PASSES), "the rule"]
     print(markdown_table(header, rows))

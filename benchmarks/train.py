@@ -78,14 +78,14 @@ class Contender:
         if self.run is not None:
             shutil.rmtree(self.run, ignore_errors=True)
         try:
-            taken = measure(self.command)
+            measurement = measure(self.command)
         except CommandFailed as failure:
             self.error = str(failure).strip().splitlines()[-1]
             return
         if self.run is None:
-            times = [float(found) for found in re.findall(r"^iter \d+: .*time ([\d.]+)ms", taken.output, re.M)]
+            times = [float(found) for found in re.findall(r"^iter \d+: .*time ([\d.]+)ms", measurement.output, re.M)]
             self.rates.append(setup.step_tokens / median(times[SKIPPED:]) * 1000)
-            reserved = json.loads(taken.output.strip().splitlines()[-1])["reserved"]
+            reserved = json.loads(measurement.output.strip().splitlines()[-1])["reserved"]
         else:
             lines = [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
             speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
@@ -93,7 +93,7 @@ class Contender:
             memory = json.loads((self.run / "stats.json").read_text())["memory"]
             reserved = memory["device_peak"]
             self.predicted.append(memory["predicted"])
-        self.peaks.append(taken.peak_rss if device == "cpu" else reserved)
+        self.peaks.append(measurement.peak_rss if device == "cpu" else reserved)
 
     @property
     def rate(self) -> float:

@@ -36,8 +36,8 @@ class Browser:
             [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
         assert self._driver.stdout is not None
-        told = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
-        port = next(filter(None, told), None)
+        ports = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
+        port = next(filter(None, ports), None)
         if port is None:
             raise RuntimeError("chromedriver does not start")
         self._base = f"http://127.0.0.1:{port[1]}"

@@ -13,14 +13,14 @@ from oracles_training import apart
 CHANGES = ("rename", "replace", "link", "unlink", "remove", "rmdir", "mkdir", "fsync")
 
 
-def _counted(work: Callable[..., None], arguments: tuple[Any, ...], deadly: int | None, told: Path) -> None:
+def _counted(work: Callable[..., None], arguments: tuple[Any, ...], kill_at: int | None, count_file: Path) -> None:
     calls = 0
 
     def before(real: Callable[..., Any]) -> Callable[..., Any]:
         def called(*given: Any, **named: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == deadly:
+            if calls == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*given, **named)
 
@@ -30,13 +30,13 @@ def _counted(work: Callable[..., None], arguments: tuple[Any, ...], deadly: int 
     for name in CHANGES:
         setattr(os, name, before(getattr(os, name)))
     work(*arguments)
-    told.write_text(str(calls))
+    count_file.write_text(str(calls))
 
 
-def changes_of(told: Path, work: Callable[..., None], *arguments: Any) -> int:
+def changes_of(count_file: Path, work: Callable[..., None], *arguments: Any) -> int:
     """How many changes the work makes if it is not killed."""
-    assert apart(_counted, work, arguments, None, told) == 0
-    return int(told.read_text())
+    assert apart(_counted, work, arguments, None, count_file) == 0
+    return int(count_file.read_text())
 
 
 def killed_at(change: int, work: Callable[..., None], *arguments: Any) -> None:

@@ -112,8 +112,8 @@ class SlowMix:
         """The dataset whose share (rounded down) grows by one from `number` to `number + 1` samples."""
         left, total = number, sum(self.weights)
         for dataset, weight in enumerate(self.weights):
-            before, behind = left * weight // total, (left + 1) * weight // total
-            if behind > before:
+            before, after = left * weight // total, (left + 1) * weight // total
+            if after > before:
                 return dataset
             left, total = left - before, total - weight
         raise AssertionError

@@ -78,8 +78,8 @@ def step(weights: Floats, gradients: Floats, state: State, factors: tuple[float,
             first = SIGNED.astype(np.float32)[state.first[block]] * (first_decay * state.first_scales[number])
             first = first + first_gain * gradient
             root = UNSIGNED.astype(np.float32)[state.root[block]] * (root_decay * state.root_scales[number])
-            taken = root_gain * gradient
-            root = np.sqrt(root * root + taken * taken)
+            gained = root_gain * gradient
+            root = np.sqrt(root * root + gained * gained)
             outcome.weights[block] = keep * weights[block] - rate * first / (root + eps)
             outcome.first_scales[number] = scale = block_scale(first)
             low, high = nearest(np.abs(first), scale, magnitudes(7))

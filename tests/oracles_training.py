@@ -117,7 +117,7 @@ def apart(work: Callable[..., None], *arguments: Any) -> int:
 
     Forked, because loading torch takes seconds; torch's threads are idle, since no run is active in this process.
     """
-    return _ended(_begun(work, *arguments))
+    return _exit_code(_started(work, *arguments))
 
 
 def ranks(world: int, work: Callable[..., None], *arguments: Any) -> list[int]:
@@ -127,14 +127,20 @@ def ranks(world: int, work: Callable[..., None], *arguments: Any) -> list[int]:
         port = free.getsockname()[1]
 
     def one(rank: int) -> None:
-        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in told.items()})
+        env = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        os.environ.update({name: str(value) for name, value in env.items()})
         work(*arguments)
 
-    return [_ended(child) for child in [_begun(one, rank) for rank in range(world)]]
+    return [_exit_code(child) for child in [_started(one, rank) for rank in range(world)]]
 
 
-def _begun(work: Callable[..., None], *arguments: Any) -> int:
+def _started(work: Callable[..., None], *arguments: Any) -> int:
     child = os.fork()
     if child:
         return child
@@ -147,7 +153,7 @@ def _begun(work: Callable[..., None], *arguments: Any) -> int:
     os._exit(0)
 
 
-def _ended(child: int) -> int:
+def _exit_code(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

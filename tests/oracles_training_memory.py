@@ -46,12 +46,12 @@ def highest(work: Callable[[], object]) -> int:
 
 def _freed_within(events: list[tuple[int, int, int, int]]) -> set[tuple[int, int]]:
     """Address and operation of everything that was allocated and freed within the same library operation."""
-    taken: dict[int, int] = {}
+    allocated_in: dict[int, int] = {}
     found = set()
     for _, size, pointer, within in events:
         if size > 0:
-            taken[pointer] = within
-        elif within and taken.get(pointer) == within:
+            allocated_in[pointer] = within
+        elif within and allocated_in.get(pointer) == within:
             found.add((pointer, within))
     return found
 
