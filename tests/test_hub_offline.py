@@ -14,7 +14,8 @@ import pytest
 
 import ramlet
 from ramlet.errors import SourceError, TokenizerError
-from ramlet.inputs import hub as staging_hub
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging import stage
 from ramlet.runtime import reachable
 from ramlet.tokenizer.files import gpt2
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -119,9 +120,9 @@ def test_what_is_cached_needs_no_network(asked: list[bool], tmp_path: Path, monk
     assert Tokenizer.load("some/model").fingerprint == made.fingerprint
 
 
-def test_datasets_of_the_hub(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_of_the_hub(asked: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
     hub_at(monkeypatch, closed_port())
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: pytest.fail("the client was let loose"))
-    with pytest.raises(SourceError, match="no file or folder org/name here, and the hub cannot be reached"):
-        staging_hub._revision("org/name", None)
+    with pytest.raises(SourceError, match=r"no file or folder org/name here, and it .* from the hub \(no connection"):
+        stage(["org/name"], tmp_path, reading=ReadSettings())

@@ -78,10 +78,7 @@ def _revision(repository: str, revision: str | None) -> str:
     from huggingface_hub import HfApi
 
     if offline := unreachable():
-        raise SourceError(
-            f"no file or folder {repository} here, and the hub cannot be reached ({offline}): "
-            "check the name and the network, then run the same command again"
-        )
+        raise ConnectionError(offline)
     return str(HfApi().dataset_info(repository, revision=revision).sha)
 
 

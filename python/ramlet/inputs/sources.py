@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs.formats import ARCHIVES, FORMAT_OF, FORMATS, first_bytes, split_suffixes
 from ramlet.inputs.paths import check_path, nearest_path
-from ramlet.inputs.walk import WILDCARD, Excluded, OneFile, Source, Walk
+from ramlet.inputs.walk import WILDCARD, Excluded, Source, Walk
 from ramlet.runtime.digest import new_hash
 
 __all__ = ["Paths", "Source", "Survey", "expand", "survey"]
@@ -96,13 +96,13 @@ def survey(inputs: Paths, *, format: str | None = None) -> Survey:  # noqa: A002
     return Survey(total, lasting, digest.hexdigest(), decoding)
 
 
-def _recognize(name: str, form: str | None, excluded: Excluded) -> OneFile | Walk:
+def _recognize(name: str, form: str | None, excluded: Excluded) -> Source | Walk:
     """What an input is, after all checks."""
     check_path(name)
     if not name:
         raise SourceError("an input is empty: give a file, a folder, a glob, or - for standard input")
     if name == "-":
-        return OneFile(Source("-", form or "text", "", None), "-")
+        return Source("-", form or "text", "", None)
     if name.startswith("hf://"):
         raise SourceError(f"cannot read {name} from the hub: download it and give the folder")
     try:
@@ -144,8 +144,7 @@ def _recognize(name: str, form: str | None, excluded: Excluded) -> OneFile | Wal
             f"{name} is not text, it has NUL bytes: give another file, or {option('format', 'text')} to read it anyway"
         )
     size, modified = (status.st_size, status.st_mtime_ns) if sized else (None, 0)
-    source = Source(name, form or FORMAT_OF.get(suffix, "text"), compression, size, modified)
-    return OneFile(source, os.path.realpath(name))
+    return Source(name, form or FORMAT_OF.get(suffix, "text"), compression, size, modified)
 
 
 def _is_standard_input(status: os.stat_result) -> bool:
@@ -177,31 +176,35 @@ def _begins_binary(path: str) -> bool:
     return b"\0" in begin and not begin.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
 
 
-def _walk_all(plan: list[OneFile | Walk], skipped: dict[str, int]) -> Iterator[Source]:
-    if len(plan) == 1:
-        yield from plan[0].files(skipped)
-        return
+def _walk_all(plan: list[Source | Walk], skipped: dict[str, int]) -> Iterator[Source]:
     # A file belongs to the first input that includes it. The inputs alone decide which one that is, so no list of
     # seen files is kept.
     first: dict[str, int] = {}
-    wide: list[Walk] = []
+    walks: list[Walk] = []
     for order, each in enumerate(plan):
-        if isinstance(each, OneFile):
-            first.setdefault(each.real, order)
+        if isinstance(each, Source):
+            first.setdefault(_real(each), order)
     for order, each in enumerate(plan):
         folder = real_folder = ""
-        for source in each.files(skipped):
-            if isinstance(each, OneFile):
-                real = each.real
+        for source in each.files(skipped) if isinstance(each, Walk) else [each]:
+            if len(plan) == 1:
+                yield source
+                continue
+            if isinstance(each, Source):
+                real = _real(each)
             else:
                 here, name = os.path.split(source.path)
                 if here != folder:
                     folder, real_folder = here, os.path.realpath(here)
                 real = os.path.join(real_folder, name)
-            covered = source.size is not None and any(other.covers(real) for other in wide)
+            covered = source.size is not None and any(other.covers(real) for other in walks)
             if covered or first.get(real, order) < order:
                 skipped["repeated"] = skipped.get("repeated", 0) + 1
             else:
                 yield source
-        if not isinstance(each, OneFile):
-            wide.append(each)
+        if isinstance(each, Walk):
+            walks.append(each)
+
+
+def _real(source: Source) -> str:
+    return source.path if source.path == "-" else os.path.realpath(source.path)

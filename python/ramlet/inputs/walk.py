@@ -12,7 +12,7 @@ from ramlet.errors import SourceError
 from ramlet.inputs.formats import FORMAT_OF, decoder_bytes, is_text, split_suffixes
 from ramlet.runtime.atomic_files import is_temporary
 
-__all__ = ["WILDCARD", "Excluded", "OneFile", "Source", "Walk"]
+__all__ = ["WILDCARD", "Excluded", "Source", "Walk"]
 
 WILDCARD = re.compile(r"[*?[]")
 
@@ -57,17 +57,6 @@ class Excluded:
         return name in self.names and os.path.realpath(os.path.join(folder, name)) in self.paths
 
 
-@dataclass(frozen=True)
-class OneFile:
-    """A file that was given by its own name."""
-
-    source: Source
-    real: str
-
-    def files(self, skipped: dict[str, int]) -> Iterator[Source]:
-        yield self.source
-
-
 class Walk:
     """The files below a folder that a glob matches; a folder by itself is the glob `**`.
 
@@ -75,11 +64,11 @@ class Walk:
     their part of the glob are skipped; from there on all are walked. `form` is the format of all inputs, if given.
     """
 
-    def __init__(self, base: str, parts: list[str], form: str | None, excluded: Excluded, whole: bool = False) -> None:
+    def __init__(self, base: str, parts: list[str], form: str | None, excluded: Excluded, is_folder: bool) -> None:
         self.base = base
         self.form = form
         self.excluded = excluded
-        self.whole = whole
+        self.is_folder = is_folder
         """Whether the folder was given as such: then its hidden files are counted as skipped."""
         self.inside = os.path.realpath(self.base or ".").rstrip("/") + "/"
         deep = "**" in parts
@@ -95,17 +84,17 @@ class Walk:
 
     @classmethod
     def of_folder(cls, name: str, form: str | None, excluded: Excluded) -> Walk:
-        return cls(name.rstrip("/") + "/", ["**"], form, excluded, whole=True)
+        return cls(name.rstrip("/") + "/", ["**"], form, excluded, is_folder=True)
 
     @classmethod
     def of_glob(cls, name: str, form: str | None, excluded: Excluded) -> Walk:
         parts = name.split("/")
         literal = next(at for at, part in enumerate(parts) if WILDCARD.search(part))
         base = "/".join(parts[:literal]) + "/" if literal else ""
-        return cls(base, [part for part in parts[literal:] if part], form, excluded)
+        return cls(base, [part for part in parts[literal:] if part], form, excluded, is_folder=False)
 
     def files(self, skipped: dict[str, int]) -> Iterator[Source]:
-        if not self.whole and self.base and not os.path.isdir(self.base):
+        if not self.is_folder and self.base and not os.path.isdir(self.base):
             return
         # A stack instead of recursion: folders may be nested deeper than Python's recursion limit.
         above = [("", iter(_listing(self.base or ".")))]
@@ -120,7 +109,7 @@ class Walk:
             if self.excluded.has(self.base + below, name):
                 continue
             depth = len(above) - 1
-            if self.whole:
+            if self.is_folder:
                 if is_temporary(name):
                     continue  # it exists only while a command writes: not part of the input
                 if name.startswith("."):
@@ -136,7 +125,7 @@ class Walk:
                 enter = listed == name + "/" and not name.startswith(".")
             if enter:
                 above.append((path + "/", iter(_listing(self.base + path + "/"))))
-            elif listed == name and (self.whole or self.path.fullmatch(path)):
+            elif listed == name and (self.is_folder or self.path.fullmatch(path)):
                 source = _take(self.base + path, name, self.form, skipped, self._means(path))
                 if source:
                     yield source

@@ -43,7 +43,7 @@ class OutFolder:
         self.npy = npy
         self.work = out / (f".{npy.name}.work" if npy else ".work")
         self._lock: Lock | None = None
-        self._made: list[Path] = []
+        self._created: list[Path] = []
         """Folders that this run created, innermost first."""
 
     @property
@@ -107,7 +107,7 @@ class OutFolder:
         self._lock = hold(self.npy or self.out, "prepare")
         try:
             self.refuse_others()
-            self._made = [path for path in (self.work, self.out) if not path.exists()]
+            self._created = [path for path in (self.work, self.out) if not path.exists()]
             self.work.mkdir(parents=True, exist_ok=True)
         except BaseException as error:
             self._lock.release()
@@ -120,9 +120,9 @@ class OutFolder:
 
     def __exit__(self, *_: object) -> None:
         """Unlocks the folder. If no work was begun, removes what this run created."""
-        if self.work in self._made and not (self.work / "plan.json").exists():
+        if self.work in self._created and not (self.work / "plan.json").exists():
             shutil.rmtree(self.work, ignore_errors=True)
-            if self.out in self._made:
+            if self.out in self._created:
                 with suppress(OSError):
                     self.out.rmdir()
         if self._lock is not None:

@@ -99,22 +99,22 @@ def manifest_of_run(
     settings: PrepareSettings,
     plan: Json,
     tokenizer: Tokenizer,
-    made: Json,
+    assembled: Json,
     notes: list[Json],
     skipped: dict[str, int],
     number: int,
     tokenizer_file: str,
 ) -> Manifest:
-    """The manifest of one run by itself; `made` is what was assembled, `number` counts the runs before it."""
+    """The manifest of one run by itself; `assembled` comes from the core, `number` counts the runs before it."""
     packed = None
-    if "shards" not in made:  # one npy file
+    if "shards" not in assembled:  # one npy file
         documents = sum(note["train"]["documents"] for note in notes)
-        splits = {"train": Split(made["tokens"], documents, ()), "val": Split.of(())}
+        splits = {"train": Split(assembled["tokens"], documents, ()), "val": Split.of(())}
     else:
-        shards = [Shard(**shard, run=number) for shard in made.pop("shards")]
+        shards = [Shard(**shard, run=number) for shard in assembled.pop("shards")]
         splits = {name: Split.of(tuple(one for one in shards if one.file.startswith(f"{name}/"))) for name in SPLITS}
         if settings.pack:
-            packed = Packing(sequence_length=settings.pack, pad_id=plan["end_id"] or 0, **made)
+            packed = Packing(sequence_length=settings.pack, pad_id=plan["end_id"] or 0, **assembled)
     return Manifest(
         dtype="uint32" if plan["wide"] else "uint16",
         vocab_size=tokenizer.vocab_size,

@@ -312,11 +312,11 @@ class _Run:
             "memory": self.meter.summary(),
         }
 
-    def _finish(self, tokenizer: Tokenizer, before: Manifest | None, made: Json) -> Prepared:
+    def _finish(self, tokenizer: Tokenizer, before: Manifest | None, assembled: Json) -> Prepared:
         settings, plan, result = self.settings, self.plan, self.folder.npy or self.folder.out
         notes = list(self.folder.notes("tokens", plan["tasks"]))
-        number = len(before.runs) if before else 0
-        run = manifest_of_run(settings, plan, tokenizer, made, notes, self.skipped, number, self.folder.tokenizer_file)
+        number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
+        run = manifest_of_run(settings, plan, tokenizer, assembled, notes, self.skipped, number, name)
         manifest = add_run(run, before, notes, plan["id"], asdict(settings), self.inputs)
         self.meter.stage("finishing")
         statistics = self._statistics(run.ledger, notes)

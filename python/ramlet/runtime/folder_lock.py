@@ -43,10 +43,10 @@ _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 class Lock:
     """A result that only this process writes, until it is released or the process ends."""
 
-    def __init__(self, path: Path, handle: int, made: list[Path]) -> None:
+    def __init__(self, path: Path, handle: int, created: list[Path]) -> None:
         self._path = path
         self._handle = handle
-        self._made = made
+        self._created = created
         """Folders that were created for it, innermost first."""
 
     def release(self) -> None:
@@ -57,7 +57,7 @@ class Lock:
             self._path.unlink()
         os.close(self._handle)
         self._handle = -1
-        for folder in self._made:
+        for folder in self._created:
             with suppress(OSError):
                 folder.rmdir()
 
@@ -82,14 +82,14 @@ def hold(
         if attempt:
             time.sleep(PAUSE)
         try:
-            path, handle, created, made = _open(Path(target), makes_folder)
+            path, handle, is_new, created = _open(Path(target), makes_folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no space left to write {target}: free some and run the same again") from None
             reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
             raise SettingsError(f"cannot write into {target}: {reason}; choose another {instead}") from None
         locked = lock_file(handle)
-        if locked is None and not created:
+        if locked is None and not is_new:
             who = _holder(handle)
             os.close(handle)
             raise SettingsError(
@@ -98,7 +98,7 @@ def hold(
             )
         if locked is not False and has_name(handle, path):
             _write_holder(handle, command)
-            return Lock(path, handle, made)
+            return Lock(path, handle, created)
         if locked is False:
             last = _holder(handle)
         os.close(handle)
@@ -159,14 +159,14 @@ def _places(target: Path) -> list[Path]:
 def _open(target: Path, makes_folder: bool) -> tuple[Path, int, bool, list[Path]]:
     """The lock file's path and handle, whether it is new, and the folders created for it."""
     parent = target.parent
-    made = [path for path in (parent, *parent.parents) if not path.exists()]
+    created = [path for path in (parent, *parent.parents) if not path.exists()]
     while True:
         if makes_folder:
             parent.mkdir(parents=True, exist_ok=True)
         refused: OSError | None = None
         for path in _places(target):
             try:
-                return (path, *_opened(path), made)
+                return (path, *_opened(path), created)
             except FileNotFoundError:
                 if not makes_folder:
                     raise
