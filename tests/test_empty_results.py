@@ -133,7 +133,7 @@ def test_what_is_made_of_nothing(tmp_path: Path, text: Path, capsys: pytest.Capt
     (tmp_path / "empty.txt").write_text("")
     encode = ["tokenizer", "encode", str(tmp_path / "empty.txt"), "--tokenizer", "byte", "--memory", AMPLE]
     assert main([*encode, "--out", str(tmp_path / "ids.bin")]) == 1
-    assert "there is no text to encode" in capsys.readouterr().err
+    assert "no text to encode" in capsys.readouterr().err
     assert not (tmp_path / "ids.bin").exists()
 
 

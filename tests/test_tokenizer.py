@@ -128,7 +128,7 @@ class TestTraining:
         [
             ({"vocab_size": 256, "special_tokens": [END]}, "256 bytes and 1 special tokens: it must be at least 257"),
             ({}, "no vocabulary size"),
-            ({"vocab_size": 1 << 30}, "from 1 to 16,777,216"),
+            ({"vocab_size": 1 << 30}, "between 1 and 16,777,216"),
             ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),
             ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
             ({"vocab_size": 300, "special_tokens": ["A"]}, "ordinary token b'A'"),

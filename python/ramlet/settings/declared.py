@@ -85,7 +85,7 @@ def with_flags(line: str, settings: Mapping[str, Setting]) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: settings[found[1]].flags[0], line)
 
 
-def setting(default: Any, kind: Kind, help: str, **more: Any) -> Any:  # noqa: A002 - what the command calls it
+def setting(default: Any, kind: Kind, help: str, **more: Any) -> Any:  # noqa: A002 - as in typer.Option
     """A field of a settings class; `more` are fields of `Setting`."""
     return field(default=default, metadata={"setting": Setting(default=default, kind=kind, help=help, **more)})
 
@@ -103,9 +103,11 @@ def declared(cls: type[Any]) -> dict[str, Setting]:
 def _declared(cls: type[Any]) -> dict[str, Setting]:
     own = {each.name for each in fields(cls)} - {each.name for base in cls.__bases__ for each in _fields(base)}
     found = {each.name: _filled(each.name, each.metadata["setting"]) for each in fields(cls)}
-    taken = {word for name in own for word in found[name].called}
+    own_names = {word for name in own for word in found[name].called}
     return {
-        name: each if name in own else replace(each, called=tuple(word for word in each.called if word not in taken))
+        name: each
+        if name in own
+        else replace(each, called=tuple(word for word in each.called if word not in own_names))
         for name, each in found.items()
     }
 
@@ -131,7 +133,7 @@ class Declared:
         return {name: getattr(self, name) for name, each in declared(type(self)).items() if each.decides}
 
     def known_by(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the values that belong into a result's signature (`Setting.later`)."""
+        """Those of the values that are part of a result's signature (`Setting.later`)."""
         later = {name: each.default for name, each in declared(type(self)).items() if each.later}
         return {name: value for name, value in values.items() if name not in later or value != later[name]}
 
