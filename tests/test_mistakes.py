@@ -107,10 +107,10 @@ MISTAKES = {
         "tokenizer train corpus.txt --vocab-size 300 --out data", 1, "data", "choose another|--force|another folder"
     ),
     "an empty file": Mistake(
-        "prepare empty.txt --tokenizer tok --out new", 1, "there is no text", "every input is empty"
+        "prepare empty.txt --tokenizer tok --out new", 1, "no text to prepare", "every input is empty"
     ),
     "an empty file to train on": Mistake(
-        f"{TRAIN} --input empty.txt --out new", 1, "there is no text", "every input is empty"
+        f"{TRAIN} --input empty.txt --out new", 1, "no text to prepare", "every input is empty"
     ),
     "a prompt longer than the context": Mistake(
         "generate run --device cpu --prompt " + "long" * 40,
