@@ -309,8 +309,8 @@ def damaged(folder: Path, name: str, content: str) -> Path:
     ("name", "content", "sentence"),
     [
         ("settings.yaml", "a: [", "settings.yaml is damaged: it is no YAML"),
-        ("settings.yaml", "a: 1", "settings.yaml is not that of a run"),
-        ("settings.yaml", "[1]", "settings.yaml is not that of a run"),
+        ("settings.yaml", "a: 1", "settings.yaml is not a run's"),
+        ("settings.yaml", "[1]", "settings.yaml is not a run's"),
         ("stats.json", "{", "stats.json is damaged: it is no JSON"),
         ("stats.json", "[]", "stats.json is damaged: it is no JSON object"),
         ("measures.json", "{}", "measures.json is damaged: it is not"),
