@@ -82,7 +82,7 @@ def test_the_streaming_loader() -> None:
         )
         count += len(batch["input_ids"])
     assert count == loader.count_examples() > 4
-    with pytest.raises(ramlet.SettingsError, match=r"take ramlet\.Loader"):
+    with pytest.raises(ramlet.SettingsError, match=r"use ramlet\.Loader"):
         ramlet.StreamLoader("wiki.txt", tokenizer=tokenizer, streaming=False)
     assert ramlet.Tokenizer.load(tokenizer).fingerprint == ramlet.Tokenizer.load("tokenizer.json").fingerprint
     with pytest.raises(ramlet.TokenizerError, match="not int"):
