@@ -189,7 +189,7 @@ def test_values_that_look_like_flags() -> None:
         ("text: a\ntokenizer: [gpt2]\n", "line 2: tokenizer must be KEY: VALUE lines"),
         ("text: a\ntokenizer: {special_tokens: 5}\n", "line 2: special_tokens must be a string, not 5"),
         ("text: a\ndata: {dedup: maybe}\n", "line 2: dedup must be one of doc, line, none, not 'maybe'"),
-        ("text: a\ndata:\n  min_chars: 9\n  max_chars: 3\n", "line 3: min_chars is 9 and max_chars 3"),
+        ("text: a\ndata:\n  min_chars: 9\n  max_chars: 3\n", "line 3: min_chars is 9, more than max_chars, 3"),
         ("text: a\ndata: {format: npy}\n", "line 2: a pipeline stores its dataset in shards"),
         ("data: there\n", "line 1: an existing dataset and nothing to do with it"),
         ("text: a\nmodel: {seq_len: 5}\n", "line 2: the size of the model is missing: add `model: {params: 10M}`"),
