@@ -226,5 +226,5 @@ def test_a_checkpoint_of_a_terabyte(data: Path, stopped: Path, tmp_path: Path, n
         file.truncate(1 << 40)
     with pytest.raises(ModelError) as raised:
         run(data, tmp_path / "run", max_steps=4)
-    assert f"{name} is damaged, its tensors are not as" in sentence(raised.value)
+    assert f"{name} is damaged, its header is invalid" in sentence(raised.value)
     assert "remove " in sentence(raised.value)

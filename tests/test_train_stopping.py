@@ -258,7 +258,7 @@ def test_while_torch_is_loaded(
             if what is not None:
                 raise what from None
 
-    monkeypatch.setattr(base_memory, "_leave_compiler_out", pressed)
+    monkeypatch.setattr(base_memory, "_skip_compiler", pressed)
     words = ["train", "--data", str(data), "-o", str(tmp_path / "out"), "--params", "40000", "--device", "cpu"]
     assert cli.main(words) == 130
     assert capsys.readouterr().err == GO_ON
@@ -270,6 +270,6 @@ def test_errors_of_loading_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: Any) -> None:
         raise ImportError("libcudart.so.13: cannot open shared object file")
 
-    monkeypatch.setattr(base_memory, "_leave_compiler_out", broken)
+    monkeypatch.setattr(base_memory, "_skip_compiler", broken)
     with pytest.raises(ImportError, match="libcudart"):
         base_memory.load_torch()
