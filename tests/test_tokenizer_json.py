@@ -264,7 +264,7 @@ class TestBrokenFiles:
             (_set("added_tokens", [added(900, "<a>"), added(900, "<b>")]), "have the same id 900"),
             (_set("added_tokens", [added(900, "!")]), "has the id 900, in the vocabulary 0"),
             (_set("pre_tokenizer", []), "wrong type"),
-            (_set("pre_tokenizer", split("(")), "not a regex"),
+            (_set("pre_tokenizer", split("(")), "is not a usable regex"),
         ],
     )
     def test_a_json_with_something_wrong(
