@@ -174,7 +174,7 @@ def test_the_cache_over_two_runs(tmp_path: Path, first: Path, second: Path, unit
 def test_caches_that_cannot_be_used(tmp_path: Path, first: Path, second: Path) -> None:
     given = {"tokenizer": "byte", "dedup_cache": str(tmp_path / "cache")}
     run(first, tmp_path / "a", **given)
-    for other, said in (({"min_chars": 3}, "other cleaning"), ({"dedup": "line"}, "hashes of documents")):
+    for other, said in (({"min_chars": 3}, "different cleaning"), ({"dedup": "line"}, "hashes of documents")):
         with pytest.raises(RamletError, match=said):
             run(second, tmp_path / "b", **given, **other)
     (cache,) = (tmp_path / "cache").iterdir()

@@ -266,7 +266,7 @@ class TestBrokenFiles:
             (_set("added_tokens", [added(900, "<a>"), added(900, "<b>")]), "have the same id 900"),
             (_set("added_tokens", [added(900, "!")]), "has the id 900, but 0 in the vocabulary"),
             (_set("pre_tokenizer", []), "wrong type"),
-            (_set("pre_tokenizer", split("(")), "not a regex"),
+            (_set("pre_tokenizer", split("(")), "is not a usable regex"),
         ],
     )
     def test_a_json_with_something_wrong(
