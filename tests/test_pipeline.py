@@ -562,7 +562,7 @@ def test_interrupted_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"text": ["nowhere"]}, "no such file or folder: nowhere"),
         ({"training__eval": {"general": "gone"}}, "eval general: there is no dataset gone; make one with"),
         ({"model": {"params": "40k", "init_from": "gone"}}, "init_from gone in pipeline.yaml is not there"),
-        ({"tokenizer__vocab_size": 30000}, "has room for a vocabulary of 30,000"),
+        ({"tokenizer__vocab_size": 30000}, "too few for a vocabulary of 30,000"),
         ({"text": ["."]}, "work, model, lies in ., which is read as text"),
         ({"memory": "30MB"}, "needs at least"),
         ({"data": "gone", "text": None, "tokenizer": None}, "data: there is no dataset gone"),
