@@ -566,7 +566,7 @@ def test_interrupted_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"text": ["nowhere"]}, "no such file or folder: nowhere"),
         ({"training__eval": {"general": "gone"}}, "eval general: no dataset at gone; make one with"),
         ({"model": {"params": "40k", "init_from": "gone"}}, "init_from gone in pipeline.yaml does not exist"),
-        ({"tokenizer__vocab_size": 30000}, "has room for a vocabulary of 30,000"),
+        ({"tokenizer__vocab_size": 30000}, "too few for a vocabulary of 30,000"),
         ({"text": ["."]}, "work, model, is inside ., which is read as text"),
         ({"memory": "30MB"}, "needs at least"),
         ({"data": "gone", "text": None, "tokenizer": None}, "data: no dataset at gone"),

@@ -247,7 +247,7 @@ def test_a_text_of_a_few_words_has_short_sequences(place: Path) -> None:
 def test_a_size_that_was_asked_for(place: Path) -> None:
     (place / "a.txt").write_text(sentences(500))
     assert proposed("a.txt", params=1_000_000).params == 1_000_000
-    with pytest.raises(SettingsError, match="has room for a vocabulary of 1,000"):
+    with pytest.raises(SettingsError, match="too few for a vocabulary of 1,000"):
         starter.propose_pipeline(["a.txt"], out="p.yaml", params=1000)
 
 
