@@ -127,7 +127,7 @@ class TestTrain:
         assert "mine is not empty (it contains thesis.tex): choose another folder" in refused.stderr
         assert ramlet(*words, "mine", "--force").returncode == 0
         assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
-        assert "corpus.txt is a file: name a folder" in ramlet(*words, "corpus.txt").stderr
+        assert "corpus.txt is a file: give a folder" in ramlet(*words, "corpus.txt").stderr
 
     @pytest.mark.parametrize(
         ("words", "code", "sentence"),

@@ -169,7 +169,7 @@ Memory = Annotated[str, memory_option()]
 DeviceMemory = Annotated[
     str,
     memory_option(
-        "Memory budget, of the device on a GPU", "512MB, 2GB, 2GiB, 50% or auto (60% of free RAM, 90% of a free GPU)"
+        "Memory budget: RAM, or GPU memory on a GPU", "512MB, 2GB, 50% or auto (60% of free RAM, 90% of free GPU memory)"
     ),
 ]
 Threads = Annotated[int | None, _threads_option()]

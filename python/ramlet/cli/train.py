@@ -46,7 +46,7 @@ def train(
             metavar="FILE",
             rich_help_panel=DATA,
             show_default=False,
-            help="Prepare this text and train on it: as characters up to 16 MB, else with a BPE tokenizer.",
+            help="Text file to prepare and train on: character-level up to 16 MB, else BPE.",
         ),
     ] = None,
     stream: Annotated[
@@ -57,7 +57,7 @@ def train(
             metavar="SOURCE",
             rich_help_panel=DATA,
             show_default=False,
-            help="Train on a stream of text that is tokenized on the fly and not stored; needs --tokenizer.",
+            help="Text to train on while it is read (files, URLs, a hub dataset), without storing it; needs --tokenizer.",
         ),
     ] = None,
     use_streaming: Annotated[bool, typer.Option("--use-streaming", hidden=True)] = False,
@@ -67,10 +67,10 @@ def train(
             "--tokenizer",
             "-T",
             "--tokenization",
-            metavar="X",
+            metavar="TOKENIZER",
             rich_help_panel=DATA,
             show_default=False,
-            help="Tokenizer for --stream and --input.",
+            help="Folder, file, gpt2, char or a hub name; for --stream and --input.",
         ),
     ] = None,
     memory: DeviceMemory = "auto",
@@ -80,7 +80,7 @@ def train(
             "--host-memory",
             metavar="SIZE",
             rich_help_panel=MEMORY,
-            show_default="auto",
+            show_default="auto, 60% of free RAM",
             help="RAM budget when training on a GPU.",
         ),
     ] = None,
@@ -101,8 +101,8 @@ def train(
         typer.Option(
             "--resume/--no-resume",
             rich_help_panel=KEEPING,
-            show_default="resume if all settings are the same",
-            help="Resume the run in --out, even with a new length or learning rate; or start over.",
+            show_default="resume if all settings are the same, else an error",
+            help="Resume the run in --out even if the number of steps or the learning rate changed; or replace it.",
         ),
     ] = None,
     *,
@@ -112,8 +112,8 @@ def train(
 ) -> None:
     """Train a model within a memory budget.
 
-    The budget decides how a step is split into micro-batches, never the batch size. After an interruption, the same
-    command resumes.
+    The budget decides how a step is split into micro-batches, never the batch size. After an interruption,
+    run the same command again to resume.
 
       ramlet train --data data --out run --params 10M --memory 2GB
 

@@ -22,7 +22,7 @@ class ReadSettings(Declared):
     documents: str = setting(
         "file",
         Choice(("file", "line")),
-        "In text files a document is the whole file, or each line.",
+        "What a document is in a text file: the whole file, or each line.",
         called=("docs",),
         panel=READING,
     )
