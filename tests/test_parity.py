@@ -251,7 +251,7 @@ def test_krill_inspect(command: Command, folder: Path) -> None:
 def test_later_near_duplicates() -> None:
     """What the guide calls future work is done, but for one, and the page says which."""
     row = next(line for line in TABLE.read_text().splitlines() if "test_later_near_duplicates" in line)
-    assert "near-duplicate removal is a later step" in row
+    assert "near-duplicate removal: not yet" in row
     with pytest.raises(ramlet.SettingsError):
         ramlet.prepare(".", "d", dedup="near")
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
-__all__ = ["bold", "colored", "marked"]
-
 _KINDS = {"error": "1;31", "problem": "1;31", "warning": "1;33", "note": "36"}
 
 

@@ -22,8 +22,6 @@ import typer
 from ramlet.cli.help_page import parts_of
 from ramlet.errors import SettingsError
 
-__all__ = ["candidates"]
-
 SCRIPTS = {
     # COMP_WORDS splits `--memory=2` into three words.
     "bash": """\

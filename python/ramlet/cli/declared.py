@@ -22,8 +22,6 @@ from ramlet.errors import SettingsError, option
 from ramlet.settings.declared import Setting, flag, with_flags
 from ramlet.settings.kinds import NotANumber, Strings, Switch
 
-__all__ = ["Given", "with_settings"]
-
 Given = dict[str, Any]
 
 

@@ -31,8 +31,6 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from ramlet.cli.color import bold
 
-__all__ = ["DEBUG", "GENERAL", "SETTINGS", "App", "Command", "Group", "examples"]
-
 GENERAL = "General"
 """The group of the options that every command has."""
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 from ramlet.cli.color import colored
 
-__all__ = ["bar", "passage", "token_text", "write_tokens"]
-
 MARGIN = "  | "
 BAR = 40
 COLORS = (153, 223, 157, 217, 189, 229)

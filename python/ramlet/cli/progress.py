@@ -21,8 +21,6 @@ from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun
 
-__all__ = ["Progress", "format_count", "format_duration", "format_perplexity", "format_score"]
-
 REDRAW_SECONDS = 0.1
 SPEED_SECONDS = 5.0
 """The speed is an average over this time, so it follows changes and the time left stays accurate."""

@@ -57,7 +57,7 @@ def train(
             metavar="SOURCE",
             rich_help_panel=DATA,
             show_default=False,
-            help="Text to train on while it is read (files, URLs, a hub dataset), without storing it; needs --tokenizer.",
+            help="Text to train on as it is read (files, URLs, a hub dataset), never stored; needs --tokenizer.",
         ),
     ] = None,
     use_streaming: Annotated[bool, typer.Option("--use-streaming", hidden=True)] = False,

@@ -19,8 +19,6 @@ from ramlet.cli.help_page import examples
 from ramlet.errors import RamletError
 from ramlet.settings.names import nearest
 
-__all__ = ["UsageError", "usage_sentence"]
-
 
 class UsageError(RamletError):
     """An option, argument or number that cannot be parsed."""

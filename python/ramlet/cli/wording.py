@@ -16,8 +16,6 @@ from ramlet.errors import RamletError
 if TYPE_CHECKING:
     from ramlet.settings.declared import Setting
 
-__all__ = ["as_flag", "sentence_of"]
-
 LONGEST = 1500
 NO_SETTINGS: Mapping[str, Setting] = MappingProxyType({})
 

@@ -36,8 +36,6 @@ from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.runtime.small_files import read_json
 
-__all__ = ["Adopted", "adopt", "moved_over"]
-
 RENAMES = ".adopting.json"
 
 

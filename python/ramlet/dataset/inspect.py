@@ -11,8 +11,6 @@ from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.reader import Dataset
 from ramlet.errors import RamletError
 
-__all__ = ["figures", "samples"]
-
 
 def figures(dataset: Dataset) -> dict[str, Any]:
     """The content of the manifest, for people."""

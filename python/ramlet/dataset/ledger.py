@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from ramlet import _native
 from ramlet.runtime.plurals import plural
 
-__all__ = ["RULES", "Counts", "Dropped", "Ledger", "Rule", "add", "dropped_by_rule", "empty", "problems", "read"]
-
 Ledger = dict[str, Any]
 
 

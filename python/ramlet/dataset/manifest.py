@@ -24,21 +24,6 @@ from ramlet.runtime.folder_lock import writer_of
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.runtime.small_files import read_json
 
-__all__ = [
-    "NAME",
-    "SPLITS",
-    "TOKENIZER",
-    "Examples",
-    "Manifest",
-    "Packing",
-    "Shard",
-    "Split",
-    "TokenizerNote",
-    "add_lengths",
-    "beside",
-    "first_examples",
-]
-
 NAME = "dataset_metadata.json"
 TOKENIZER = "tokenizer.json"
 FORMAT = "ramlet dataset"

@@ -24,8 +24,6 @@ from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import write_json
 from ramlet.runtime.checksum import file_checksum
 
-__all__ = ["Merged", "merge"]
-
 EXAMPLES = 5
 """Kept per rule."""
 

@@ -26,8 +26,6 @@ from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.small_files import MANIFEST, open_regular, read_json
 
-__all__ = ["EXPORT_NOTE", "copy_file", "is_export", "new_folder", "note_export", "refuse_unless_whole"]
-
 EXPORT_NOTE = ".ramlet-export.json"
 
 

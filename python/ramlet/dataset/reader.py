@@ -31,8 +31,6 @@ from ramlet.runtime.small_files import open_regular
 if TYPE_CHECKING:
     from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["BLOCK_IDS", "Dataset", "Ids", "document_starts", "read_at"]
-
 Ids = npt.NDArray[Any]
 """uint16 or uint32."""
 Ends = npt.NDArray[np.uint64]

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.reader import BLOCK_ENDS, BLOCK_IDS, END_BYTES, Ends, Ids, document_starts, read_at
 
-__all__ = ["Problem", "ShardCheck"]
-
 
 @dataclass(frozen=True)
 class Problem:

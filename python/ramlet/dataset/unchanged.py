@@ -16,8 +16,6 @@ from ramlet.errors import DatasetError
 from ramlet.runtime.digest import digest
 from ramlet.runtime.folder_lock import writer_of
 
-__all__ = ["identity", "refuse_changed"]
-
 
 def identity(manifest: Manifest) -> str:
     """Identifies a dataset: a hash of its whole manifest."""

@@ -23,8 +23,6 @@ from ramlet.runtime.atomic_files import is_temporary
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
 
-__all__ = ["ADOPTED", "Progress", "Report", "shard_bytes", "unknown_files", "verify", "with_progress"]
-
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]

@@ -18,8 +18,6 @@ from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.plurals import plural
 
-__all__ = ["PROMPT", "Judged", "judge"]
-
 MEASURES = "measures.json"
 PROMPT = "import os\n\n\ndef"
 """How a file might begin. Without a trailing space, which belongs to the token of the next word."""

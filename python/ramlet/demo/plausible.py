@@ -24,8 +24,6 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Plausible", "plausible"]
-
 LEAST_TOKENS = 3
 LONGEST = 200
 """The most lines that are joined into one statement."""

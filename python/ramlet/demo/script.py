@@ -14,8 +14,6 @@ from typing import Any
 
 from ramlet.settings.owners import command_line
 
-__all__ = ["FULL", "QUICK", "Script", "Size", "begun_steps", "steps_in"]
-
 END = "<|endoftext|>"
 
 

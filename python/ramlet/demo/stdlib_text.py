@@ -19,8 +19,6 @@ from pathlib import Path
 from ramlet.errors import SourceError
 from ramlet.runtime.atomic_files import replacing
 
-__all__ = ["Gathered", "gather"]
-
 SKIPPED = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idlelib", "lib2to3"}
 TABLES = {"encodings", "pydoc_data"}
 """Folders whose files are mostly tables of characters and texts, not code."""

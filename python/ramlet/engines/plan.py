@@ -20,8 +20,6 @@ from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reserve
 
-__all__ = ["PARTS", "Choice", "Correction", "Plan", "Task", "too_small"]
-
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 
 JITTER = 12_000_000

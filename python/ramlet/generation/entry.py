@@ -24,8 +24,6 @@ from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["generate", "load", "stream"]
-
 CACHE_BYTES = 4 << 20
 """The tokenizer's word cache: prompts are short."""
 

@@ -14,8 +14,6 @@ from ramlet.errors import SettingsError
 from ramlet.settings.declared import Declared, declared, setting
 from ramlet.settings.kinds import Count, Number, Strings, Switch
 
-__all__ = ["SAMPLING", "TEXT", "SampleSettings"]
-
 TEXT, SAMPLING = "Text", "Sampling"
 
 

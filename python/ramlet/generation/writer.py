@@ -22,8 +22,6 @@ from ramlet.model.folder import ModelFolder
 from ramlet.runtime.budget import Budget
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Writer", "Writing", "known_ids"]
-
 
 class Writer:
     def __init__(

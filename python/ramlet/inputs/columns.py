@@ -17,8 +17,6 @@ from ramlet.inputs.named import Input
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging_folder import Row, StagingFolder, key_of
 
-__all__ = ["OwnColumn"]
-
 BLOCK = 1 << 20
 
 

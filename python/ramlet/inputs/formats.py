@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-__all__ = ["ARCHIVES", "FORMATS", "FORMAT_OF", "decoder_bytes", "first_bytes", "is_text", "split_suffixes", "stem"]
-
 
 class Format(NamedTuple):
     """How a kind of file is recognized, and what reading it takes. Text is what has no suffix of another."""

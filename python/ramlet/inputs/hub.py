@@ -17,8 +17,6 @@ from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging_folder import Row, StagingFolder, first_line, key_of
 from ramlet.runtime.reachable import unreachable
 
-__all__ = ["HubDataset"]
-
 
 class HubDataset:
     """One split of one subset."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from ramlet.errors import SettingsError
 from ramlet.inputs.formats import COMPRESSION_OF, FORMAT_OF
 
-__all__ = ["HubName", "Input", "as_input", "hub_dataset", "looks_remote", "needs_staging", "saved_dataset"]
-
 
 @dataclass(frozen=True)
 class Input:

@@ -8,8 +8,6 @@ from ramlet.errors import SettingsError
 from ramlet.inputs.formats import split_suffixes, stem
 from ramlet.settings.names import nearest
 
-__all__ = ["check_path", "nearest_path"]
-
 
 def check_path(name: str | os.PathLike[str]) -> None:
     """Refuses what no system accepts as a path."""

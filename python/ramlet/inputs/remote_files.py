@@ -16,8 +16,6 @@ from ramlet.inputs.named import Input
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging_folder import StagingFolder, first_line, key_of
 
-__all__ = ["RemoteFiles"]
-
 CHUNK = 1 << 20
 READ_TIMEOUT = 60
 

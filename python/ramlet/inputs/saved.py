@@ -21,8 +21,6 @@ from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging_folder import Row, StagingFolder, first_line, key_of
 from ramlet.runtime.small_files import read_json_object
 
-__all__ = ["SavedDataset", "no_column", "refuse_other_format", "text_of"]
-
 
 class SavedDataset:
     """One split of a saved dataset."""

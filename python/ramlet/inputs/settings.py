@@ -10,8 +10,6 @@ from ramlet.inputs.formats import FORMATS
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Text
 
-__all__ = ["READING", "ReadSettings"]
-
 READING = "Reading"
 
 

@@ -25,8 +25,6 @@ from ramlet.runtime.digest import digest
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.runtime.small_files import read_json_object
 
-__all__ = ["PART_BYTES", "Progress", "Row", "Staged", "StagingFolder", "first_line", "key_of"]
-
 PART_BYTES = 256_000_000
 """Text in a part: compressed files cannot be read from the middle, so one thread reads a whole part."""
 

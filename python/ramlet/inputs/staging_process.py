@@ -25,8 +25,6 @@ from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging import Input, needs_staging, stage
 from ramlet.inputs.staging_folder import Progress
 
-__all__ = ["stage_in_subprocess"]
-
 
 def stage_in_subprocess(
     inputs: Iterable[str | os.PathLike[str] | Input],

@@ -11,8 +11,6 @@ from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging_folder import StagingFolder
 from ramlet.runtime.digest import new_hash
 
-__all__ = ["StandardInput"]
-
 CHUNK = 1 << 20
 
 

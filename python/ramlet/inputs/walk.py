@@ -12,8 +12,6 @@ from ramlet.errors import SourceError
 from ramlet.inputs.formats import FORMAT_OF, decoder_bytes, is_text, split_suffixes
 from ramlet.runtime.atomic_files import is_temporary
 
-__all__ = ["WILDCARD", "Excluded", "Source", "Walk"]
-
 WILDCARD = re.compile(r"[*?[]")
 
 

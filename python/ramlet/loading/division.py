@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from ramlet.errors import SettingsError
 
-__all__ = ["Division", "Piece", "check_counts", "check_seed"]
-
 MOST = 1 << 40
 """The largest number of sequences or tokens; the product of larger ones would overflow 64 bits."""
 LAST_SEED = (1 << 64) - 1

@@ -38,8 +38,6 @@ from ramlet.loading.tokens import Tokens, open_tokens
 from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural
 
-__all__ = ["Examples", "Loader"]
-
 Data = str | os.PathLike[str] | Sequence[tuple[str | os.PathLike[str], float]]
 
 SEQ_LEN = 1024

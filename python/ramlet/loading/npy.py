@@ -9,8 +9,6 @@ from pathlib import Path
 from ramlet.errors import DatasetError
 from ramlet.runtime.small_files import open_regular
 
-__all__ = ["NpyFile", "largest_id", "sampled_digest"]
-
 BLOCK_BYTES = 4 << 20
 SAMPLES = 64
 SAMPLE_BYTES = 4096

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
-__all__ = ["ReadAhead"]
-
 T = TypeVar("T")
 
 

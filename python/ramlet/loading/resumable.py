@@ -13,8 +13,6 @@ from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.loading.batch import Batch
 from ramlet.loading.read_ahead import ReadAhead
 
-__all__ = ["ResumableLoader"]
-
 L = TypeVar("L", bound="ResumableLoader")
 Position = Any
 """The number of a sample in a Loader, a `_Position` in a StreamLoader."""

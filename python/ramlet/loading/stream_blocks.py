@@ -14,8 +14,6 @@ import numpy as np
 
 from ramlet.loading.text_tokens import Chunk, Ids
 
-__all__ = ["Block", "Blocks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -42,8 +42,6 @@ from ramlet.runtime.threads import check_threads
 from ramlet.tokenizer.encode import BLOCK_COPIES, SMALLEST_CACHE
 from ramlet.tokenizer.tokenizer import CACHE_BYTES, Tokenizer
 
-__all__ = ["StreamLoader"]
-
 Inputs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 STREAM = 2

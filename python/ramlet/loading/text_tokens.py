@@ -29,8 +29,6 @@ from ramlet.runtime.digest import digest
 from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["BLOCK_BYTES", "Chunk", "TextFiles", "token_chunks"]
-
 Ids = npt.NDArray[Any]
 
 BLOCK_BYTES = 1 << 17

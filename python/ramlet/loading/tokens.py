@@ -19,8 +19,6 @@ from ramlet.loading.npy import NpyFile, largest_id, sampled_digest
 from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural
 
-__all__ = ["Tokens", "open_tokens"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:

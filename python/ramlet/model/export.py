@@ -29,8 +29,6 @@ from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.small_files import SMALL, TOKENIZER, open_regular
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["TARGETS", "Exported", "export_model"]
-
 TARGETS = ("hf", "gguf-ready")
 
 PATTERN_NAMES = {"gpt2": "gpt-2", "cl100k": "dbrx", "llama3": "dbrx", "o200k": "gpt-4o", "qwen2": "qwen2"}

@@ -34,11 +34,6 @@ from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
 from ramlet.runtime.small_files import open_regular, parse_json
 
-__all__ = [
-    *("Entry", "Header", "Stored"),
-    *("check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"),
-]
-
 BUFFER = 16 << 20
 LONGEST_HEADER = 100_000_000
 """As in the library: a longer one means another kind of file."""

@@ -20,8 +20,6 @@ from typing import Any
 from ramlet.pipeline.record import Recorded
 from ramlet.pipeline.stages import Stage
 
-__all__ = ["Decision", "decide"]
-
 ENDS = ("max_steps", "epochs", "tokens")
 MOST_SHOWN = 4
 LONGEST_SHOWN = 40

@@ -13,8 +13,6 @@ from typing import Protocol
 
 from ramlet.errors import RamletError
 
-__all__ = ["Executor", "StageExit"]
-
 
 @dataclass(frozen=True)
 class StageExit:

@@ -41,8 +41,6 @@ from ramlet.training.settings import MODEL, RunSettings
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["SECTIONS", "TOP", "Pipeline", "Section", "load"]
-
 END = "<|endoftext|>"
 
 

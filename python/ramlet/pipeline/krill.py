@@ -9,8 +9,6 @@ What each key was read as is shown as a note. Nothing is ever uploaded.
 
 from __future__ import annotations
 
-__all__ = ["DATA", "NOTED", "PREPROCESS", "TRAINING", "parameters"]
-
 DATA = {
     "sequence_len": "pack",
     "min_length": "min_tokens",

@@ -24,8 +24,6 @@ from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging import Input, needs_staging
 from ramlet.preparing.settings import WHOLE_FILE_BYTES
 
-__all__ = ["TextFound", "look_at_text", "text_in"]
-
 MOST_FILES = 128
 SAMPLE_BYTES = 4_000_000
 BLOCK = 1 << 17

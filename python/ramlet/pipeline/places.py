@@ -17,8 +17,6 @@ from dataclasses import replace
 from ramlet.inputs.staging import Input, looks_remote
 from ramlet.tokenizer.files.hub import looks_like_a_name
 
-__all__ = ["TOKENIZERS", "input_at", "path_at", "place_of", "tokenizer_at"]
-
 TOKENIZERS = ("gpt2", "byte", "char")
 
 

@@ -31,8 +31,6 @@ import ramlet
 from ramlet.errors import RamletError, from_json
 from ramlet.pipeline.executor import StageExit
 
-__all__ = ["run_stage"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LARGEST_ERROR = 4096
 """Bytes: what any pipe accepts at once, even while nobody reads."""

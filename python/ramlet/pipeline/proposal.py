@@ -20,8 +20,6 @@ from ramlet.runtime.plurals import plural
 from ramlet.training.course import Course
 from ramlet.training.machine import Machine
 
-__all__ = ["Candidate", "Proposal", "work_for"]
-
 WORK = "my-model"
 
 

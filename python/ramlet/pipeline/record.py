@@ -26,8 +26,6 @@ from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import read_json
 
-__all__ = ["NAME", "Record", "Recorded"]
-
 NAME = "pipeline.json"
 FORMAT = "ramlet pipeline"
 VERSION = 1

@@ -31,8 +31,6 @@ from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
 from ramlet.settings.names import meant
 
-__all__ = ["PipelineListener", "PipelineResult", "StageResult", "run_pipeline"]
-
 OWN_STEP = 16_000_000
 OWN_GROWTH = 4_000_000
 """The memory of this process is rounded up, so that a stage's budget, and with it the size of its micro-batches, is the

@@ -34,8 +34,6 @@ from ramlet.runtime.digest import digest
 from ramlet.settings.owners import command_line
 from ramlet.training.mix import parse_data
 
-__all__ = ["NAMES", "Stage", "fetch_folder", "names_of", "refuse_early", "remote_text", "stages"]
-
 NAMES = ("text", "tokenizer", "data", "training", "report")
 
 _MARKERS = ("dataset_metadata.json", "model.safetensors", "config.json", "tokenizer.json")

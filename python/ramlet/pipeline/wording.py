@@ -11,8 +11,6 @@ from ramlet.errors import RamletError, as_python, option
 from ramlet.pipeline.file import SECTIONS
 from ramlet.pipeline.stages import Stage
 
-__all__ = ["with_keys"]
-
 _SECTIONS = {"tokenizer": ("tokenizer",), "data": ("data",), "training": ("model", "training")}
 """Where the settings of each stage are."""
 

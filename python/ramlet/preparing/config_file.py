@@ -32,8 +32,6 @@ from ramlet.settings.yaml_settings import SettingsReader
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["Config", "ConfigReader", "known_keys", "load"]
-
 
 @dataclass(frozen=True)
 class Config:

@@ -18,8 +18,6 @@ from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.plurals import plural
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["add_run", "check_same", "manifest_of_run", "run_ledger", "skipped_records", "why_empty"]
-
 EXAMPLES = 3
 """Kept of the documents that each rule dropped."""
 

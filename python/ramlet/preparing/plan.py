@@ -21,8 +21,6 @@ from ramlet.preparing.tokenizer import end_id
 from ramlet.runtime.digest import digest
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Planned", "make_plan"]
-
 Json = dict[str, Any]
 
 

@@ -47,8 +47,6 @@ from ramlet.settings.names import check_names
 from ramlet.tokenizer.engines import Engine, NativeEngine
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Prepared", "prepare", "prepare_to"]
-
 Json = dict[str, Any]
 
 

@@ -19,8 +19,6 @@ from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.settings.declared import setting
 from ramlet.settings.kinds import Choice, Count, Place, Size, Switch, Text, share
 
-__all__ = ["OUTPUT", "OUTPUT_FORMATS", "PrepareSettings"]
-
 CLEANING, FILTERS, DUPLICATES, OUTPUT = "Cleaning", "Filters", "Duplicates", "Output"
 """Groups of settings, in the help and in the docs."""
 

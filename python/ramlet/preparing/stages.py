@@ -18,8 +18,6 @@ from ramlet.tokenizer.engines import Engine, NativeEngine
 from ramlet.tokenizer.model import CHARACTER_BYTES, UNICODE
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["CACHE_BYTES", "ENCODER_BYTES", "LEAST_CACHE", "Need", "memory_needed", "run_part", "run_stage"]
-
 LEAST_CACHE = 1 << 20
 CACHE_BYTES = 24 << 20
 """The word cache; with GPT-2's vocabulary two threads then take about 90 MB in total."""

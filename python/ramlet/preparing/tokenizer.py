@@ -14,8 +14,6 @@ from ramlet.preparing.settings import NO_END_TOKEN, PrepareSettings
 from ramlet.tokenizer.model import CharacterTokens, TokenizerModel, byte_model
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["choose", "end_id", "from_characters"]
-
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from ramlet.reporting.markup import escape, number, share, size, svg
 
-__all__ = ["Branch", "Part", "flow", "measured_bars", "stacked"]
-
 Part = tuple[str, float, int]
 """Name, amount and color."""
 Branch = tuple[str, float, str, int]

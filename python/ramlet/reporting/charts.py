@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from ramlet.reporting.curves import Point
 from ramlet.reporting.markup import duration, escape, number, short, size, svg
 
-__all__ = ["Series", "histogram", "line_chart", "memory_chart", "swatch"]
-
 COLORS = 8
 LABEL_PIXELS = 19
 """Between one label at the end of a line and the next."""

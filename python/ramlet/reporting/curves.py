@@ -14,8 +14,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Curve", "Point"]
-
 Point = tuple[float, float]
 
 

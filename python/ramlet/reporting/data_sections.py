@@ -14,8 +14,6 @@ from ramlet.reporting.memory_sections import peak_of_budget
 from ramlet.reporting.run_sections import memory_highlight
 from ramlet.runtime.plurals import plural
 
-__all__ = ["dataset_head", "ledger", "lengths", "tokenizer_head"]
-
 KEPT, DROPPED, ALTERED = 3, 5, 2
 
 

@@ -30,8 +30,6 @@ from ramlet.runtime.budget import AUTO_PERCENT, format_bytes
 from ramlet.runtime.memory import cgroup_limit, free_memory, total_memory
 from ramlet.runtime.threads import available_threads, cpu_quota
 
-__all__ = ["advise", "examine"]
-
 PROBE_BYTES = 64_000_000
 PACKAGES = ("numpy", "typer", "PyYAML", "torch", "tokenizers", "huggingface_hub", "datasets", "pyarrow", "fsspec")
 ENOUGH_MEMORY = 400_000_000

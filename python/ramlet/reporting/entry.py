@@ -20,8 +20,6 @@ from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
 
-__all__ = ["report", "write_report"]
-
 NAME = "report.html"
 
 

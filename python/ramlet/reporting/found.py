@@ -26,8 +26,6 @@ from ramlet.runtime.budget import Budget, using_budget
 from ramlet.runtime.small_files import YAML, read_json_object, read_text
 from ramlet.training.run_files import whole_run
 
-__all__ = ["DatasetFound", "Finder", "Progress", "Run", "TokenizerFound", "number_at", "value_at"]
-
 SETTINGS = "settings.yaml"
 STATISTICS = "stats.json"
 MEASURES = "measures.json"

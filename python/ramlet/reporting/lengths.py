@@ -19,8 +19,6 @@ from ramlet.errors import DatasetError
 if TYPE_CHECKING:
     from ramlet.dataset.reader import Dataset
 
-__all__ = ["EDGES", "Lengths", "count_lengths"]
-
 EDGES = sorted({1, *(edge for power in range(1, 62) for edge in (1 << power, 3 << (power - 1)))})
 """A bin goes from one edge to just below the next."""
 

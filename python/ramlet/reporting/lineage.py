@@ -21,8 +21,6 @@ from ramlet.reporting.found import DatasetFound, Finder, Progress, Run, Tokenize
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.plurals import plural
 
-__all__ = ["Lineage", "LineageFinder"]
-
 
 @dataclass
 class Lineage:

@@ -14,11 +14,6 @@ from typing import Any
 
 from ramlet.runtime.budget import format_bytes
 
-__all__ = [
-    *("MOST_SHOWN", "duration", "escape", "highlights", "number", "setting_value", "share", "short", "size", "svg"),
-    *("table", "write_time"),
-]
-
 MOST_SHOWN = 1e30
 """Products of a few such numbers are still finite; integers in a file may have any number of digits."""
 

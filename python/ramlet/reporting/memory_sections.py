@@ -10,8 +10,6 @@ from ramlet.reporting.found import Run, number_at, value_at
 from ramlet.reporting.lineage import Lineage
 from ramlet.reporting.markup import duration, escape, share, size, table
 
-__all__ = ["memory_over_time", "peak_of_budget", "predicted"]
-
 PARTS = {
     "overhead": "Python, PyTorch and their libraries",
     "weights": "the model",

@@ -24,8 +24,6 @@ from ramlet.reporting.curves import Curve
 from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.runtime.small_files import open_regular
 
-__all__ = ["Metrics", "Sample"]
-
 NAME = "metrics.jsonl"
 LARGEST = 16_000_000_000
 """About 80 million lines: ten minutes of reading."""

@@ -25,8 +25,6 @@ from ramlet.reporting.lineage import Lineage
 from ramlet.reporting.markup import escape, setting_value, table, write_time
 from ramlet.reporting.repeat import commands
 
-__all__ = ["page", "sentence_page"]
-
 
 def page(lineages: Sequence[Lineage], *, live: bool = False) -> str:
     """One article per lineage; several runs are compared first."""

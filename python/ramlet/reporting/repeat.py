@@ -16,8 +16,6 @@ from ramlet.reporting.lineage import Lineage
 from ramlet.settings.declared import differing
 from ramlet.settings.owners import command_line, owner
 
-__all__ = ["commands"]
-
 INPUT = "INPUT..."
 
 

@@ -23,8 +23,6 @@ from ramlet.reporting.memory_sections import peak_of_budget
 from ramlet.reporting.metrics import Metrics, Sample
 from ramlet.runtime.plurals import plural
 
-__all__ = ["compared", "forgetting", "losses", "lr_and_grad_norm", "measures", "run_head", "samples", "speed"]
-
 BARS = 12
 
 

@@ -31,8 +31,6 @@ from ramlet.reporting.lineage import LineageFinder
 from ramlet.reporting.page import page, sentence_page
 from ramlet.runtime.budget import Budget
 
-__all__ = ["PageServer"]
-
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 SECONDS_BETWEEN = 1.0

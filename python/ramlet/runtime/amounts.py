@@ -16,8 +16,6 @@ import math
 import re
 from collections.abc import Mapping
 
-__all__ = ["COUNTS", "SIZES", "amount", "seconds"]
-
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 SIZES = {
     "": 1,

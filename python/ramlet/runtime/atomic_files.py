@@ -22,8 +22,6 @@ from typing import IO, Any
 from ramlet.errors import DiskFull, RamletError
 from ramlet.runtime.folder_lock import LOCK_SUFFIX, has_name, is_stream, lock_file, short_name
 
-__all__ = ["is_temporary", "remove", "remove_leftovers", "replacing", "sync_folder", "write_json"]
-
 _SUFFIX = ".ramlet-tmp"
 TRIES = 10
 

@@ -28,8 +28,6 @@ from ramlet.errors import BudgetError
 from ramlet.runtime.amounts import SIZES, amount
 from ramlet.runtime.memory import free_memory, resident_memory
 
-__all__ = ["Budget", "current_budget", "format_bytes", "format_parts", "reserve_of", "using_budget", "with_reserve"]
-
 AUTO_PERCENT = 60
 """How much of the free memory `auto` uses: the rest is for the page cache, which makes reading fast, and for whatever
 else runs on the machine."""

@@ -6,8 +6,6 @@ import os
 
 from ramlet import _native
 
-__all__ = ["file_checksum"]
-
 
 def file_checksum(path: str | os.PathLike[str]) -> str:
     value, _ = _native.xxh64_file(os.fspath(path))

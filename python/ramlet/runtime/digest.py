@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["digest", "new_hash"]
-
 
 def new_hash() -> Any:
     """A BLAKE2b hash of 16 bytes, to be updated."""

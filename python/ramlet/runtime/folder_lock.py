@@ -25,8 +25,6 @@ from typing import Any
 
 from ramlet.errors import DiskFull, SettingsError, option
 
-__all__ = ["LOCK_SUFFIX", "Lock", "has_name", "hold", "is_stream", "lock_file", "short_name", "writer_of"]
-
 LOCK_SUFFIX = ".ramlet-lock"
 LONGEST_NAME = 180
 """Bytes of a file's name that the names of its lock and temp files repeat: those are limited to 255."""

@@ -15,11 +15,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    *("PeakCounter", "cgroup_folders", "cgroup_limit"),
-    *("free_memory", "peak_memory", "resident_memory", "total_memory"),
-]
-
 _LINUX = sys.platform.startswith("linux")
 _PAGE = resource.getpagesize()
 # What reading the files of a process raises when it ends in the middle.

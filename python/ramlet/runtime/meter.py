@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from ramlet.runtime.budget import Budget, format_bytes, using_budget
 from ramlet.runtime.memory import PeakCounter, resident_memory
 
-__all__ = ["Meter", "Point", "StageUsage"]
-
 
 @dataclass(frozen=True)
 class Point:

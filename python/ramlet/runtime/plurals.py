@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-__all__ = ["noun", "plural"]
-
 
 def plural(count: int, one: str, many: str | None = None) -> str:
     """The count and what is counted."""

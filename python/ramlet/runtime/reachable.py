@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from threading import Thread
 
-__all__ = ["unreachable"]
-
 PATIENCE = 2.5
 """Seconds to wait for the hub's first answer."""
 

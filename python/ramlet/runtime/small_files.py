@@ -21,11 +21,6 @@ from typing import Any
 
 from ramlet.errors import RamletError
 
-__all__ = [
-    *("CHARACTERS", "LARGE", "MANIFEST", "SMALL", "TOKENIZER", "YAML"),
-    *("open_regular", "parse_json", "parsed_bytes", "read_bytes", "read_json", "read_json_object", "read_text"),
-]
-
 SMALL = 1_000_000
 """Settings, states, statistics: some kilobytes each."""
 CHARACTERS = 8_000_000

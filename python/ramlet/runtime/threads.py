@@ -13,8 +13,6 @@ from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import cgroup_folders
 from ramlet.runtime.plurals import plural
 
-__all__ = ["NATIVE_CODE", "THREAD_BYTES", "available_threads", "check_threads", "cpu_quota", "fitting_threads"]
-
 NATIVE_CODE = 4 << 20
 """Code pages of the native core that become resident as it is used; about 2 of its 7 MB are resident before."""
 THREAD_BYTES = 1 << 20

@@ -24,11 +24,6 @@ from typing import Any
 from ramlet.errors import SettingsError, option
 from ramlet.settings.kinds import Kind, Switch
 
-__all__ = [
-    *("Declared", "Key", "Setting", "argv", "declared", "differing", "flag", "keys", "options", "read", "setting"),
-    "with_flags",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:

@@ -21,11 +21,6 @@ from typing import Any
 from ramlet.errors import BudgetError
 from ramlet.runtime.amounts import COUNTS, SIZES, amount, seconds
 
-__all__ = [
-    *("Choice", "Count", "Duration", "Kind", "Memory", "NotANumber", "Number", "Place", "Size", "Strings", "Switch"),
-    *("Text", "share"),
-]
-
 
 class NotANumber(ValueError):
     """A string that cannot be parsed as a number, which on the command line is a usage error."""

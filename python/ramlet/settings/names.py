@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from ramlet.errors import SettingsError
 
-__all__ = ["check_names", "meant", "nearest"]
-
 SIMILAR = 0.75
 """Cutoff for `difflib`: one or two letters differ. With its default of 0.6, `wheel` would match `nowhere`."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from ramlet.settings.declared import argv
 
-__all__ = ["COMMANDS", "command_line", "owner", "owners"]
-
 COMMANDS = {
     "train": "ramlet.training.settings:RunSettings",
     "prepare": "ramlet.preparing.settings:PrepareSettings",

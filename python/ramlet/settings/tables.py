@@ -22,8 +22,6 @@ from ramlet.settings.declared import Setting, declared, flag, with_flags
 from ramlet.settings.kinds import Switch
 from ramlet.settings.owners import owner
 
-__all__ = ["documented", "updated"]
-
 _TABLE = re.compile(r"(<!-- settings of ([\w ]+): ([\w ]+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
 
 

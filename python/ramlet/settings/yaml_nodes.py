@@ -23,8 +23,6 @@ from ramlet.settings.names import meant
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["Convert", "NodeReader", "compose"]
-
 LARGEST_FILE = 1 << 18
 """A larger config is a data file given by mistake; nodes of this much YAML can take 100 MB."""
 

@@ -19,8 +19,6 @@ from ramlet.settings.yaml_nodes import NodeReader
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["SettingsReader"]
-
 
 class SettingsReader(NodeReader):
     """Collects keys one by one, from anywhere in a file."""

@@ -10,8 +10,6 @@ The 188 bytes that are printable in Latin-1 stand for themselves; the other 68 b
 
 from __future__ import annotations
 
-__all__ = ["BYTES_IN_ORDER", "spell", "unspell"]
-
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in frozenset(_PRINTABLE)]
 

@@ -27,8 +27,6 @@ from ramlet.tokenizer.tokenizer import CACHE_BYTES, Tokenizer
 if TYPE_CHECKING:
     from ramlet.tokenizer.engines import Arrays
 
-__all__ = ["divide_memory", "encode_files"]
-
 Batch = list[tuple[str, bool]]
 
 LARGEST_BLOCK = 4 << 20

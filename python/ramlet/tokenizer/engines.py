@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Arrays = tuple[npt.NDArray[np.unsignedinteger[Any]], npt.NDArray[np.uint64]]
 
-__all__ = ["Engine", "HfEngine", "NativeEngine", "Stream"]
-
 Specials = Sequence[tuple[str, int]]
 T = TypeVar("T")
 

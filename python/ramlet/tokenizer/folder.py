@@ -27,8 +27,6 @@ from ramlet.tokenizer.files import tokenizer_json
 from ramlet.tokenizer.settings import TrainSettings
 from ramlet.tokenizer.train import Corpus, Inputs, Progress, learn
 
-__all__ = ["Result", "train_to_folder"]
-
 
 @dataclass(frozen=True)
 class Result:

@@ -24,8 +24,6 @@ from ramlet.inputs.settings import ReadSettings
 from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.model import byte_model
 
-__all__ = ["main"]
-
 
 def main(path: str) -> None:
     """Trains with the settings in the file."""

@@ -29,22 +29,6 @@ from ramlet.errors import TokenizerError
 from ramlet.runtime.digest import digest
 from ramlet.tokenizer.byte_alphabet import BYTES_IN_ORDER, unspell
 
-__all__ = [
-    "CHARACTER_BYTES",
-    "PATTERNS",
-    "UNICODE",
-    "CharacterTokens",
-    "Merge",
-    "TokenizerModel",
-    "all_pairs",
-    "byte_model",
-    "bytes_in_order",
-    "canonical_merges",
-    "check_names",
-    "merges_by_id",
-    "place_token",
-]
-
 PATTERNS = ("gpt2", "cl100k", "o200k", "llama3", "qwen2")
 """The named patterns; the byte tokenizer has `whole`, one piece for the whole text."""
 

@@ -11,8 +11,6 @@ from ramlet.inputs.settings import ReadSettings
 from ramlet.settings.declared import setting
 from ramlet.settings.kinds import Choice, Count, Strings, Text
 
-__all__ = ["KINDS", "TrainSettings"]
-
 KINDS = ("bpe", "char", "byte")
 VOCABULARY, MERGES = "Vocabulary", "Merges"
 LARGEST = 1 << 24

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from ramlet.tokenizer.engines import Arrays
 
-__all__ = ["Tokenizer"]
-
 CACHE_BYTES = 40 << 20
 """The word cache shared by all threads: with batches of 8 MB the whole process stays under 200 MB."""
 

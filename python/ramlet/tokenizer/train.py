@@ -37,8 +37,6 @@ from ramlet.tokenizer.model import (
 )
 from ramlet.tokenizer.settings import TrainSettings
 
-__all__ = ["Corpus", "learn"]
-
 UNKNOWN = "<unk>"
 
 CHECKPOINT_SECONDS = 30.0

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ramlet.training.feed import Feed
     from ramlet.training.trainer import TrainResult
 
-__all__ = ["Data", "train"]
-
 Data = str | os.PathLike[str] | Sequence[tuple[str | os.PathLike[str], float]]
 
 

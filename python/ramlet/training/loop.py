@@ -31,8 +31,6 @@ from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.signals import GaveUp, StopSignals
 
-__all__ = ["Progress", "Run", "run_steps"]
-
 SPIKE_WINDOW = 64
 EVAL, SAMPLE, SAVE = "eval", "sample", "save"
 """The tasks between steps, in this order."""

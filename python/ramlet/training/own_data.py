@@ -22,8 +22,6 @@ from ramlet.preparing.settings import WHOLE_FILE_BYTES, PrepareSettings
 from ramlet.runtime.meter import Meter
 from ramlet.training.run_folder import RunFolder
 
-__all__ = ["prepare_own"]
-
 CHARACTERS_UP_TO = 16_000_000
 LARGE_FROM = 256_000_000
 PARTS = 64

@@ -16,8 +16,6 @@ from ramlet.training.job import Job
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
-__all__ = ["fixed", "plan_run"]
-
 
 def plan_run(
     job: Job,

@@ -27,8 +27,6 @@ from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import fixed
 from ramlet.training.settings import RunSettings, default_seq_len
 
-__all__ = ["Proposal", "Row", "plan", "propose"]
-
 PATIENCE = 3600.0
 """The longest proposed run in seconds, if possible."""
 

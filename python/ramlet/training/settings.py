@@ -17,8 +17,6 @@ from ramlet.errors import SettingsError, option
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Count, Number, Place, Switch, Text, share
 
-__all__ = ["RunSettings", "default_seq_len"]
-
 SCHEDULES = ("cosine", "linear", "constant")
 EVALUATIONS = 10
 """The default number in a run."""
@@ -64,11 +62,9 @@ class RunSettings(Declared):
         Count(metavar="T"),
         "Sequence length in tokens.",
         panel=MODEL,
-        shown=f"the length the data is packed to, else the model's context, else 256; 1024 from {LARGE // 10**6}M parameters",
+        shown=f"packed length of the data, else the model's context, else 256; 1024 from {LARGE // 10**6}M parameters",
     )
-    kv_groups: int = setting(
-        1, Count(), "Query heads per key/value head (grouped-query attention).", panel=MODEL
-    )
+    kv_groups: int = setting(1, Count(), "Query heads per key/value head (grouped-query attention).", panel=MODEL)
     tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
 
     batch_size: int = setting(
@@ -79,7 +75,10 @@ class RunSettings(Declared):
     )
     gradient_accumulation_steps: int = setting(1, Count(), "Batches accumulated per optimizer step.", panel=LENGTH)
     tokens_per_step: int | None = setting(
-        None, Count(), "Tokens per optimizer step, instead of {batch_size}; rounded up to whole sequences.", panel=LENGTH
+        None,
+        Count(),
+        "Tokens per optimizer step, instead of {batch_size}; rounded up to whole sequences.",
+        panel=LENGTH,
     )
     max_steps: int | None = setting(
         None, Count(), "Length of the run in steps.", called=("max_steps", "max_iters"), panel=LENGTH
@@ -135,7 +134,9 @@ class RunSettings(Declared):
     stride: int | None = setting(
         None, Count(), "Tokens between the starts of two sequences.", panel=DATA, shown="the sequence length"
     )
-    max_examples: int | None = setting(None, Count(), "Use only the first N sequences of the data, before shuffling.", panel=DATA, shown="all")
+    max_examples: int | None = setting(
+        None, Count(), "Use only the first N sequences of the data, before shuffling.", panel=DATA, shown="all"
+    )
     document_mask: bool = setting(False, Switch(), "Prevent attention across document boundaries.", panel=DATA)
     val_fraction: float = setting(
         0.1, share(below_one=True), "Fraction at the end of a .npy file for validation.", panel=DATA
@@ -152,7 +153,12 @@ class RunSettings(Declared):
         None, Count(), "Sequences per forward pass.", panel=MEMORY, shown="what fits", decides=False
     )
     recompute: bool | None = setting(
-        None, Switch(), "Activation checkpointing: less memory, slower.", panel=MEMORY, shown="only if needed", decides=False
+        None,
+        Switch(),
+        "Activation checkpointing: less memory, slower.",
+        panel=MEMORY,
+        shown="only if needed",
+        decides=False,
     )
     eval_every: int | None = setting(
         None,
@@ -171,7 +177,11 @@ class RunSettings(Declared):
         decides=False,
     )
     forgetting: float = setting(
-        0.1, Number(), "Warn when the loss on a dataset rises by this much above its initial value.", panel=WATCHING, decides=False
+        0.1,
+        Number(),
+        "Warn when the loss on a dataset rises by this much above its initial value.",
+        panel=WATCHING,
+        decides=False,
     )
     sample_every: int | None = setting(
         None,
@@ -191,7 +201,9 @@ class RunSettings(Declared):
         shown=f"{{eval_every}}, or {EVALUATIONS} per run",
         decides=False,
     )
-    keep: int = setting(2, Count(), "Most recent checkpoints to keep, in addition to the best.", panel=KEEPING, decides=False)
+    keep: int = setting(
+        2, Count(), "Most recent checkpoints to keep, in addition to the best.", panel=KEEPING, decides=False
+    )
     log_every: int = setting(
         10, Count(metavar="STEPS"), "Steps between lines in metrics.jsonl.", panel=KEEPING, decides=False
     )

@@ -44,8 +44,6 @@ from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
 from ramlet.training.signals import StopSignals
 
-__all__ = ["TrainResult", "Trainer", "train_run"]
-
 
 @dataclass(frozen=True)
 class TrainResult:

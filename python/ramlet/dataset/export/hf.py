@@ -27,8 +27,6 @@ try:
 except ImportError:
     pa = None
 
-__all__ = ["write"]
-
 FILE_BYTES = 500_000_000
 """Bytes of ids in an Arrow file, as in `datasets` itself."""
 

@@ -14,8 +14,6 @@ from ramlet.dataset.export.run import Export
 from ramlet.dataset.reader import Dataset, Ids
 from ramlet.errors import DatasetError, option
 
-__all__ = ["write"]
-
 MAGIC, VERSION, HEADER_INTS = 20240520, 1, 256
 FILE_TOKENS = 100_000_000
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from ramlet.dataset.export.run import Export
 from ramlet.dataset.reader import BLOCK_ENDS, Dataset
 
-__all__ = ["write"]
-
 MAGIC = b"MMIDIDX\x00\x00"
 DTYPES = {"uint16": ("<u2", 8), "uint32": ("<i4", 4)}
 

@@ -17,8 +17,6 @@ from ramlet.dataset.export.run import Export
 from ramlet.dataset.manifest import Manifest
 from ramlet.tokenizer.files.gpt2 import FINGERPRINT
 
-__all__ = ["tokens_loaded", "write"]
-
 
 def tokens_loaded(manifest: Manifest) -> int:
     """Twice its tokens: the vocabulary as text, in both directions, takes less than the tokenizer itself."""

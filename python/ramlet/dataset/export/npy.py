@@ -6,8 +6,6 @@ import numpy as np
 
 from ramlet.dataset.export.run import Export
 
-__all__ = ["write"]
-
 
 def write(job: Export) -> None:
     length = job.dataset.sequence_length

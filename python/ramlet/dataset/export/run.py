@@ -21,8 +21,6 @@ from ramlet.dataset.unchanged import identity, refuse_changed
 from ramlet.dataset.verify import Progress
 from ramlet.errors import DatasetError
 
-__all__ = ["Export", "export"]
-
 
 @dataclass
 class Export:

@@ -53,8 +53,6 @@ from ramlet.errors import SettingsError
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.threads import available_threads
 
-__all__ = ["keep_large_blocks", "load_torch", "release_heap", "release_library_pages", "settled_memory"]
-
 _LARGE_LIBRARIES = (
     *("cudart", "c10", "cupti", "torch_cpu", "cublasLt", "cublas", "cufft", "nvJitLink", "cusparse", "cusparseLt"),
     *("nccl", "curand", "cudnn", "nvshmem_host", "torch_cuda", "torch_python"),

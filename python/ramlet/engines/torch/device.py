@@ -19,8 +19,6 @@ from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
-__all__ = ["Device", "choose_device"]
-
 
 @dataclass(frozen=True)
 class Device:

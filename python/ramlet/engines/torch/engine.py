@@ -30,8 +30,6 @@ from ramlet.runtime.budget import Budget, with_reserve
 from ramlet.runtime.memory import free_memory, resident_memory
 from ramlet.runtime.meter import Meter
 
-__all__ = ["TorchEngine"]
-
 
 @dataclass(frozen=True)
 class TorchEngine(Device):

@@ -18,8 +18,6 @@ from ramlet.engines.torch.predict import SCRATCH
 from ramlet.engines.torch.sizes import BYTES
 from ramlet.model.shape import Shape
 
-__all__ = ["EVAL_CHUNK", "EVAL_TOKENS", "READING_PIECE", "divisions", "generation_parts"]
-
 EVAL_TOKENS = 2048
 """In a micro-batch of an evaluation. During training on a GPU, its memory comes on top of what training keeps."""
 EVAL_CHUNK, LEAST_EVAL_CHUNK = 512, 64

@@ -26,8 +26,6 @@ from ramlet.engines.torch.predict import Prediction, predict
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 
-__all__ = ["make_plan"]
-
 FAST_TOKENS = 16384
 """Beyond this many tokens a micro-batch is not faster on a GPU."""
 

@@ -28,8 +28,6 @@ from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
 
-__all__ = ["Gauge", "ResidentGauge", "allowance", "expected", "probe", "work"]
-
 SLACK = 64
 """One part in this many of the budget stays free after measuring: hours of training need more than a probe of a second.
 """

@@ -16,8 +16,6 @@ from ramlet.tokenizer.byte_alphabet import BYTES_IN_ORDER, spell, unspell
 from ramlet.tokenizer.files import hub
 from ramlet.tokenizer.model import Merge, TokenizerModel, bytes_in_order
 
-__all__ = ["FINGERPRINT", "read"]
-
 SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 END_OF_TEXT = "<|endoftext|>"
 FINGERPRINT = "0512307d2cb9835fc1fbbff78c26ba9e"

@@ -12,8 +12,6 @@ from pathlib import Path
 from ramlet.errors import TokenizerError
 from ramlet.runtime.reachable import unreachable
 
-__all__ = ["download", "looks_like_a_name"]
-
 
 def looks_like_a_name(text: str) -> bool:
     """`owner/name` that cannot be meant as a file. A name without an owner is more often a mistyped path."""

@@ -13,8 +13,6 @@ from ramlet.tokenizer.engines import HfEngine
 from ramlet.tokenizer.files import gpt2, hub, tiktoken, tokenizer_json, vocab_merges
 from ramlet.tokenizer.model import TokenizerModel, byte_model
 
-__all__ = ["load", "load_object"]
-
 _PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 Specials = Mapping[str, int] | Iterable[str]

@@ -11,8 +11,6 @@ from ramlet.tokenizer.engines import HfEngine
 from ramlet.tokenizer.files import tiktoken, tokenizer_json, vocab_merges
 from ramlet.tokenizer.model import TokenizerModel
 
-__all__ = ["save"]
-
 FORMATS = ("json", "tiktoken", "vocab")
 
 

@@ -19,8 +19,6 @@ from ramlet.runtime.small_files import TOKENIZER, read_bytes
 from ramlet.tokenizer.files.vocab_merges import check_gaps, check_plain_bpe, not_representable
 from ramlet.tokenizer.model import PATTERNS, TokenizerModel, canonical_merges, check_names
 
-__all__ = ["read", "write"]
-
 
 def read(
     path: Path, pattern: str | None = None, special_tokens: Mapping[str, int] | Iterable[str] = ()

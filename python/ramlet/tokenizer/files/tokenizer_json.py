@@ -33,8 +33,6 @@ from ramlet.tokenizer.byte_alphabet import unspell
 from ramlet.tokenizer.files.vocab_merges import parse_merges, parse_vocab, spelled_tokens, write_merges, write_vocab
 from ramlet.tokenizer.model import TokenizerModel, place_token
 
-__all__ = ["read", "write"]
-
 
 class _Unsupported(Exception):
     """Raised for what the native core does not support, with the reason."""

@@ -19,19 +19,6 @@ from ramlet.runtime.small_files import TOKENIZER, read_json, read_text
 from ramlet.tokenizer.byte_alphabet import spell, unspell
 from ramlet.tokenizer.model import Merge, TokenizerModel, merges_by_id, place_token
 
-__all__ = [
-    "check_gaps",
-    "check_plain_bpe",
-    "not_representable",
-    "parse_merges",
-    "parse_vocab",
-    "read",
-    "spelled_tokens",
-    "write",
-    "write_merges",
-    "write_vocab",
-]
-
 MOST_UNUSED = 1 << 18
 """Unused ids; published tokenizers have a few thousand."""
 
