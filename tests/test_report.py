@@ -375,7 +375,7 @@ def test_a_file_that_is_too_large_to_be_ours_is_not_read(tmp_path: Path) -> None
 
 
 def test_a_list_of_shards_that_does_not_fit_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_files, "NOTICED", 0)
+    monkeypatch.setattr(small_files, "UNCHECKED", 0)
     monkeypatch.setattr(small_files, "parsed_bytes", lambda text: 1_000_000 * len(text))
     assert LineageFinder().find([made / "data"])
     with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for reading"):

@@ -422,7 +422,7 @@ def test_a_stream_that_changed(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(**given, listener=Stop())
     text.write_text("another text, of another kind. " * 200)
-    refused(SourceChanged, "text.txt is not what it was", "give the same files", **given)
+    refused(SourceChanged, "text.txt has changed since the state was saved", "use the same files", **given)
 
 
 def test_evaluation_that_fails_names_the_shard(data: Path, tmp_path: Path) -> None:
