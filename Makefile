@@ -1,20 +1,20 @@
 # Every target sets up what it needs by itself, from python3, pip, git, a C compiler and cargo.
 #
-#   make demo     from raw text to a model that writes, in under five minutes; DEMO_FLAGS=--quick for one
+#   make demo     from raw text to a model that generates text, in under five minutes; with DEMO_FLAGS=--quick in one
 #   make test     environment, native build, cargo test, pytest
 #   make lint     ruff, mypy, clippy, rustfmt, and the stub of the native module against the module
-#   make bench    the benchmarks of benchmarks/, results dated in benchmarks/results/
-#   make lock     requirements/ from pyproject.toml; LOCK_FLAGS=--upgrade for newer versions
-#   make wheel    a wheel for this platform in dist/
-#   make check-wheel   the wheel in an empty environment, used as a stranger would
+#   make bench    runs benchmarks; dated results go to benchmarks/results/
+#   make lock     updates requirements/ from pyproject.toml; LOCK_FLAGS=--upgrade for newer versions
+#   make wheel    builds a wheel for this platform in dist/
+#   make check-wheel   installs the wheel into an empty environment and uses it there
 #
-# Stamps in .venv keep a second run quick: the environment is made anew only when the lock changes,
-# the native module is built anew only when a Rust file changes.
+# Stamp files in .venv keep a second run quick: the environment is rebuilt only when the lock changes,
+# the native module only when a Rust file changes.
 
 PYTHON ?= python3
 CARGO_FLAGS ?=
-# Two processes; a file goes to one of them, so that what its tests share is made once. In their order, for the longest
-# tests are in files of few, which would come last.
+# Two processes. All tests of a file run in the same process, so that shared fixtures are created once. Keep the order
+# of the files: xdist would move files with few tests to the end, and those have the longest tests.
 PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 DEMO_FLAGS ?=
 LOCK_FLAGS ?=
@@ -22,9 +22,9 @@ WHEEL_FLAGS ?= --strip --out dist
 
 VENV := .venv
 BIN := $(VENV)/bin
-# One interpreter for maturin and clippy, or each would rebuild PyO3 after the other.
+# The same interpreter for maturin and clippy, or each would rebuild PyO3 after the other.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
-# As pip does: the machine's certificates, for those who sit behind a proxy of their own.
+# Use the system's certificates, as pip does, for users behind a company proxy.
 export UV_SYSTEM_CERTS ?= 1
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
@@ -34,9 +34,9 @@ all: build
 env: $(VENV)/.installed
 build: $(VENV)/.built
 
-# Bytecode is written here once: where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests
-# start would compile torch for two seconds. Debian's python3 comes without ensurepip: there the machine's pip fills the
-# environment.
+# Compile bytecode once here: if PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that the tests start
+# would spend two seconds compiling torch. Debian's python3 has no ensurepip, so there the system's pip installs into
+# the environment.
 $(VENV)/.installed: requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "ramlet needs Python 3.10 or newer: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -48,9 +48,9 @@ $(VENV)/.installed: requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements/dev.txt
 	@touch $@
 
-# The editable install makes the `ramlet` script; it is needed again only when the metadata changes.
+# The editable install creates the `ramlet` script; it is repeated only when the metadata changes.
 $(VENV)/.editable: $(VENV)/.installed pyproject.toml
-	@echo "compiling the native module: some minutes the first time"
+	@echo "compiling the native module: takes a few minutes the first time"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -60,7 +60,7 @@ $(VENV)/.built: $(VENV)/.editable $(RUST)
 
 test: test-rust test-python
 
-# Without the `python` feature: the tests link no libpython, which many Pythons do not have.
+# Without the `python` feature the tests do not link libpython, which many Python builds do not have.
 test-rust:
 	cargo test --quiet $(CARGO_FLAGS)
 
@@ -76,7 +76,7 @@ lint-python: build
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest ramlet._native --concise
 
-# Clippy twice: with the bindings, and without them, as the tests see the crate.
+# Clippy twice: with the bindings, and without them, as `cargo test` builds the crate.
 lint-rust: env
 	cargo fmt --check
 	cargo clippy --quiet --all-targets $(CARGO_FLAGS) -- -D warnings
@@ -96,7 +96,7 @@ bench: build
 demo: build
 	$(BIN)/ramlet demo $(DEMO_FLAGS)
 
-# No header, no index addresses: the lock says what, the machine's own pip settings say from where.
+# No header and no index URLs: the lock says what to install, the machine's pip settings say from where.
 lock: env
 	UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile pyproject.toml --quiet $(LOCK_FLAGS) \
 		--group dev --extra hf --extra gpt2 --universal --python-version 3.10 \
@@ -106,7 +106,7 @@ lock: env
 wheel: env
 	$(BIN)/maturin build --release $(WHEEL_FLAGS) $(CARGO_FLAGS)
 
-# With its line tables, as the tests have it: stripping would link it once more, for minutes.
+# With line tables, as in the build that the tests use: stripping them would link it again, which takes minutes.
 check-wheel: build
 	rm -rf target/wheels
 	$(MAKE) wheel WHEEL_FLAGS="--out target/wheels"

@@ -1,17 +1,17 @@
-"""AdamW with 8-bit states against torch's AdamW: the same result everywhere, time, bytes, and the loss it reaches.
+"""AdamW with 8-bit states against torch's AdamW: identical results everywhere, time, bytes, and final loss.
 
     python benchmarks/adamw8bit.py                   # CPU, 10 million parameters
     python benchmarks/adamw8bit.py --device cuda     # 124 million
-    python benchmarks/adamw8bit.py --loss            # 2,000 steps of a small transformer, 8 bits against 32
+    python benchmarks/adamw8bit.py --loss            # 2,000 steps of a small transformer, 8-bit against 32-bit states
 
-The parameters are one flat tensor, as the trainer hands them over, and the list of tensors of a GPT of about that size.
-Contenders take turns, and figures are medians over --rounds; every step is timed on its own, on a GPU up to its end.
-torch's AdamW runs as it does by default, with foreach=True, and with fused=True, its fastest.
+The parameters are one flat tensor, as in training, and the list of tensors of a GPT of about that size. The optimizers
+take turns, and the numbers are medians over --rounds; every step is timed separately, on a GPU with synchronization.
+torch's AdamW runs with its defaults, with foreach=True, and with fused=True, its fastest version.
 
-The same result means: after five steps, the bits of weights, codes and scales are those of the native core on the CPU;
-plain torch may have codes off by one where its root is not correctly rounded, as on a CPU.
+Identical results means: after five steps, weights, codes and scales have the same bits as those of the native core on
+the CPU; plain torch may have codes off by one where its square root is not correctly rounded, as on a CPU.
 
-Prints Markdown tables and the bars with both sides of each; keeps all of it, dated, in benchmarks/results/.
+Prints Markdown tables and the checks with measured value and limit; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HERE = Path(__file__).resolve().parent
 SIZES = {"cpu": 10_000_000, "cuda": 124_000_000}
 BARS = {"cpu": 1.5, "cuda": 1.1}
 WIDTHS = {"cpu": (384, 4, 8_000), "cuda": (768, 12, 50_257)}
-"""Of the GPT: width, layers, vocabulary."""
+"""Width, layers and vocabulary of the GPT."""
 
 PEERS: dict[str, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]] = {
     "AdamW8bit": AdamW8bit,
@@ -70,7 +70,7 @@ def wait_for(device: str) -> None:
 
 
 def time_steps(shapes: list[tuple[int, ...]], device: str, dtype: torch.dtype, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each step of each contender."""
+    """Seconds of each step of each optimizer."""
     optimizers = {name: make(make_parameters(shapes, device, dtype)) for name, make in PEERS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in optimizers}
     for round_number in range(rounds + 2):
@@ -79,13 +79,13 @@ def time_steps(shapes: list[tuple[int, ...]], device: str, dtype: torch.dtype, r
             start = time.perf_counter()
             optimizer.step()
             wait_for(device)
-            if round_number >= 2:  # the first steps make the states, and compile the kernel
+            if round_number >= 2:  # the first steps create the states and compile the kernel
                 seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
 def held_bytes(shapes: list[tuple[int, ...]], device: str) -> float:
-    """Bytes of state a parameter."""
+    """Bytes of state per parameter."""
     parameters = make_parameters(shapes, device, torch.float32)
     optimizer = AdamW8bit(parameters)
     optimizer.step()
@@ -102,7 +102,7 @@ def engine_of(device: str) -> Any:
 
 
 def differing(device: str, dtype: torch.dtype, other: Any, other_device: str) -> dict[str, float]:
-    """Five steps on the device and by another implementation: the share of numbers that are not the same bits."""
+    """Five steps on the device and with another implementation: the fraction of numbers whose bits differ."""
     count = 1_000_003
     draw = torch.Generator().manual_seed(0)
     start = torch.randn(count, generator=draw).to(dtype)
@@ -128,9 +128,9 @@ def compare_and_time(options: argparse.Namespace) -> tuple[dict[str, Any], list[
         same["the CPU"] = differing(device, dtype, native, "cpu")
     for name, shares in same.items():
         limit = 1e-3 if device == "cpu" else 0.0
-        print(f"not the bits of {name}: " + ", ".join(f"{key} {share:.1e}" for key, share in shares.items()))
+        print(f"bits that differ from {name}: " + ", ".join(f"{key} {share:.1e}" for key, share in shares.items()))
         codes = max(shares["first codes"], shares["root codes"])
-        checks.append(check(f"codes that are not those of {name}", f"{codes:.1e}", f"at most {limit}", codes <= limit))
+        checks.append(check(f"codes that differ from {name}", f"{codes:.1e}", f"at most {limit}", codes <= limit))
 
     results: dict[str, Any] = {"not the bits of": same, "seconds": {}}
     layouts = {"flat": [(SIZES[device],)], "gpt": shapes_of_gpt(device)}
@@ -144,13 +144,13 @@ def compare_and_time(options: argparse.Namespace) -> tuple[dict[str, Any], list[
             rows.append(row)
         held = held_bytes(shapes, device)
         results[f"bytes of {layout}"] = held
-        checks.append(check(f"{layout}: bytes of state a parameter", round(held, 3), "at most 2.1", held <= 2.1))
+        checks.append(check(f"{layout}: bytes of state per parameter", round(held, 3), "at most 2.1", held <= 2.1))
         peer = "AdamW" if device == "cpu" else "AdamW, fused"
         ratio = ours / median(seconds[peer])
         if device == "cpu" or layout == "flat":
-            claim, limit = f"{layout}: time over {peer}'s", BARS[device]
+            claim, limit = f"{layout}: time / {peer}'s", BARS[device]
             checks.append(check(claim, round(ratio, 2), f"at most {limit}", ratio <= limit))
-    print("\n" + markdown_table(["parameters", "optimizer", "median ms", "least ms", "AdamW8bit over it"], rows) + "\n")
+    print("\n" + markdown_table(["parameters", "optimizer", "median ms", "min ms", "AdamW8bit / it"], rows) + "\n")
     return results, checks
 
 
@@ -161,19 +161,19 @@ def reach_losses(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict
     ]
     print(markdown_table(["seed", "8 bits", "32 bits", "ratio"], rows) + "\n")
     worst = max(ours / theirs for ours, theirs in losses.values())
-    met = check("loss with 8 bits over that with 32, worst seed", round(worst, 4), "at most 1.01", worst <= 1.01)
+    met = check("loss with 8 bits / loss with 32 bits, worst seed", round(worst, 4), "at most 1.01", worst <= 1.01)
     return {"losses": losses}, [met]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(SIZES), default="cpu")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the parameters")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="dtype of the parameters")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--loss", action="store_true", help="train a small model instead")
-    parser.add_argument("--steps", type=int, default=2_000, help="of --loss")
-    parser.add_argument("--no-results", action="store_true", help="print only, keep nothing")
+    parser.add_argument("--steps", type=int, default=2_000, help="steps of --loss")
+    parser.add_argument("--no-results", action="store_true", help="only print, save nothing")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     results, checks = reach_losses(options) if options.loss else compare_and_time(options)

@@ -1,7 +1,7 @@
-"""A small transformer on characters, trained twice from the same start on the same batches: for adamw8bit.py --loss.
+"""A small character-level transformer, trained twice from the same start on the same batches: for adamw8bit.py --loss.
 
-The text is generated: sentences of a few thousand made-up words with Zipf's frequencies, each word followed by one
-of a few that it prefers. There is spelling, frequency and order to learn, and no end of text.
+The text is generated: sentences of 2,000 made-up words with Zipf frequencies, where each word prefers a few followers.
+So there is spelling, frequency and order to learn, and an unlimited amount of text.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Characters(nn.Module):
 
 
 def train(make: Make, ids: torch.Tensor, vocabulary: int, seed: int, steps: int) -> float:
-    """The loss on text that was not trained on."""
+    """The loss on held-out text."""
     torch.manual_seed(seed)
     model = Characters(vocabulary).to(ids.device)
     optimizer = make(list(model.parameters()))

@@ -1,14 +1,14 @@
-"""What 8 bits do to AdamW's updates, by the map and by what is stored: the choice behind ramlet.engines.torch.optim.
+"""How 8-bit states change AdamW's updates, by quantization map and stored moment: the data behind our 8-bit AdamW.
 
     python benchmarks/adamw8bit_maps.py
 
-Gradients are noise with a drift, and their magnitudes differ within a block: `spread` is the deviation of their
-logarithm. In `sparse` rows nine of ten gradients are 0. Of 300 steps the last 200 count. A cell has the error of the
-updates over their size (roots of mean squares), and the largest update in learning rates.
+Gradients are noise with a drift, and their magnitudes differ within a block: `spread` is the standard deviation of
+their logarithm. In `sparse` rows nine of ten gradients are 0. The last 200 of 300 steps count. Each cell shows the
+relative error of the updates (as root mean squares), and the largest update in units of the learning rate.
 
-Columns: `b8` is the map through the powers of eight, and so on; `10, midpoints` the map of Dettmers et al. 2022, as
-published. With `root`, the root of the second moment is stored instead of the moment. Only `10, midpoints` may round
-what is not 0 down to 0, as the published method does.
+Columns: `b8` is the map through the powers of eight, and so on; `10, midpoints` is the map of Dettmers et al. 2022, as
+published. With `root`, the square root of the second moment is stored instead of the moment. Only `10, midpoints` may
+round nonzero values down to 0, as the published method does.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Array = npt.NDArray[np.float64]
 
 
 def powers_of(base: int, bits: int) -> Array:
-    """0, and the map through (2^j, base^(j - bits)) that is linear between, read at 2 .. 2^bits."""
+    """0, and the linear interpolation between the points (2^j, base^(j - bits)), evaluated at 2 .. 2^bits."""
     powers = np.arange(bits + 1)
     return np.concatenate([[0.0], np.interp(np.arange(2, 2**bits + 1), 2.0**powers, float(base) ** (powers - bits))])
 
 
 def published(bits: int) -> Array:
-    """0, 1, and the middles of equal parts of each power of ten."""
+    """0, 1, and the midpoints of equal parts of each power of ten."""
     middles = []
     for power in range(7):
         edges = np.linspace(0.1, 1, 2 ** (power + bits - 7) + 1)

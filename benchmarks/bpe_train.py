@@ -1,16 +1,16 @@
-"""BPE training: ramlet and its peers in one run, 32,000 merges, GPT-2's pattern, two threads.
+"""BPE training: ramlet and other tools in the same run, 32,000 merges, GPT-2's pattern, two threads.
 
-    python benchmarks/bpe_train.py --bar 1     # both corpora, every peer: speed and memory
-    python benchmarks/bpe_train.py --bar 2     # --memory 128MB against no pressing budget: same result, time, memory
+    python benchmarks/bpe_train.py --bar 1     # both corpora, every tool: speed and memory
+    python benchmarks/bpe_train.py --bar 2     # --memory 128MB against a large budget: same result, time, memory
     python benchmarks/bpe_train.py --bar 3     # 12 GB synthetic, --memory 512MB (12 GB of disk, tens of minutes)
 
-Every run is a process of its own, started fresh, in an order that goes round the contenders so that a slow minute
-of the machine hits all of them; the figures are medians of --repeats runs. ramlet is run as its user runs it,
-through its command line, so its seconds include starting Python and writing the tokenizer. For the peers both
-the whole process and the training call alone are told, and ratios are ramlet's whole process against the peer's
-call alone: to ramlet's disadvantage. Peak RSS is of the whole process tree (measure.py).
+Every run is a fresh process. The tools take turns, so that a slow minute of the machine affects all of them; the
+numbers are medians of --repeats runs. ramlet runs through its command line, so its time includes starting Python and
+writing the tokenizer. For the other tools both the whole process and the training call alone are shown; ratios compare
+ramlet's whole process with the other tool's call alone, to ramlet's disadvantage. Peak RSS is that of the whole process
+tree (measure.py).
 
-Prints a Markdown table and the bars with both sides of each; keeps all of it, dated, in benchmarks/results/.
+Prints a Markdown table and the checks with measured value and limit; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ SLOW = {"hf", "rustbpe", "bpeasy"}
 
 @dataclass
 class Contender:
-    """One way of training, and what its runs gave."""
+    """A tool on a corpus, and the results of its runs."""
 
     name: str
     corpus: Path
-    memory: str | None  # ramlet's budget; None for a peer
+    memory: str | None  # ramlet's budget; None for another tool
     runs: list[Measurement]
     reports: list[dict[str, Any]]
     failure: str = ""
-    learnt: Path | None = None
+    trained: Path | None = None
 
     @property
     def seconds(self) -> float:
@@ -58,7 +58,7 @@ class Contender:
 
     @property
     def fastest_view(self) -> float:
-        """The training call alone where it can be told apart, else the whole process."""
+        """Seconds of the training call alone if known, else of the whole process."""
         return self.call_seconds or self.seconds
 
     @property
@@ -75,7 +75,7 @@ class Contender:
 
 
 def peers_python(given: str | None) -> str:
-    """The interpreter of the peers' environment; made in benchmarks/data/venv where none is given."""
+    """The interpreter of the other tools' environment, by default benchmarks/data/venv, created if missing."""
     if given:
         return given
     folder = DATA / "venv"
@@ -91,7 +91,7 @@ def peers_python(given: str | None) -> str:
 
 
 def made(options: argparse.Namespace, name: str, size: int = 0) -> Path:
-    """The corpus, made by another process where it is missing: this one must stay small (measure.py says why)."""
+    """The corpus, created by another process if missing: this one must stay small (measure.py says why)."""
     command = [options.python, str(HERE / "corpora.py"), name, *(["--size", str(size)] if size else [])]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return corpus(name, size)
@@ -109,7 +109,7 @@ def without_timeline(stats: Any) -> Any:
 
 
 def stages_of(stats: Any) -> dict[str, Any]:
-    """The stages in ramlet's stats.json, {"counting": {"seconds": ...}, ...}, wherever in it they stand."""
+    """The stages in ramlet's stats.json, {"counting": {"seconds": ...}, ...}, at any depth."""
     if not isinstance(stats, dict):
         return {}
     if isinstance(stats.get("stages"), dict):
@@ -133,7 +133,7 @@ def run_once(contender: Contender, options: argparse.Namespace, scratch: Path) -
         environment = {"RAYON_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "true"}
     run = measure(command, environment)
     contender.runs.append(run)
-    contender.learnt = target
+    contender.trained = target
     if contender.memory is not None:
         contender.reports.append({"stats": without_timeline(json.loads((target / "stats.json").read_text()))})
     else:
@@ -160,29 +160,29 @@ def run_all(contenders: list[Contender], options: argparse.Namespace, scratch: P
 
 
 def merges_of(contender: Contender) -> list[tuple[str, str]] | None:
-    assert contender.learnt is not None
+    assert contender.trained is not None
     if contender.memory is None:
-        merges = json.loads(contender.learnt.read_text())["merges"]
+        merges = json.loads(contender.trained.read_text())["merges"]
     else:
-        merges = json.loads((contender.learnt / "tokenizer.json").read_text())["model"]["merges"]
+        merges = json.loads((contender.trained / "tokenizer.json").read_text())["model"]["merges"]
     if merges is None:
         return None
     return [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in merges]
 
 
 def same_merges(one: Contender, other: Contender) -> str:
-    """ "identical", or where the two part."""
+    """ "identical", or the first difference."""
     left, right = merges_of(one), merges_of(other)
     if left is None or right is None:
-        return "tells no merges"
+        return "does not report merges"
     if left == right:
         return f"identical ({len(left):,})"
     first = next((i for i, pair in enumerate(zip(left, right)) if pair[0] != pair[1]), min(len(left), len(right)))
-    return f"differ from merge {first:,} on ({len(left):,} and {len(right):,})"
+    return f"differ starting at merge {first:,} ({len(left):,} and {len(right):,})"
 
 
 def counting_rate(contender: Contender) -> float | None:
-    """MB/s of ramlet's counting, by its own stats.json."""
+    """MB/s of ramlet's counting stage, from its stats.json."""
     rates = []
     for report in contender.reports:
         counting = stages_of(report["stats"]).get("counting")
@@ -192,7 +192,7 @@ def counting_rate(contender: Contender) -> float | None:
 
 
 def distinct_pieces(stats: Any) -> int:
-    """The count of distinct pieces in ramlet's stats.json: its first number under a name that says "distinct"."""
+    """The number of distinct pieces in ramlet's stats.json: the first number whose key contains "distinct"."""
     if not isinstance(stats, dict):
         return 0
     for name, value in stats.items():
@@ -210,7 +210,7 @@ def check(claim: str, value: float | str, limit: float | str, met: bool) -> Chec
 
 
 def print_checks(checks: list[Check]) -> None:
-    """The bars, each with what was measured."""
+    """The checks, each with the measured value."""
     for one in checks:
         print(f"- {'met' if one['met'] else 'NOT MET'}: {one['claim']}: {one['value']} ({one['limit']})")
 
@@ -241,10 +241,10 @@ def bar_1(options: argparse.Namespace) -> tuple[list[Contender], Any]:
                     continue
                 if least is not None:
                     ratio = theirs.fastest_view / ours.seconds
-                    claim = f"{stem}: times as fast as {peer} ({theirs.fastest_view:.2f} s / {ours.seconds:.2f} s)"
+                    claim = f"{stem}: speedup over {peer} ({theirs.fastest_view:.2f} s / {ours.seconds:.2f} s)"
                     checks.append(check(claim, round(ratio, 2), f">= {least}", ratio >= least))
                 same = same_merges(ours, theirs)
-                checks.append(check(f"{stem}: merges against {peer}", same, "identical", same.startswith("identical")))
+                checks.append(check(f"{stem}: merges vs. {peer}", same, "identical", same.startswith("identical")))
             peak = ours.peak_rss
             checks.append(check(f"{stem}: peak RSS, MB", round(peak / 1e6, 1), "<= 150", peak <= 150e6))
         return checks
@@ -267,14 +267,14 @@ def bar_2(options: argparse.Namespace) -> tuple[list[Contender], Any]:
             if roomy is None or tight is None:
                 checks.append(check(f"{stem}: trains at both budgets", "no", "yes", False))
                 continue
-            assert roomy.learnt
-            assert tight.learnt
-            files = roomy.learnt / "tokenizer.json", tight.learnt / "tokenizer.json"
+            assert roomy.trained
+            assert tight.trained
+            files = roomy.trained / "tokenizer.json", tight.trained / "tokenizer.json"
             same = "identical" if filecmp.cmp(files[0], files[1], shallow=False) else "differ"
             checks.append(check(f"{stem}: tokenizer.json at 128MB", same, "identical", same == "identical"))
             peak, ratio = tight.peak_rss, tight.seconds / roomy.seconds
             checks.append(check(f"{stem}: peak RSS, MB", round(peak / 1e6, 1), "<= 128", peak <= 128e6))
-            claim = f"{stem}: time against no budget ({tight.seconds:.2f} s / {roomy.seconds:.2f} s)"
+            claim = f"{stem}: time vs. {options.roomy} ({tight.seconds:.2f} s / {roomy.seconds:.2f} s)"
             checks.append(check(claim, round(ratio, 2), "<= 1.5", ratio <= 1.5))
         return checks
 
@@ -298,7 +298,7 @@ def bar_3(options: argparse.Namespace) -> tuple[list[Contender], Any]:
         checks.append(check("counting, MB/s", round(rate or 0, 1), ">= 100", rate is not None and rate >= 100))
         if roomy is not None:
             same = same_merges(tight, roomy)
-            checks.append(check(f"merges against --memory {options.unbounded}", same, "identical", same[:5] == "ident"))
+            checks.append(check(f"merges vs. --memory {options.unbounded}", same, "identical", same[:5] == "ident"))
         return checks
 
     return contenders, judge
@@ -326,25 +326,27 @@ def table(contenders: list[Contender]) -> str:
                 same_merges(one, hf) if hf else "",
             ]
         )
-    header = ["corpus", "trainer", "s", "call alone, s", "MB/s", "peak RSS", "of it anonymous"]
-    header += ["time / ramlet's", "merges and HF's"]
+    header = ["corpus", "trainer", "s", "call alone, s", "MB/s", "peak RSS", "anonymous part"]
+    header += ["time / ramlet's", "merges vs. HF's"]
     return markdown_table(header, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bar", type=int, choices=[1, 2, 3], action="append", help="which bars (default: 1 and 2)")
+    parser.add_argument("--bar", type=int, choices=[1, 2, 3], action="append", help="which checks [default: 1 and 2]")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--slow-repeats", type=int, default=3, help="of HF, rustbpe and bpeasy (minutes each)")
-    parser.add_argument("--peers", nargs="*", default=["gigatoken", "hf", "rustbpe"], help="or bpeasy; none: us alone")
+    parser.add_argument("--slow-repeats", type=int, default=3, help="repeats of HF, rustbpe and bpeasy (minutes each)")
+    parser.add_argument(
+        "--peers", nargs="*", default=["gigatoken", "hf", "rustbpe"], help="tools to compare with; also bpeasy"
+    )
     parser.add_argument("--vocab-size", type=int, default=32256, help="256 bytes and 32,000 merges")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--roomy", default="4GB", help="the --memory that does not press, in bars 1 and 2")
-    parser.add_argument("--unbounded", default="16GB", help="the --memory that does not press, in bar 3")
-    parser.add_argument("--size", type=parse_size, default=parse_size("12GB"), help="of bar 3's corpus")
-    parser.add_argument("--python", help="the peers' interpreter (default: made in benchmarks/data/venv)")
-    parser.add_argument("--ramlet-python", help="ramlet's interpreter (default: .venv/bin/python)")
-    parser.add_argument("--no-results", action="store_true", help="print only, keep nothing")
+    parser.add_argument("--roomy", default="4GB", help="large --memory for bars 1 and 2")
+    parser.add_argument("--unbounded", default="16GB", help="large --memory for bar 3")
+    parser.add_argument("--size", type=parse_size, default=parse_size("12GB"), help="size of bar 3's corpus")
+    parser.add_argument("--python", help="the other tools' interpreter [default: that of benchmarks/data/venv]")
+    parser.add_argument("--ramlet-python", help="ramlet's interpreter [default: .venv/bin/python]")
+    parser.add_argument("--no-results", action="store_true", help="only print, save nothing")
     options = parser.parse_args()
     bars = options.bar or [1, 2]
     options.ramlet_python = ramlet_python(options.ramlet_python)
@@ -378,7 +380,7 @@ def main() -> None:
     if not options.no_results:
         folder = HERE / "results"
         folder.mkdir(exist_ok=True)
-        # A later run of the same day adds its bars to the file instead of taking the others' place.
+        # A later run on the same day adds its bars to the file instead of replacing it.
         target = folder / f"{results['date']}-bpe_train.json"
         if target.exists():
             results["bars"] = {**json.loads(target.read_text())["bars"], **results["bars"]}

@@ -1,12 +1,13 @@
-"""Random runs of `ramlet train` under random budgets: none may go over, and what cannot fit is refused at once.
+"""Random runs of `ramlet train` with random budgets: none may exceed its budget, and those that cannot fit are refused.
 
     python benchmarks/budgets.py                          # CPU: 200 runs, peak RSS of the whole process tree
-    python benchmarks/budgets.py --device cuda --jobs 6   # GPU: what torch's allocator had reserved
+    python benchmarks/budgets.py --device cuda --jobs 6   # GPU: the memory that torch's allocator reserved
 
-A run is the command as a user gives it: a model, a sequence length, a batch, options and a budget drawn by --seed, a
-few steps with evaluation and checkpoints. A refused run must say how much it needs, and must not have begun. Also
-compares the peak that the command had predicted with the one that was measured, over the runs that were not refused.
-Prints a Markdown table of the runs nearest to their budgets and the bars; keeps all, dated, in benchmarks/results/.
+Each run is the real command, with a random model, sequence length, batch size, options and budget (by --seed), for a
+few steps with evaluation and checkpoints. A refused run must say how much it needs, and must not have started training.
+Also compares predicted and measured peak memory of the runs that were not refused.
+Prints a Markdown table of the runs nearest to their budgets and the checks; saves everything, dated, in
+benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -85,19 +86,19 @@ def run_once(number: int, chosen: dict[str, Any], device: str, folder: Path) -> 
         shutil.rmtree(out, ignore_errors=True)  # 200 runs' checkpoints would fill a small disk
 
 
-def _measured(taken: Measurement, out: Path, device: str) -> dict[str, Any]:
+def _measured(measurement: Measurement, out: Path, device: str) -> dict[str, Any]:
     memory = json.loads((out / "stats.json").read_text())["memory"]
     plan = yaml.safe_load((out / "settings.yaml").read_text())["plan"]
     return {
         "predicted": memory["predicted"],
         "probed": plan["measured"],
         "choice": plan["choice"],
-        "peak": taken.peak_rss if device == "cpu" else memory["device_peak"],
-        "seconds": round(taken.seconds, 1),
+        "peak": measurement.peak_rss if device == "cpu" else memory["device_peak"],
+        "seconds": round(measurement.seconds, 1),
     }
 
 
-# Reads torch's largest library as well: how it is cached decides how much of it becomes resident at a touch.
+# Also reads torch's largest library: how it is cached decides how many of its pages become resident on access.
 BUSY = """
 import importlib.util, os, pathlib
 parent = os.getppid()
@@ -112,7 +113,7 @@ while os.getppid() == parent:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    """Keeps the cores, and the page cache, busy."""
+    """Keeps the cores and the page cache busy."""
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
     try:
         yield
@@ -126,8 +127,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--load", type=int, default=0, help="busy processes beside, which compute and read files")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
+    parser.add_argument("--load", type=int, default=0, help="background processes that compute and read files")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-results", action="store_true")
     parser.add_argument("--out", type=Path)
@@ -166,7 +167,7 @@ def main() -> int:
     worst = f"{errors[-1]:.1%}" if errors else "-"
     checks = [
         check("runs over their budget", f"{len(over)} of {len(kept)} ({len(refused)} refused)", "0", not over),
-        check("runs that failed otherwise", str(len(failed)), "0", not failed),
+        check("runs that failed for another reason", str(len(failed)), "0", not failed),
         check("predictions within 5%", f"{within} of {len(errors)}, worst {worst}", "all", within == len(errors)),
     ]
     print_checks(checks)

@@ -1,12 +1,12 @@
-"""Which learning rate a model should be trained further with: what it learns of new text, and what it forgets of old.
+"""Learning rates for continued training: how much a model learns of new text, and how much it forgets of old text.
 
     python benchmarks/continued_lr.py                        # CPU: a model of 100k parameters, half an hour
     python benchmarks/continued_lr.py --device cuda --jobs 8
 
-A model learns the sources of Python's standard library from scratch, then goes on with other text (the READMEs,
-changelogs and licenses under /usr/share/doc), at rates from a hundredth of the from-scratch rate up to all of it, for
-100, 300 and 1,000 steps, with several seeds. A run is the command as a user gives it. Prints for every rate the loss on
-the new text and the rise on the old; keeps all, dated, in benchmarks/results/.
+A model is trained from scratch on the source code of Python's standard library, and then on other text (READMEs,
+changelogs and licenses under /usr/share/doc) with 1/100 to all of the from-scratch learning rate, for 100, 300 and
+1,000 steps, with several seeds. Each run is the real command. Prints for every rate the loss on the new text and the
+increase on the old; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ramlet.training.schedule import CONTINUED, default_rate
 from train import _gpu
 
 FACTORS = (1.0, 0.3, 0.1, 0.03, 0.01)
-"""Of the from-scratch rate."""
+"""Multiples of the from-scratch rate."""
 PROSE = Path("/usr/share/doc")
 MOST_PROSE = 12_000_000
 LARGEST_FILE = 200_000
@@ -42,7 +42,7 @@ class Model(NamedTuple):
     seq_len: int
     batch: int
     steps: int
-    """From scratch, on the first text."""
+    """Of the training from scratch, on the first text."""
 
 
 MODELS = {
@@ -54,7 +54,7 @@ SEEDS = {"cpu": (1,), "cuda": (1, 2, 3)}
 
 
 def prose(target: Path) -> None:
-    """The text to go on with, a document a line."""
+    """Writes the second text, one document per line."""
     size = 0
     with target.open("w", encoding="utf-8") as out:
         for path in sorted(PROSE.rglob("*")):
@@ -109,7 +109,7 @@ def base(model: Model, device: str, evaluated: int) -> Path:
 
 
 def adapted(model: Model, device: str, steps: int, factor: float, seed: int, evaluated: int) -> tuple[float, float]:
-    """The loss on the new text, and how far that on the old has risen."""
+    """The loss on the new text, and the increase of the loss on the old text."""
     old, new = datasets(vocabulary(model.params))
     start = base(model, device, evaluated)
     parameters = json.loads((start / "stats.json").read_text())["parameters"]
@@ -131,9 +131,9 @@ def adapted(model: Model, device: str, steps: int, factor: float, seed: int, eva
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
     parser.add_argument("--eval-tokens", type=int, default=32_768)
-    parser.add_argument("--data-only", action="store_true", help="make the datasets and stop")
+    parser.add_argument("--data-only", action="store_true", help="only create the datasets")
     parser.add_argument("--no-results", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -145,7 +145,7 @@ def main() -> int:
     with ThreadPoolExecutor(given.jobs) as pool:
         list(pool.map(lambda model: base(model, given.device, given.eval_tokens), models))
         asked = list(itertools.product(models, STEPS, FACTORS, SEEDS[given.device]))
-        asked.sort(key=lambda one: (one[3], -one[0].params * one[1]))  # the first seed, and the long ones, first
+        asked.sort(key=lambda one: (one[3], -one[0].params * one[1]))  # the first seed first, and long runs first
         found = dict(
             zip(
                 asked,

@@ -1,19 +1,19 @@
-"""Makes the corpora that the benchmarks run on, from what a Debian machine can get.
+"""Creates the corpora for the benchmarks from Debian packages.
 
     python benchmarks/corpora.py code nat                    # 618 MB of C, 123 MB of prose in forty languages
-    python benchmarks/corpora.py synthetic --size 12GB       # distinct words without end (Heaps' law)
+    python benchmarks/corpora.py synthetic --size 12GB       # an unlimited number of distinct words (Heaps' law)
 
 `code`  every .c file of the newest linux-source-6.* package, sorted by path. No root needed: packages are
         downloaded and unpacked here, not installed. Without apt: the .py files of this interpreter's
         library and site-packages, and `corpora.json` says so.
 `nat`   LibreOffice's help in nine languages, GNOME's help in forty, and three dictionaries (Arabic, Hindi, English):
         Latin, Greek, Cyrillic, Arabic, Hebrew, Indic, Han, kana and Hangul. Markup is stripped. 836 k distinct
-        GPT-2 pieces. Bare word lists are left out: one word a line, each once, is no running text.
-`synthetic`  words drawn from a Zipf-Mandelbrot law of exponent 1.25 over endless ranks, so that n words hold
-        about n**0.8 distinct ones. See synthetic.py.
+        GPT-2 pieces. No plain word lists: a list with each word once is not running text.
+`synthetic`  words drawn from a Zipf-Mandelbrot law of exponent 1.25 over infinitely many ranks, so that n words
+        contain about n**0.8 distinct ones. See synthetic.py.
 
-Everything is cached in benchmarks/data; the same packages give the same bytes. What was made, of which package
-versions, with size and SHA-256, is printed and kept in benchmarks/data/corpora.json.
+Everything is cached in benchmarks/data; the same packages give the same bytes. Package versions, size and SHA-256 of
+each corpus are printed and saved in benchmarks/data/corpora.json.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BLANK_LINES = re.compile(r" ?\n[ \n]*")
 
 
 class MissingPackage(Exception):
-    """apt is not there, or does not know or get the package."""
+    """apt is missing, or cannot find or download the package."""
 
 
 def download(package: str, folder: Path) -> Path:
@@ -70,7 +70,7 @@ def download(package: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         command = ["apt-get", "download", "-qq", package]
         got = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if got.returncode and os.geteuid() == 0:  # a fresh image has no package lists; refreshing them takes root
+        if got.returncode and os.geteuid() == 0:  # a fresh image has no package lists; updating them requires root
             subprocess.run(["apt-get", "update", "-qq"], capture_output=True)
             got = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         found = sorted(folder.glob(f"{package}_*.deb"))
@@ -85,7 +85,7 @@ def package_version(deb: Path) -> str:
 
 
 def clean(raw: bytes) -> bytes:
-    """Valid UTF-8 that ends in a newline: every trainer then reads the very same text."""
+    """Valid UTF-8 that ends in a newline, so that every tool reads exactly the same text."""
     text = raw.decode("utf-8", errors="replace")
     return (text if text.endswith("\n") else text + "\n").encode()
 
@@ -102,7 +102,7 @@ def code_documents(deb: Path) -> Iterator[bytes]:
         (archive,) = Path(scratch).glob("usr/src/linux-source-*.tar.xz")
         sources = Path(scratch, "c")
         sources.mkdir()
-        # The archive's own order is not promised to be sorted, so the files go to disk first.
+        # The archive may not be sorted, so the files go to disk first.
         with lzma.open(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
                 if member.isfile() and member.name.endswith(".c"):
@@ -139,7 +139,7 @@ def documentation_documents() -> Iterator[bytes]:
 
 
 def documents_of(name: str) -> tuple[list[str], Iterator[bytes]]:
-    """Where the corpus comes from (package versions) and its documents, or the fallback's."""
+    """The origin of the corpus (package versions) and its documents, or those of the fallback."""
     debs = DATA / "debs"
     try:
         if name == "code":
@@ -153,14 +153,14 @@ def documents_of(name: str) -> tuple[list[str], Iterator[bytes]]:
         packages = [download(package, debs) for package in NAT_PACKAGES]
         return [package_version(deb) for deb in packages], (text for deb in packages for text in nat_documents(deb))
     except MissingPackage as error:
-        print(f"{name}: falling back to files at hand: {error}", file=sys.stderr)
+        print(f"{name}: using local files instead: {error}", file=sys.stderr)
         if name == "code":
             return ["fallback: .py files of this interpreter"], python_documents()
         return ["fallback: /usr/share/doc"], documentation_documents()
 
 
 def write_atomically(target: Path, blocks: Iterator[bytes]) -> tuple[int, str]:
-    """Streams blocks to `target`; returns its size and SHA-256."""
+    """Writes the blocks to `target`; returns its size and SHA-256."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     digest, size = hashlib.sha256(), 0
@@ -187,7 +187,7 @@ def known(target: Path) -> dict[str, Any] | None:
 
 
 def corpus(name: str, size: int = 0, seed: int = 0) -> Path:
-    """The path of corpus `name` ("code", "nat", or "synthetic" of `size` bytes), made first where it is missing."""
+    """The path of corpus `name` ("code", "nat", or "synthetic" of `size` bytes); creates it if missing."""
     target = DATA / (f"synthetic-{size}-{seed}.txt" if name == "synthetic" else f"{name}.txt")
     if known(target) is None:
         DATA.mkdir(parents=True, exist_ok=True)
@@ -205,15 +205,15 @@ def corpus(name: str, size: int = 0, seed: int = 0) -> Path:
 def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMG]?)B?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 200MB or 12GB")
+        raise argparse.ArgumentTypeError(f"cannot parse {text!r} as a size: write it like 200MB or 12GB")
     return int(float(match[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[match[2]])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpora", nargs="*", choices=["code", "nat", "synthetic"], default=["code", "nat"])
-    parser.add_argument("--size", type=parse_size, default=parse_size("200MB"), help="of synthetic: 200MB, 12GB")
-    parser.add_argument("--seed", type=int, default=0, help="of synthetic")
+    parser.add_argument("--size", type=parse_size, default=parse_size("200MB"), help="size of synthetic: 200MB, 12GB")
+    parser.add_argument("--seed", type=int, default=0, help="seed of synthetic")
     options = parser.parse_args()
     for name in options.corpora:
         path = corpus(name, options.size, options.seed)

@@ -1,20 +1,20 @@
-"""Encoding with GPT-2's vocabulary, two threads: ramlet and its peers in one run.
+"""Encoding with GPT-2's vocabulary, two threads: ramlet and other libraries in the same run.
 
     python benchmarks/encode.py                          # both corpora in 8 MB batches: MB/s, peak RSS, ids compared
-    python benchmarks/encode.py --flat --gigabytes 10    # memory over 10 GB in which hardly a word comes twice
+    python benchmarks/encode.py --flat --gigabytes 10    # memory over 10 GB of words that almost never repeat
 
-Every run is a process of its own (encode_worker.py), in an order that goes round the libraries; medians of --repeats.
+Every run is a separate process (encode_worker.py), and the libraries take turns; numbers are medians of --repeats.
 `ramlet` and `gigatoken` get the same lists of documents as bytes, the rows with `-str` the same lists as str, and
 those with `-buffer` each batch as one buffer of bytes, which gigatoken's documentation calls its fastest input. Each
-of ramlet's rows is held against gigatoken's row with the same input. ramlet's ids are
-uint16, gigatoken's uint32 (not converted, which is to its advantage). tiktoken and HF tokenizers are slow and take
-every third batch of nat and every tenth of code; on these batches the ids of all libraries must be the same. Peak
-RSS is of the whole process: Python, NumPy and the 8 MB batch are in it.
+of ramlet's rows is compared with gigatoken's row with the same input. ramlet's ids are uint16, gigatoken's uint32 (not
+converted, to its advantage). tiktoken and HF tokenizers are slow and encode every third batch of nat and every tenth of
+code; on these batches the ids of all libraries must be the same. Peak RSS is that of the whole process, including
+Python, NumPy and the 8 MB batch.
 
-For --flat the text comes through a pipe from a process that is not measured. A library that has outgrown --stop-at is
-stopped there and its row says how far it came: gigatoken 0.10.0 takes about 5 bytes for each byte of such text.
+With --flat the text comes through a pipe from a process that is not measured. A library that exceeds --stop-at is
+stopped, and its row shows how far it got: gigatoken 0.10.0 uses about 5 bytes for each byte of such text.
 
-Prints a Markdown table and the bars with both sides of each; keeps all of it, dated, in benchmarks/results/.
+Prints a Markdown table and the checks with measured value and limit; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from measure import CommandFailed, Measurement, machine, markdown_table, measure
 
 LIBRARIES = ["ramlet", "ramlet-str", "ramlet-buffer", "gigatoken", "gigatoken-str", "gigatoken-buffer"]
 LIBRARIES += ["tiktoken", "hf"]
-SAMPLE_EVERY = {"nat": 3, "code": 10}  # nat: often enough to meet every script
-FLAT_WITHIN = 1.05  # samples fall on any moment of a batch: the peaks of the two halves are compared
+SAMPLE_EVERY = {"nat": 3, "code": 10}  # nat: often enough to include every script
+FLAT_WITHIN = 1.05  # samples can fall anywhere in a batch, so the peaks of the two halves are compared
 
 Runs = dict[tuple[str, str], list[tuple[Measurement, dict[str, Any]]]]
 
@@ -90,7 +90,7 @@ def judge_corpora(runs: Runs) -> tuple[str, list[dict[str, Any]]]:
                 equal = sum(mine[number] == reference["digests"][number] for number in shared)
                 ids = f"{equal} of {len(shared)} batches"
                 if library.startswith("ramlet"):
-                    claim = f"{name}: {library}: ids as HF's (or tiktoken's, without HF)"
+                    claim = f"{name}: {library}: same ids as HF (or tiktoken, without HF)"
                     checks.append(check(claim, ids, "all", equal == len(shared) > 0))
             peak = max(run.peak_rss for run, _ in results)
             rate = rate_of(results)
@@ -108,11 +108,11 @@ def judge_corpora(runs: Runs) -> tuple[str, list[dict[str, Any]]]:
             theirs = [rate_of(runs[name, peer]) for peer in peers if (name, peer) in runs]
             if theirs and (name, mine) in runs:
                 rate = rate_of(runs[name, mine])
-                claim = f"{name}: {mine} times as fast as {' or '.join(peers)} ({rate:.1f} / {max(theirs):.1f} MB/s)"
+                claim = f"{name}: {mine}'s speedup over {' or '.join(peers)} ({rate:.1f} / {max(theirs):.1f} MB/s)"
                 checks.append(check(claim, round(rate / max(theirs), 2), ">= 1.2", rate / max(theirs) >= 1.2))
                 peak = max(run.peak_rss for run, _ in runs[name, mine])
                 checks.append(check(f"{name}: {mine}: peak RSS, MB", round(peak / 1e6, 1), "<= 200", peak <= 200e6))
-    header = ["corpus", "library", "MB/s", "peak RSS", "ramlet's speed / its", "ids as HF's (or tiktoken's)"]
+    header = ["corpus", "library", "MB/s", "peak RSS", "ramlet's speed / its", "same ids as HF (or tiktoken)"]
     return markdown_table(header, rows), checks
 
 
@@ -139,7 +139,7 @@ def run_flat(options: argparse.Namespace) -> Runs:
 
 
 def resident_at(memory: list[list[int]], amount: float) -> int | None:
-    """Resident bytes when `amount` bytes had been encoded; None where the run did not come that far."""
+    """Resident bytes after `amount` bytes were encoded; None if the run stopped before."""
     return next((resident for encoded, resident in memory if encoded >= amount), None)
 
 
@@ -164,7 +164,7 @@ def judge_flat(runs: Runs, total: float) -> tuple[str, list[dict[str, Any]]]:
                 for later in (False, True)
             )
             growth = second / first
-            claim = f"RSS flat (peak {second / 1e6:.0f} MB in the second half / {first / 1e6:.0f} MB in the first)"
+            claim = f"RSS constant (peak {second / 1e6:.0f} MB in the second half / {first / 1e6:.0f} MB in the first)"
             checks.append(check(claim, round(growth, 3), f"<= {FLAT_WITHIN}", growth <= FLAT_WITHIN))
             checks.append(check("peak RSS, MB", round(run.peak_rss / 1e6, 1), "<= 200", run.peak_rss <= 200e6))
     header = ["library", "MB/s", *(f"RSS at {point / 1e9:.2g} GB" for point in points), "peak RSS"]
@@ -173,15 +173,15 @@ def judge_flat(runs: Runs, total: float) -> tuple[str, list[dict[str, Any]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--flat", action="store_true", help="memory over text that never repeats, not speed")
-    parser.add_argument("--gigabytes", type=float, default=10, help="of --flat")
-    parser.add_argument("--stop-at", type=parse_size, default=parse_size("8GB"), help="resident bytes, in --flat")
+    parser.add_argument("--flat", action="store_true", help="measure memory over text that never repeats, not speed")
+    parser.add_argument("--gigabytes", type=float, default=10, help="size of --flat's text")
+    parser.add_argument("--stop-at", type=parse_size, default=parse_size("8GB"), help="RSS limit of --flat")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--python", help="the peers' interpreter (default: made in benchmarks/data/venv)")
-    parser.add_argument("--ramlet-python", help="ramlet's interpreter (default: .venv/bin/python)")
-    parser.add_argument("--no-results", action="store_true", help="print only, keep nothing")
+    parser.add_argument("--python", help="the other libraries' interpreter [default: that of benchmarks/data/venv]")
+    parser.add_argument("--ramlet-python", help="ramlet's interpreter [default: .venv/bin/python]")
+    parser.add_argument("--no-results", action="store_true", help="only print, save nothing")
     options = parser.parse_args()
     options.python = peers_python(options.python)
     options.ramlet_python = ramlet_python(options.ramlet_python)

@@ -1,12 +1,12 @@
-"""One library encodes one text in batches with GPT-2's vocabulary; a process of its own under encode.py.
+"""Encodes one text in batches with one library and GPT-2's vocabulary; encode.py runs it as a separate process.
 
     python benchmarks/encode_worker.py gigatoken benchmarks/data/gpt2.json < benchmarks/data/nat.txt
 
-Reads standard input in batches of 8 MB, each a list of documents of about 16 kB (bytes; str for the libraries that
-take nothing else and for those whose name says so) cut where the pattern always ends a piece. Only the encoding call
-is timed: reading, cutting and decoding the batch, and looking at the ids, are not. Prints one JSON line: bytes,
-seconds, a digest of the ids of each batch, and (bytes, resident bytes) over time. The process is held to --threads
-processors, so that no library can use more.
+Reads standard input in batches of 8 MB, each a list of documents of about 16 kB (bytes; str for libraries that accept
+nothing else and for those whose name says so), split where the pattern always ends a piece. Only the encoding call is
+timed, not reading, splitting and decoding the batch or checking the ids. Prints one JSON line: bytes, seconds, a digest
+of the ids of each batch, and (bytes, resident bytes) over time. The process is pinned to --threads cores, so that no
+library can use more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?
 
 Encode = Callable[[Any], Any]
 Flatten = Callable[[Any], Any]
-"""The result of a call as one flat array of ids, for the digest; not timed."""
+"""Converts the result of a call into one flat array of ids, for the digest; not timed."""
 
 
 def load_ramlet(vocabulary: str, threads: int) -> tuple[Encode, Flatten]:
@@ -105,7 +105,7 @@ LIBRARIES = {
 
 
 def digest(ids: Any) -> str:
-    """SHA-256 of the ids as 32-bit numbers, taken in small steps so that it hardly shows in the memory measured."""
+    """SHA-256 of the ids as 32-bit numbers, computed in small steps so that it hardly affects the measured memory."""
     hashed = hashlib.sha256()
     for start in range(0, len(ids), 1 << 16):
         hashed.update(ids[start : start + (1 << 16)].astype("<u4").tobytes())
@@ -120,11 +120,11 @@ def resident() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", choices=sorted(LIBRARIES))
-    parser.add_argument("vocabulary", help="GPT-2's tokenizer.json, for the peers")
+    parser.add_argument("vocabulary", help="GPT-2's tokenizer.json, for the other libraries")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--every", type=int, default=1, help="encode only every n-th batch (the slow peers)")
-    parser.add_argument("--digest-every", type=int, default=1, help="keep a digest of every n-th batch's ids")
-    parser.add_argument("--stop-at", type=int, default=0, help="stop when this many bytes are resident")
+    parser.add_argument("--every", type=int, default=1, help="encode only every n-th batch (for slow libraries)")
+    parser.add_argument("--digest-every", type=int, default=1, help="save a digest of every n-th batch's ids")
+    parser.add_argument("--stop-at", type=int, default=0, help="stop if RSS exceeds this many bytes")
     options = parser.parse_args()
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])

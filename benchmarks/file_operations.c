@@ -1,6 +1,6 @@
-/* Sends its own process a signal at the n-th call that changes what is on disk. Loaded with LD_PRELOAD (forked.py).
+/* Sends its own process a signal at the n-th call that changes the disk. Loaded with LD_PRELOAD (forked.py).
 
-   FILE_OPERATIONS names a file of slots, FILE_OPERATIONS_SLOT which of them: {calls so far, at which call, signal}. The
+   FILE_OPERATIONS names a file of slots, FILE_OPERATIONS_SLOT the slot to use: {calls so far, at which call, signal}. The
    slot is shared memory, so the calls of all processes that a command starts are counted together. */
 
 #define _GNU_SOURCE

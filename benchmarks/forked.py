@@ -1,13 +1,13 @@
-"""Commands of ramlet that are stopped or killed at their n-th change of the disk, a hundred times a minute.
+"""Runs ramlet commands that are stopped or killed at their n-th change on disk, about a hundred per minute.
 
     with Forks(scratch) as forks:
         calls = forks.run(["prepare", "in", "--out", "out"], cwd).calls        # undisturbed
         forks.run(["prepare", "in", "--out", "out"], cwd, at=17)               # killed before its 17th
 
 One process imports ramlet and torch once, and forks for each command. file_operations.c, which is compiled here and
-preloaded, counts rename, link, unlink, mkdir, fsync, creating and truncating a file, in Python, in the native core and
-in processes that the command starts; at the n-th it sends its own process a signal: SIGKILL, or SIGSTOP, so that
-another command may run just then.
+preloaded, counts rename, link, unlink, mkdir, fsync, and creating and truncating a file, in Python, in the native core
+and in processes that the command starts. At the n-th call it sends its own process a signal: SIGKILL, or SIGSTOP, so
+that another command can run at that moment.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Ended:
     code: int
     """Negative for a signal."""
     calls: int
-    """That change the disk."""
+    """Number of calls that change the disk."""
     said: str
-    """On both of its outputs."""
+    """Standard output and standard error."""
 
     killed: bool
-    """It, or a process that it had started: then it says so itself, and ends with 1."""
+    """The command itself, or a process that it started: then it reports that and ends with 1."""
 
 
 class Forks:
-    """The process that forks, and what it is asked for."""
+    """The process that forks, and the requests to it."""
 
     def __init__(self, scratch: Path, *, torch: bool = True, python: str = sys.executable) -> None:
         self._scratch, self._torch, self._python = scratch, torch, python
@@ -71,7 +71,7 @@ class Forks:
         slots.write_bytes(bytes(4096))
         with open(slots, "r+b") as file:
             self._slots = mmap.mmap(file.fileno(), 4096)
-        told = {
+        variables = {
             "LD_PRELOAD": str(library),
             "FILE_OPERATIONS": str(slots),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -83,7 +83,7 @@ class Forks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
         )
         return self
 
@@ -98,25 +98,25 @@ class Forks:
         self._server.stdin.write(json.dumps(task) + "\n")
         self._server.stdin.flush()
         line = self._server.stdout.readline()
-        assert line, "the process that forks is gone"
+        assert line, "the forking process ended"
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def start(self, words: list[str], cwd: Path, *, slot: int = 0, at: int = 0, with_signal: int = 9) -> int:
-        """Begins a command; its pid."""
+        """Starts a command; returns its pid."""
         self._slots[slot * SLOT.size : (slot + 1) * SLOT.size] = SLOT.pack(0, at, with_signal)
         log = self._scratch / f"said-{slot}"
         return int(self._ask(words=words, cwd=str(cwd), slot=slot, log=str(log))["pid"])
 
     def wait(self, pid: int, *, slot: int = 0) -> Ended:
-        """Until the command, and all that it has started, is gone."""
+        """Waits until the command and all processes that it started have ended."""
         code = int(self._ask(wait=pid)["code"])
         said = (self._scratch / f"said-{slot}").read_text(errors="replace")
         calls, at, number = SLOT.unpack_from(self._slots, slot * SLOT.size)
         return Ended(code, calls, said, number == signal.SIGKILL and 0 < at <= calls and code != 0)
 
     def run(self, words: list[str], cwd: Path, *, at: int = 0) -> Ended:
-        """A command to its end, or to the kill before its `at`-th call."""
+        """Runs a command to its end, or kills it before its `at`-th call."""
         return self.wait(self.start(words, cwd, at=at))
 
     @staticmethod
@@ -127,17 +127,17 @@ class Forks:
             return False
 
 
-# -- the process that forks
+# -- the forking process
 
 
 def _serve() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # processes that a killed command leaves come here
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # adopt the child processes of a killed command
     import numpy  # noqa: F401
 
     import ramlet.cli
     from ramlet.preparing.run import prepare_to
 
-    # So small that these inputs are several: what is killed in one must not do the others again.
+    # Small enough that these inputs become several tasks: after a kill in one, the others must not be repeated.
     prepare_to.__kwdefaults__["task_bytes"] = TASK_BYTES
     if "torch" in sys.argv:
         from ramlet.engines.torch.base_memory import load_torch
@@ -170,7 +170,7 @@ def _serve() -> None:
 
 
 def _waited(pid: int, ended: dict[int, int]) -> int:
-    """The code of a command. Those that it leaves behind end when they find it gone: that is waited for too."""
+    """The exit code of a command. Also waits for its child processes, which end when they notice that it is gone."""
     while pid not in ended:
         found, status = os.wait()
         ended[found] = os.waitstatus_to_exitcode(status)
@@ -188,7 +188,7 @@ def _waited(pid: int, ended: dict[int, int]) -> int:
 
 
 def _is_orphan(pid: str) -> bool:
-    """A stage of a pipeline, which was started by another process than this one."""
+    """Whether it is a stage of a pipeline, started by another process than this one."""
     try:
         return (
             b"ramlet" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -199,17 +199,17 @@ def _is_orphan(pid: str) -> bool:
 
 
 def _check(words: list[str]) -> int:
-    """`check dataset|tokenizer|model PATH...`: that what was finished can be used."""
+    """`check dataset|tokenizer|model PATH...`: checks that finished results can be used."""
     _, kind, *paths = words
     for path in paths:
         if kind == "dataset":
             from ramlet.dataset.verify import verify
 
-            # Shards that an interrupted append has written are not in the manifest yet: --adopt would be wrong, so
-            # they are told, and they are no damage.
+            # Shards written by an interrupted append are not in the manifest yet. They are reported, because --adopt
+            # would be wrong, but they are not damage.
             report = verify(path)
-            wrong = [one for one in report.problems if one.split(":")[0] not in report.adoptable]
-            assert not wrong, wrong
+            wrong = [problem for problem in report.problems if problem.file not in report.adoptable]
+            assert not wrong, [str(problem) for problem in wrong]
         elif kind == "tokenizer":
             from ramlet import Tokenizer
 

@@ -1,13 +1,13 @@
-"""Bad readers: every file that ramlet reads, spoiled, and every command that reads it.
+"""Fuzzing: corrupts every file that ramlet reads, and runs every command that reads it.
 
-    python benchmarks/fuzz.py --seconds 3600            # all kinds of files; --list names them, --only takes one
+    python benchmarks/fuzz.py --seconds 3600            # all kinds of files; --list shows them, --only selects one
     python benchmarks/fuzz.py --cases 40 --no-torch     # the short form, as the tests run it
 
-A case takes a small world (text in all formats, tokenizers, datasets, an unfinished run of `prepare`, a trained model
-with its checkpoints), spoils one file of it (mutations.py: cut, flipped, huge numbers, missing, extra and repeated
-keys, wrong types, deep nesting, devices, pipes and folders in its place) and runs one command, in a process forked from
-one that has loaded everything. It must end by itself, with 0, 1 or 2; say one sentence, no traceback and no panic;
-and stay within its budget. What did not is kept, with the spoiled file, in --save.
+A case copies a small world (text in all formats, tokenizers, datasets, an unfinished run of `prepare`, a trained model
+with its checkpoints), corrupts one file of it (mutations.py: truncated, bits flipped, huge numbers, missing, extra and
+repeated keys, wrong types, deep nesting, devices, pipes and folders in its place) and runs one command, in a process
+forked from one that has loaded everything. The command must end by itself with 0, 1 or 2, print one sentence, no
+traceback and no panic, and stay within its budget. Failures are saved, with the corrupted file, in --save.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from pathlib import Path
 from random import Random
 
 from fuzz_world import KINDS, Kind
-from mutations import DEVICES, spoil
+from mutations import DEVICES, corrupt
 
 SECONDS = 60
-"""A case that takes longer hangs: on two quiet cores the longest take two."""
+"""A case that takes longer counts as hanging: on two idle cores the longest take two seconds."""
 ROOM = {"light": 160_000_000, "torch": 450_000_000}
-"""What a case may take beyond the process that it was forked from."""
+"""Bytes that a case may use in addition to the process that it was forked from."""
 FAULTS = ("panic", "traceback", "sentence", "code", "signal", "hang", "over")
 
 
 @dataclass(frozen=True)
 class Outcome:
     fault: str
-    """One of `FAULTS`, or nothing."""
+    """One of `FAULTS`, or empty."""
     told: str
     code: int
     peak: int
@@ -53,13 +53,13 @@ class Outcome:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, help="go on for so long")
-    parser.add_argument("--cases", type=int, help="or so many cases, of all kinds in turn")
+    parser.add_argument("--seconds", type=float, help="how long to run")
+    parser.add_argument("--cases", type=int, help="or the number of cases, of all kinds in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="KIND")
-    parser.add_argument("--no-torch", action="store_true", help="leave out what trains or loads a model")
+    parser.add_argument("--no-torch", action="store_true", help="skip commands that train or load a model")
     parser.add_argument("--save", type=Path, default=Path("fuzz-failures"))
-    parser.add_argument("--list", action="store_true", help="the kinds of files")
+    parser.add_argument("--list", action="store_true", help="list the kinds of files")
     parser.add_argument("--lane", choices=ROOM, help=argparse.SUPPRESS)
     parser.add_argument("--world", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def _both_lanes(given: argparse.Namespace, kinds: list[Kind], world: Path) -> int:
-    """torch is loaded in a process of its own: what is forked from it is five times as large."""
+    """torch is loaded in a separate process, because processes forked from it are five times as large."""
     lanes = [lane for lane in ROOM if any(kind.torch == (lane == "torch") for kind in kinds)]
     running = []
     for lane in lanes:
@@ -102,7 +102,7 @@ def _both_lanes(given: argparse.Namespace, kinds: list[Kind], world: Path) -> in
     _print_row({"kind": "all", "peak": max((row["peak"] for row in rows), default=0), **total})
     failed = sum(total[fault] for fault in FAULTS)
     if failed:
-        print(f"{failed} cases failed; they are in {given.save}")
+        print(f"{failed} cases failed; see {given.save}")
     return 1 if failed or any(process.returncode for process in running) else 0
 
 
@@ -136,7 +136,7 @@ def _lane(given: argparse.Namespace, kinds: list[Kind]) -> int:
 
 
 def _load_all(torch: bool) -> None:
-    """Everything that a command imports, so that a case is a fork and no start of Python."""
+    """Imports everything that a command imports, so that a case needs only a fork, not a start of Python."""
     import importlib
     import pkgutil
 
@@ -166,21 +166,21 @@ def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:
         place = Path(folder) / "w"
         shutil.copytree(given.world, place, symlinks=True)
         target = place / chance.choice(sorted(str(path.relative_to(place)) for path in place.glob(kind.file)))
-        # Whoever names a pipe as an input waits for its writer, and of a terabyte all is wanted.
-        how = spoil(target, chance, endless=not kind.name.startswith(("input", "init", "file of ids")))
+        # For inputs, waiting for a pipe's writer and reading all of a terabyte are correct, so those are not tried.
+        how = corrupt(target, chance, endless=not kind.name.startswith(("input", "init", "file of ids")))
         command = chance.choice(kind.commands)
-        spoiled = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
+        corrupted = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
         outcome = _run(command, place, ROOM[given.lane])
         for device in DEVICES:
             if not stat.S_ISCHR(os.stat(device).st_mode):
                 raise SystemExit(
-                    f"{device} is no device any more, behind {kind.name} {number} of seed {given.seed}: {command}"
+                    f"{device} is no longer a device after {kind.name} {number} of seed {given.seed}: {command}"
                 )
         if outcome.fault:
             kept = given.save / f"{kind.name.replace(' ', '-')}-{given.seed}-{number}"
             shutil.rmtree(kept, ignore_errors=True)
             kept.mkdir(parents=True)
-            (kept / target.name).write_bytes(spoiled)
+            (kept / target.name).write_bytes(corrupted)
             words = command if isinstance(command, list) else [command.__name__]
             about = {"file": str(target.relative_to(place)), "how": how, "command": words, **vars(outcome)}
             (kept / "case.json").write_text(json.dumps(about, indent=1))
@@ -235,7 +235,7 @@ def _child(command: list[str] | Callable[[], None], place: Path, budget: int) ->
             code = ramlet([word.replace("MEMORY", memory) for word in command])
         else:
             code = _called(command)
-    except BaseException:  # noqa: BLE001 - whatever it is, it is what we look for
+    except BaseException:  # noqa: BLE001 - any error is what we are looking for
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -257,7 +257,7 @@ def _called(function: Callable[[], None]) -> int:
 def _fault(code: int, told: str, over: bool) -> str:
     if "panicked" in told or "a bug in ramlet" in told or "PanicException" in told:
         return "panic"
-    if "Traceback" in told or "defect of ramlet" in told:
+    if "Traceback" in told or "defect of ramlet" in told or "bug in ramlet" in told:
         return "traceback"
     if code < 0:
         return "signal"

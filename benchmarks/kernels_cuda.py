@@ -1,14 +1,14 @@
-"""The Triton kernels on a GPU: right at real sizes, and how fast against plain torch and torch.compile.
+"""The Triton kernels on a GPU: correctness at real sizes, and speed compared with plain torch and torch.compile.
 
-    python benchmarks/kernels_cuda.py                 # check, then time; a few minutes, most of them torch.compile's
-    python benchmarks/kernels_cuda.py --check         # only check: exits with 1 where a kernel is wrong
-    python benchmarks/kernels_cuda.py --tune          # other tiles and warps than those in fused.py, timed
+    python benchmarks/kernels_cuda.py                 # check, then time; a few minutes, mostly for torch.compile
+    python benchmarks/kernels_cuda.py --check         # only check: exits with 1 if a kernel is wrong
+    python benchmarks/kernels_cuda.py --tune          # times other tile sizes and warps than those in fused.py
 
 16,384 tokens, width 768, feed-forward 2048, 50,304 columns of logits of which 50,257 are real. Times are medians with
 the L2 cache flushed between runs (triton.testing.do_bench); GB/s counts every value that a fused kernel has to read
-or write, the logits twice read and once written. `host` is what one call costs Python, the GPU left alone.
+or write, the logits twice read and once written. `host` is the time one call takes in Python, without the GPU.
 
-`--quick` leaves torch.compile out. Needs nothing but torch with Triton, and this repository.
+`--quick` skips torch.compile. Needs only torch with Triton, and this repository.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @dataclass
 class Case:
-    """A kernel with its input: `call(module, *fresh input)` returns all that it computes or overwrites."""
+    """A kernel with its input: `call(module, *fresh input)` returns everything that it computes or overwrites."""
 
     name: str
     values: float  # read or written by a fused kernel
@@ -111,11 +111,11 @@ def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def worst(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The largest difference, in roundings of the type at the size of the number or at the mean size, if larger."""
+    """The largest difference, in units of the dtype's precision at the number's or the mean magnitude, if larger."""
     largest = 0.0
     kind = torch.finfo(wanted.dtype)
     mean = wanted.float().abs().mean()
-    for some, others in zip(got.split(1024), wanted.split(1024)):  # in pieces: logits are large
+    for some, others in zip(got.split(1024), wanted.split(1024)):  # in pieces, because logits are large
         step = kind.eps * (others.float().abs().maximum(mean) + kind.tiny)
         largest = max(largest, ((some.float() - others.float()).abs() / step).max().item())
         if not torch.equal(some.isfinite(), others.isfinite()):
@@ -124,10 +124,10 @@ def worst(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def check() -> bool:
-    """Every kernel against the plain one, the same bits twice, and under a CUDA graph."""
+    """Every kernel against the plain one, twice for identical bits, and in a CUDA graph."""
     rows, right = [], True
     for name, dtype in DTYPES.items():
-        # Long sums in fp32 differ in their last bits by the order of the terms.
+        # Long sums in fp32 differ in their last bits, depending on the order of the terms.
         allowed = 256.0 if dtype == torch.float32 else 2.0
         for case in CASES:
             given = case.inputs(TOKENS, dtype)
@@ -139,39 +139,39 @@ def check() -> bool:
             same = all(torch.equal(one, other) for one, other in zip(got, again))
             del again
             wanted = case.call(plain, *copies(given))
-            # Sums over all tokens are fp32 whatever the type.
+            # Sums over all tokens are fp32, whatever the dtype.
             errors = [
                 worst(one, other) / (256.0 if other.dtype == torch.float32 else allowed)
                 for one, other in zip(got, wanted)
             ]
             good = same and max(errors) <= 1
             right &= good
-            verdict = "right" if good else "WRONG" if same else "NOT THE SAME TWICE"
+            verdict = "ok" if good else "WRONG" if same else "NOT DETERMINISTIC"
             rows.append([case.name, name, ", ".join(f"{e:.3f}" for e in errors), f"{first_call:.2f} s", verdict])
             del got, wanted, given
             torch.cuda.empty_cache()
     right &= check_far_rows(rows)
     right &= check_graph(rows)
     right &= check_accumulate(rows)
-    print(markdown_table(["kernel", "type", "error / allowed", "first call", ""], rows), flush=True)
+    print(markdown_table(["kernel", "dtype", "error / allowed", "first call", ""], rows), flush=True)
     return right
 
 
 def check_far_rows(rows: list[list[str]]) -> bool:
-    """Logits with more elements than an int32 counts: the last rows must be right."""
+    """Logits with more elements than an int32 can count: the last rows must be correct."""
     tokens = 2**31 // COLUMNS + 2048
     logits, labels = cross_entropy_inputs(tokens, torch.bfloat16)
     tail = logits[-1024:].clone()
     wanted = plain.cross_entropy_(tail, labels[-1024:], VOCAB, SCALE)
     losses = fused.cross_entropy_(logits, labels, VOCAB, SCALE)
     error = max(worst(losses[-1024:], wanted) / 256, worst(logits[-1024:], tail) / 2)
-    verdict = "right" if error <= 1 else "WRONG"
-    rows.append([f"cross_entropy_ of {tokens:,} tokens", "bf16", f"{error:.3f}", "", verdict])
+    verdict = "ok" if error <= 1 else "WRONG"
+    rows.append([f"cross_entropy_, {tokens:,} tokens", "bf16", f"{error:.3f}", "", verdict])
     return error <= 1
 
 
 def check_graph(rows: list[list[str]]) -> bool:
-    """All kernels captured in a CUDA graph and replayed on other values."""
+    """All kernels captured in a CUDA graph and replayed with other values."""
     right = True
     for case in CASES:
         fixed = case.inputs(512, torch.bfloat16)
@@ -186,7 +186,7 @@ def check_graph(rows: list[list[str]]) -> bool:
         torch.cuda.synchronize()
         same = all(torch.equal(one, other) for one, other in zip(got, wanted))
         right &= same
-        rows.append([f"{case.name} in a CUDA graph", "bf16", "", "", "right" if same else "WRONG"])
+        rows.append([f"{case.name} in a CUDA graph", "bf16", "", "", "ok" if same else "WRONG"])
     return right
 
 
@@ -202,10 +202,10 @@ def check_accumulate(rows: list[list[str]]) -> bool:
             right = False
             continue
         difference = (grad - wanted).abs().max().item()
-        # 4096 products of size 1: the sums have size 64, and fp32 (or TF32's inputs) keeps far more than 1/2.
+        # Sums of 4096 products of magnitude 1 have magnitude 64; fp32 (or TF32 inputs) is far more precise than 1/2.
         good = difference < 0.5
         right &= good
-        rows.append(["accumulate_", name, f"{difference:.1e}", "", "right" if good else "WRONG"])
+        rows.append(["accumulate_", name, f"{difference:.1e}", "", "ok" if good else "WRONG"])
     return right
 
 
@@ -260,7 +260,7 @@ def time_all(with_compile: bool) -> None:
                 )
             del given, few
             torch.cuda.empty_cache()
-    print(markdown_table(["kernel", "type", "way", "µs", "GB/s", "times ours", "host µs", "first call s"], rows))
+    print(markdown_table(["kernel", "dtype", "version", "µs", "GB/s", "time / ours", "host µs", "first call s"], rows))
     print(flush=True)
 
 
@@ -283,12 +283,12 @@ def time_accumulate() -> None:
                     continue
                 flops = 2 * TOKENS * out * into / took / 1e9
                 rows.append([f"{out} x {into}", name, way, f"{took * 1e3:,.1f}", f"{flops:,.0f}"])
-    print(markdown_table(["gradient", "type", "way", "µs", "TFLOP/s"], rows))
+    print(markdown_table(["gradient", "dtype", "version", "µs", "TFLOP/s"], rows))
     print(flush=True)
 
 
 def tune() -> None:
-    """What other tiles would give, in bf16."""
+    """Times other tile sizes, in bf16."""
     rows: list[list[str]] = []
 
     def row(kernel: str, choice: str, call: Callable[[], object]) -> None:
@@ -369,11 +369,11 @@ def tune() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only check")
-    parser.add_argument("--tune", action="store_true", help="only time other tiles")
-    parser.add_argument("--quick", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--tune", action="store_true", help="only time other tile sizes")
+    parser.add_argument("--quick", action="store_true", help="skip torch.compile")
     wanted = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here")
+        sys.exit("no CUDA device found")
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     print(f"kernels_for('cuda') is {kernels_for('cuda').__name__}\n", flush=True)

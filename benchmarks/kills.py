@@ -1,5 +1,5 @@
-"""kill -9 at every change of the disk, for every command that writes: nothing is lost, and the same command ends as
-if it had never been killed.
+"""kill -9 at every change on disk, for every command that writes: nothing is lost, and running the same command again
+gives the result of an uninterrupted run.
 
     python benchmarks/kills.py --count 1000
     python benchmarks/kills.py --only "prepare --append" --count 200
@@ -7,10 +7,10 @@ if it had never been killed.
 A command is killed before its n-th rename, link, unlink, mkdir, fsync, creation or truncation of a file (forked.py),
 for n spread evenly over all of them. Then
 
-- what it reads is as it was, and what it is to replace can still be opened, old or new;
-- every fourth time it is killed a second time while it goes on;
-- the same command ends with exit 0, and every file is that of an undisturbed run, but for times and memory;
-- no file is left over.
+- its inputs are unchanged, and the result that it should replace can still be opened, old or new;
+- every fourth time it is killed a second time while it resumes;
+- the same command ends with exit code 0, and every file is that of an uninterrupted run, except times and memory;
+- no extra file remains.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECOND_KILL = 4
 
 @dataclass
 class Result:
-    """Of one command."""
+    """The result for one command."""
 
     calls: int = 0
     kills: int = 0
@@ -41,14 +41,14 @@ class Result:
 
 
 def kill_everywhere(forks: Forks, case: Case, world: Path, place: Path, count: int, seed: int) -> Result:
-    """So many kills, spread over the calls of the command."""
+    """Kills the command `count` times, spread over its calls."""
     words = case.words.split()
     fresh(case, world, place)
     before = snapshot(place)
     ended = forks.run(words, place)
     result = Result(ended.calls)
     if ended.code != 0:
-        result.losses.append(f"undisturbed: exit {ended.code}: {ended.said.strip()[-300:]}")
+        result.losses.append(f"uninterrupted: exit {ended.code}: {ended.said.strip()[-300:]}")
         return result
     wanted = snapshot(place)
     draw = random.Random(f"{case.words} {seed}")
@@ -67,7 +67,7 @@ def kill_everywhere(forks: Forks, case: Case, world: Path, place: Path, count: i
 
 
 def _spread(calls: int, count: int, draw: random.Random) -> list[int]:
-    """Every call, or so many of them, evenly and each time others."""
+    """Every call, or `count` of them, spread evenly, different ones each time."""
     if count >= calls:
         return list(range(1, calls + 1))
     step = calls / count
@@ -104,15 +104,15 @@ def _one(
 
 
 def _lost(forks: Forks, case: Case, place: Path, before: dict[str, bytes], wanted: dict[str, bytes]) -> Iterator[str]:
-    """What was there before the command and is not any more."""
+    """What the killed command has lost or changed."""
     found = snapshot(place)
     for name, content in before.items():
         of_out = name == case.out or name.startswith(f"{case.out}/")
         if of_out and case.checks == "file":
             if found.get(name) not in (content, wanted[name]):
-                yield f"{name} is neither the old nor the new one"
+                yield f"{name} is neither the old nor the new file"
         elif not of_out and found.get(name) != content:
-            yield f"{name}, which is only read, was changed"
+            yield f"{name}, which is an input, was changed"
     if case.checks not in ("", "file"):
         checked = forks.run(["check", case.checks, case.out], place)
         if checked.code != 0:
@@ -120,7 +120,7 @@ def _lost(forks: Forks, case: Case, place: Path, before: dict[str, bytes], wante
 
 
 def shares(names: list[str], count: int) -> dict[str, int]:
-    """The kills of each command."""
+    """The number of kills for each command."""
     whole = sum(CASES[name].share for name in names)
     return {name: max(1, -int(-count * CASES[name].share // whole)) for name in names}
 
@@ -128,7 +128,7 @@ def shares(names: list[str], count: int) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="kills over all commands [default: 1000]")
-    parser.add_argument("--only", action="append", choices=list(CASES), help="this command; may be given again")
+    parser.add_argument("--only", action="append", choices=list(CASES), help="only this command; can be repeated")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     names = options.only or list(CASES)
@@ -146,7 +146,7 @@ def main() -> None:
             rows.append([name, f"{result.calls}", f"{result.kills}", f"{len(result.losses)}"])
             total, losses = total + result.kills, losses + len(result.losses)
     rows.append(["all", "", f"{total}", f"{losses}"])
-    print(markdown_table(["command", "changes of the disk", "kills", "losses"], rows))
+    print(markdown_table(["command", "changes on disk", "kills", "losses"], rows))
     sys.exit(1 if losses or total < options.count else 0)
 
 

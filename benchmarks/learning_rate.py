@@ -1,11 +1,11 @@
-"""What the default learning rate costs or saves: the loss on validation after a run, for rates around it.
+"""How good the default learning rate is: the validation loss after a run, for learning rates around it.
 
     python benchmarks/learning_rate.py                       # CPU: the small models
     python benchmarks/learning_rate.py --device cuda --jobs 6
 
-Models of growing size learn from the same text (`code` of corpora.py), each at the rate that ramlet takes by itself, at
-others from a quarter to eight times of it, and at the line in ln(parameters) of Kaplan et al. (2020). A run is the
-command as a user gives it. Prints a Markdown table; keeps all, dated, in benchmarks/results/.
+Models of increasing size are trained on the same text (`code` of corpora.py), each with ramlet's default rate, with a
+quarter to eight times of it, and with the formula in ln(parameters) of Kaplan et al. (2020). Each run is the real
+command. Prints a Markdown table; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNS = {
         *((30_000_000, 512, 32, 1000), (124_000_000, 512, 32, 600)),
     ],
 }
-"""Parameters, tokens a sequence, sequences a step, steps."""
+"""Parameters, tokens per sequence, sequences per step, steps."""
 
 
 def kaplan(parameters: int) -> float:
@@ -48,7 +48,7 @@ def vocabulary(params: int) -> int:
 
 
 def dataset(vocab: int) -> Path:
-    """Of the first 200 MB: enough for every run here to read nothing twice."""
+    """A dataset of the first 200 MB: enough that no run here reads a token twice."""
     out = DATA / f"rates-{vocab}"
     if not (out / "dataset_metadata.json").exists():
         text = DATA / "rates.txt"
@@ -69,14 +69,14 @@ def ramlet(*words: Any) -> None:
 
 
 def loss(run: tuple[int, int, int, int], rate: float, device: str) -> float:
-    """On validation, at the end."""
+    """The final validation loss."""
     found = trained(dataset(vocabulary(run[0])), *run, device, "--lr", rate)
     print(f"{run[0]:,} parameters, {run[3]:,} x {run[2]} x {run[1]}, rate {rate:.2e}: {found:.4f}", file=sys.stderr)
     return found
 
 
 def trained(data: Path, params: int, seq_len: int, batch: int, steps: int, device: str, *more: Any) -> float:
-    """The loss on validation after a run."""
+    """Trains a model and returns its validation loss."""
     with tempfile.TemporaryDirectory(prefix="ramlet-loss-") as folder:
         out = Path(folder, "run")
         size = ["--params", params, "--seq-len", seq_len, "--batch-size", batch, "--max-steps", steps]
@@ -88,8 +88,8 @@ def trained(data: Path, params: int, seq_len: int, batch: int, steps: int, devic
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--largest", type=float, default=math.inf, help="parameters")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
+    parser.add_argument("--largest", type=float, default=math.inf, help="skip models with more parameters")
     parser.add_argument("--no-results", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -97,7 +97,7 @@ def main() -> int:
     for params in sorted({run[0] for run in runs}):
         dataset(vocabulary(params))
     asked = [(run, rate) for run in runs for rate in (*(f * default_rate(run[0]) for f in FACTORS), kaplan(run[0]))]
-    asked.sort(key=lambda one: -one[0][0] * one[0][1] * one[0][2] * one[0][3])  # the long ones first
+    asked.sort(key=lambda one: -one[0][0] * one[0][1] * one[0][2] * one[0][3])  # long runs first
     with ThreadPoolExecutor(given.jobs) as pool:
         losses = dict(zip(asked, pool.map(lambda one: loss(*one, given.device), asked), strict=True))
     rows, kept, worst = [], [], 0.0
@@ -116,7 +116,7 @@ def main() -> int:
         )
         kept.append({"run": run, "default": own, "best": best, "losses": {f"{k:.3e}": v for k, v in found.items()}})
     print(markdown_table(["model, steps", "default", *(f"x {factor:g}" for factor in FACTORS), "Kaplan"], rows))
-    checks = [check("the default's loss above the best of its row", f"{worst:.1%}", "3%", worst <= 0.03)]
+    checks = [check("loss of the default above the best in its row", f"{worst:.1%}", "3%", worst <= 0.03)]
     print_checks(checks)
     if not given.no_results:
         target = given.out or HERE / "results" / f"{datetime.date.today()}-learning_rate-{given.device}.json"

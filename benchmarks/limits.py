@@ -1,13 +1,13 @@
-"""Every command at the least budget that it names and up to 10% above: never over, never refused, the same result.
+"""Every command with the minimum budget that it names and up to 10% more: never exceeded or refused, same result.
 
     python benchmarks/limits.py --count 1000              # about an hour on two cores
     python benchmarks/limits.py --count 50 --only prepare
 
-Each case (`limits_cases.py`) is first run with 2 MB, which is refused with a sentence that names the least budget
-("needs at least 31MB"). With that, one more megabyte, and 1, 2, 5 and 10% more it must then work. What counts is the
-peak resident memory of the whole process tree, measured from outside: every 5 ms over all its processes, and by the
-kernel's high-water mark. The files it writes must be those of an ample budget. Texts are ordinary ones and those that
-take the most (`limits_texts.py`); which cases, texts and budgets are run, --seed decides.
+Each case (`limits_cases.py`) is first run with 2 MB, which is refused with a message that names the minimum budget
+("needs at least 31MB"). With that, one more megabyte, and 1, 2, 5 and 10% more it must then work. The budget is
+compared with the peak resident memory of the whole process tree, measured from outside: every 5 ms over all its
+processes, and by the kernel's high-water mark. The files it writes must be the same as with a large budget. The texts
+are ordinary ones and those that need the most memory (`limits_texts.py`); --seed selects cases, texts and budgets.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ STEPS: tuple[Callable[[int], int], ...] = (
     lambda least: least + 1,
     *(lambda least, more=more: math.ceil(least * more) for more in (1.01, 1.02, 1.05, 1.10)),
 )  # fmt: skip
-"""Megabytes to try, of the least that was named."""
+"""Megabytes to try, given the minimum that was named."""
 AMPLE = "3GB"
 UNLIKE = {"stats.json", "metrics.jsonl", "settings.yaml", "state.json", "page.html"}
-"""Files that tell times and memory."""
+"""Files that contain times and memory."""
 
 
 @dataclass
 class Tally:
-    """What became of the runs of a group."""
+    """The results of a group's runs."""
 
     runs: int = 0
     over: int = 0
@@ -59,7 +59,7 @@ class Tally:
 
 
 class Limits:
-    """Runs cases in a folder of its own, and remembers what they named and what they made."""
+    """Runs cases in a folder, and remembers the minimum budgets and the results."""
 
     def __init__(self, folder: Path, texts: dict[str, Path], fixtures: dict[str, Path], python: str) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Limits:
         self._running: dict[tuple[str, str], Lock] = {}
 
     def run(self, case: Case, text: str, step: Callable[[int], int]) -> None:
-        """One run at one budget; counted in the tally of the case's group."""
+        """One run with one budget, counted in the tally of the case's group."""
         key = case.words, text
         with self._lock:
             tally = self.tallies.setdefault(case.group, Tally())
@@ -102,7 +102,7 @@ class Limits:
         if peak > budget * 1_000_000:
             self._count(tally, "over", f"{said}: {peak / 1e6:.1f} MB")
         elif made != self._expected[key]:
-            self._count(tally, "differ", f"{said}: other files than with {AMPLE}")
+            self._count(tally, "differ", f"{said}: different files than with {AMPLE}")
         else:
             self._count(tally, "", "")
 
@@ -115,7 +115,7 @@ class Limits:
                 print(tally.problems[-1], file=sys.stderr, flush=True)
 
     def _named(self, case: Case, text: str) -> int:
-        """Megabytes of the least budget, as the refusal says."""
+        """The minimum budget in megabytes, from the error message."""
         try:
             self._once(case, text, "2MB")
         except CommandFailed as error:
@@ -123,25 +123,25 @@ class Limits:
             if found is None:
                 raise
             return int(found[1])
-        raise CommandFailed(f"{case.words}: it works in 2 MB, or does not say that it cannot")
+        raise CommandFailed(f"{case.words}: should be refused with 2 MB, but it was not")
 
     def _once(self, case: Case, text: str, memory: str) -> tuple[int, str]:
-        """Peak bytes of the process tree, and a digest of what was made."""
-        # The same place each time: a dataset with a cache is told apart by it.
+        """Peak bytes of the process tree, and a digest of the files written."""
+        # The same path each time, because it is part of what identifies a dataset with a dedup cache.
         place = self.folder / hashlib.blake2b(f"{case.words} {text}".encode(), digest_size=8).hexdigest()
         out = place / "out"
         places = {"text": self.texts[text], "out": out, **self.fixtures}
         words = [word.format(**places) for word in case.words.split()]
         try:
             (out if "{out}/" in case.words else place).mkdir(parents=True)
-            taken = measure([self.python, "-m", "ramlet", *words, "--memory", memory])
-            return taken.peak_rss, digest(out)
+            measurement = measure([self.python, "-m", "ramlet", *words, "--memory", memory])
+            return measurement.peak_rss, digest(out)
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
 
 def digest(folder: Path) -> str:
-    """Of the names and the bytes of all files that tell no times."""
+    """Digest of the names and contents of all files except those with times."""
     hashed = hashlib.blake2b()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name not in UNLIKE:
@@ -153,7 +153,7 @@ def digest(folder: Path) -> str:
 
 
 def drawn(cases: list[Case], rng: random.Random) -> Iterator[tuple[Case, str, Callable[[int], int]]]:
-    """Cases without end: each case and text in turn at its least, then at budgets drawn from the others too."""
+    """An endless series of cases: each case and text with its minimum budget, then with random budgets of STEPS."""
     pairs = [(case, text) for case in cases for text in case.texts]
     first = True
     while True:
@@ -172,22 +172,22 @@ def table(tallies: dict[str, Tally]) -> str:
     every = list(tallies.values())
     sums = [str(sum(getattr(of, name) for of in every)) for name in ("runs", "over", "refused", "differ", "failed")]
     rows.append(["all", *sums, f"{max((of.worst for of in every), default=0):.1%}"])
-    header = ["command", "runs", "over", "refused", "other result", "failed", "most of the budget"]
+    header = ["command", "runs", "over", "refused", "different result", "failed", "max. of the budget"]
     return markdown_table(header, rows)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000, help="runs at a limit [default: 1000]")
+    parser.add_argument("--count", type=int, default=1000, help="number of runs [default: 1000]")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", metavar="REGEX", help="only groups whose name it is found in")
-    parser.add_argument("--size", type=int, default=1_000_000, help="bytes of a text [default: 1000000]")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time [default: 2]")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only groups whose name matches")
+    parser.add_argument("--size", type=int, default=1_000_000, help="size of a text in bytes [default: 1000000]")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs [default: 2]")
     parser.add_argument("--ramlet-python", default=sys.executable, help="ramlet's interpreter [default: this one]")
     given = parser.parse_args()
     cases = [case for case in CASES if re.search(given.only, case.group)]
     if not cases:
-        parser.error(f"{given.only!r} is found in no group's name: {', '.join(sorted({case.group for case in CASES}))}")
+        parser.error(f"no group matches {given.only!r}: choose from {', '.join(sorted({c.group for c in CASES}))}")
     rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="ramlet-limits-") as scratch, ThreadPoolExecutor(given.jobs) as pool:
         folder = Path(scratch)

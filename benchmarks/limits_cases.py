@@ -1,7 +1,7 @@
-"""The commands that `limits.py` runs at their limits: every one that takes --memory, with each option that changes it.
+"""The commands that `limits.py` runs: every one with --memory, with each option that affects memory.
 
-A case is a command with places to fill in: {text} the input, {out} what it writes, {vocabulary}, {chars}, {wordpiece},
-{dataset}, {other}, {run} what was made before, by `make_fixtures`.
+A case is a command with placeholders: {text} is the input, {out} the output; {vocabulary}, {chars}, {wordpiece},
+{dataset}, {other} and {run} are created by `make_fixtures`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SMALL = ("short lines", "tiny files")
 ROUGH = ("texts that grow", "huge documents of symbols", "symbols", "huge documents", "all of Unicode")
 REGEX = r"\p{{L}}+|\s+|[^\p{{L}}\s]+"
 KEEP = "--max-line-chars 0 --max-symbols 1 --max-repeated 1 --max-invalid 1"
-"""So that cleaning keeps also what is no prose."""
+"""So that cleaning also keeps text that is not prose."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Case:
     words: str
     texts: tuple[str, ...] = ("prose",)
     weight: float = 1.0
-    """How often it is drawn, against the others."""
+    """How often it is drawn, relative to the others."""
 
 
 def _training() -> list[Case]:
@@ -106,7 +106,7 @@ def _datasets() -> list[Case]:
 
 
 def _models() -> list[Case]:
-    # What is left to the budget here would change the result, with a note.
+    # Precision and optimizer are fixed: chosen by the budget, they would change the result.
     model = "--params 60k --seq-len 32 --batch-size 4 --threads 1 --device cpu --precision fp32 --optimizer adamw"
     steps = "--max-steps 4 --eval-every 2 --eval-tokens 1024 --quiet"
     return [
@@ -124,7 +124,7 @@ CASES = (*_training(), *_encoding(), *_preparing(), *_datasets(), *_models())
 
 
 def make_fixtures(folder: Path, texts: dict[str, Path], python: str = sys.executable) -> dict[str, Path]:
-    """What commands need beside a text, made with all the memory there is."""
+    """Creates what commands need in addition to a text, without a memory limit."""
     made = {name: folder / name for name in ("vocabulary", "chars", "dataset", "other", "run")}
     prose = str(texts["prose"])
 

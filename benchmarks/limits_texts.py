@@ -1,4 +1,4 @@
-"""Texts for `limits.py`: ordinary ones, and those that take the most memory for their size.
+"""Texts for `limits.py`: ordinary ones, and those that need the most memory for their size.
 
 texts = write_texts(folder, seed=1, size=1_000_000)      # {"prose": folder/"prose.txt", ...}
 """
@@ -19,7 +19,7 @@ __all__ = ["TEXTS", "write_texts"]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 GROWING = "\U0001d160\u0958\ufb2c\u0390\u1e9b\u0323"
-"""Characters that are longer in NFC, some of them up to three times, and a mark that is put in order."""
+"""Characters that are longer in NFC, some of them up to three times, and a mark that NFC reorders."""
 
 
 def _words(rng: random.Random, count: int, least: int = 2, most: int = 11) -> list[str]:
@@ -36,12 +36,12 @@ def prose(rng: random.Random, size: int) -> str:
 
 
 def distinct(rng: random.Random, size: int) -> str:
-    """Hardly a word comes twice."""
+    """Words that almost never repeat."""
     return " ".join(_words(rng, size // 9, 4, 13))[:size]
 
 
 def every_character(rng: random.Random, size: int) -> str:
-    """All of Unicode, in any order, in lines."""
+    """All of Unicode, in random order, in lines."""
     codes = [code for code in range(1, 0x110000) if not 0xD800 <= code < 0xE000]
     rng.shuffle(codes)
     text = "".join(map(chr, codes))
@@ -49,18 +49,18 @@ def every_character(rng: random.Random, size: int) -> str:
 
 
 def many_words(rng: random.Random, size: int) -> str:
-    """As prose, of far more words."""
+    """Like prose, with a far larger vocabulary."""
     known = _words(rng, 60_000, 3, 12)
     return " ".join(rng.choices(known, [1 / (rank + 3) for rank in range(len(known))], k=size // 5))
 
 
 def one_word(rng: random.Random, size: int) -> str:
-    """Letters without an end."""
+    """One word as long as the whole text."""
     return "".join(rng.choices(LETTERS, k=size))
 
 
 def repeated(rng: random.Random, size: int) -> str:
-    """Runs of one letter, of every length."""
+    """Runs of one letter, of random lengths."""
     return "".join(rng.choice("ab ") * rng.randint(1, 900) for _ in range(size // 450))
 
 
@@ -83,7 +83,7 @@ def short_lines(rng: random.Random, size: int) -> str:
 
 
 def growing(rng: random.Random, size: int) -> str:
-    """What normalization makes longer."""
+    """Text that normalization makes longer."""
     return "".join(rng.choices(GROWING, k=size // 3))
 
 
@@ -120,7 +120,7 @@ def _tiny_files(path: Path, rng: random.Random, size: int) -> None:
 
 
 def _parquet(path: Path, rng: random.Random, size: int) -> None:
-    """Written by a process of its own, for pyarrow is large."""
+    """Written by a separate process, because pyarrow is large."""
     rows = path.with_suffix(".rows")
     rows.write_text(json.dumps(list(_documents(prose(rng, size), 3000))))
     code = (
@@ -133,7 +133,7 @@ def _parquet(path: Path, rng: random.Random, size: int) -> None:
 
 
 def _growing_jsonl(path: Path, rng: random.Random, size: int) -> None:
-    """Documents just below the size at which they are divided, 1 MiB; in NFC they take up to three times that."""
+    """Documents just below 1 MiB, the size at which they are split; in NFC they are up to three times as long."""
     thrice = ("\U0001d160" * 260_000, "\ufb2c" * 345_000, growing(rng, 1_000_000))
     path.write_text(_jsonl(f"{n} {text}" for n, text in enumerate(thrice * 2)))
 
@@ -166,9 +166,9 @@ TEXTS: dict[str, tuple[str, Callable[[Path, random.Random, int], object]]] = {
 
 
 def write_texts(folder: Path, seed: int, size: int, names: Iterable[str] = TEXTS) -> dict[str, Path]:
-    """By name; the same seed gives the same bytes.
+    """Writes the texts; returns paths by name. The same seed gives the same bytes.
 
-    Written by a process of its own: the kernel hands the peak of the process that measures on to what it measures.
+    Written by a separate process, because a child process inherits the high-water mark of the process that measures it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, __file__, str(folder), str(seed), str(size), *names], check=True)

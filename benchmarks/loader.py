@@ -1,15 +1,15 @@
-"""Batches for training from ids on disk: ramlet's loader and its peers in one run.
+"""Batches for training from ids on disk: ramlet's loader and others in the same run.
 
     python benchmarks/loader.py            # all bars
-    python benchmarks/loader.py --bar 1    # tokens a second on one thread, files in the page cache
+    python benchmarks/loader.py --bar 1    # tokens per second on one thread, files in the page cache
     python benchmarks/loader.py --bar 2    # resident memory over an epoch of 2 GB
     python benchmarks/loader.py --bar 3    # the first batch of 10,000 shards
 
-The ids are random, uint16: 1 billion in 20 shards for ramlet, the same in one file for nanoGPT's way, the first 50
-million as rows for HF datasets (loader_worker.py has what each of them does). All give int64 tensors, inputs and
-labels. Every run is a process of its own; contenders take turns, and the figures are medians of --repeats.
+The ids are random, uint16: 1 billion in 20 shards for ramlet, the same in one file for nanoGPT's method, the first 50
+million as rows for HF datasets (loader_worker.py describes each of them). All return int64 tensors, inputs and labels.
+Every run is a separate process; the loaders take turns, and the numbers are medians of --repeats.
 
-Prints a Markdown table and the bars with both sides of each; keeps all of it, dated, in benchmarks/results/.
+Prints a Markdown table and the checks with measured value and limit; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Run = tuple[Measurement, dict[str, Any]]
 
 
 def dataset(folder: Path, shards: int, tokens_each: int, *, one_file: bool) -> Path:
-    """A dataset of random ids, written once; `one_file` has them in train.bin too."""
+    """A dataset of random ids, written once; with `one_file` also as train.bin."""
     if (folder / "dataset_metadata.json").exists():
         return folder
     import numpy as np
@@ -103,7 +103,7 @@ def run_speed(options: argparse.Namespace, folder: Path) -> tuple[str, list[Any]
         ours, rate = rate_of(runs[f"ramlet {length}"]), rate_of(results)
         rows.append([library, length, f"{rate:.1f}", f"{ours / rate:.1f}"])
         if library == "ramlet":
-            claim = f"million tokens a second on one thread, sequences of {length} in batches of 32"
+            claim = f"million tokens per second on one thread, sequences of {length} in batches of 32"
             checks.append(check(claim, round(rate, 1), ">= 50", rate >= 50))
     return markdown_table(["loader", "seq_len", "million tokens/s", "ramlet's speed / its"], rows), checks, runs
 
@@ -118,7 +118,7 @@ def run_memory(options: argparse.Namespace, folder: Path) -> tuple[str, list[Any
         tokens = f"{report['tokens'] / 1e6:,.0f} million"
         rows.append([library, tokens, megabytes(report["resident_at_first"]), megabytes(growth)])
         if library.startswith("ramlet"):
-            claim = f"{library}: growth of the resident memory over an epoch of 2 GB, MB"
+            claim = f"{library}: growth of resident memory over an epoch of 2 GB, MB"
             checks.append(check(claim, round(growth / 1e6, 1), "< 64", growth < 64e6))
     return markdown_table(["loader", "tokens", "RSS at the first batch", "growth"], rows), checks, runs
 
@@ -128,7 +128,7 @@ def run_start(options: argparse.Namespace, folder: Path) -> tuple[str, list[Any]
     seconds = median([report["start_seconds"] for _, report in runs])
     rate = rate_of(runs)
     rows = [["ramlet", f"{seconds:.2f}", f"{rate:.1f}"]]
-    claim = "seconds from nothing to the first batch of 10,000 shards, imports included"
+    claim = "seconds to the first batch of 10,000 shards, including imports"
     checks = [check(claim, round(seconds, 3), "< 1", seconds < 1)]
     header = ["10,000 shards", "seconds to the first batch", "million tokens/s"]
     return markdown_table(header, rows), checks, {"ramlet": runs}
@@ -139,8 +139,8 @@ def main() -> None:
     parser.add_argument("--bar", type=int, choices=[1, 2, 3], action="append")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
-    parser.add_argument("--ramlet-python", help="the interpreter, with torch and datasets (default: .venv/bin/python)")
-    parser.add_argument("--no-results", action="store_true", help="print only, keep nothing")
+    parser.add_argument("--ramlet-python", help="the interpreter, with torch and datasets [default: .venv/bin/python]")
+    parser.add_argument("--no-results", action="store_true", help="only print, save nothing")
     options = parser.parse_args()
     options.ramlet_python = ramlet_python(options.ramlet_python)
     few = dataset(DATA / "loader-20", 20, 50_000_000, one_file=True)

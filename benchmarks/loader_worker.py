@@ -1,17 +1,17 @@
-"""One loader hands out batches; a process of its own under loader.py.
+"""Reads batches with one loader; loader.py runs it as a separate process.
 
     python benchmarks/loader_worker.py ramlet FOLDER --seq-len 1024 --batch-size 32 --batches 5000
 
-`ramlet`        Loader without a thread of its own (read_ahead=0), so that it is one thread like the others
-`ramlet-ahead`  the same with its thread, as it is by default
-`nanogpt`       what nanoGPT's train.py does on a CPU: a new np.memmap for each batch, rows at random places, each made
-                int64, torch.stack of inputs and of labels
+`ramlet`        Loader without a background thread (read_ahead=0), so that it uses one thread like the others
+`ramlet-ahead`  the same with its background thread, which is the default
+`nanogpt`       what nanoGPT's train.py does on a CPU: a new np.memmap for each batch, rows at random positions, each
+                converted to int64, torch.stack of inputs and of labels
 `hf`            torch's DataLoader, shuffled, over a datasets.Dataset of rows of seq_len + 1 ids in torch's format,
                 saved and loaded from disk first (not timed)
 
-`--batches 0` is one epoch; nanoGPT has none and takes as many batches as it would have. Prints one JSON line: seconds
-from before the loader is made to its first batch, seconds and tokens of the batches behind the first, the resident
-memory at the first batch, and the most after it.
+`--batches 0` is one epoch; nanoGPT has no epochs and reads as many batches as there are in one. Prints one JSON line:
+seconds until the first batch, including creating the loader; seconds and tokens of the batches after the first; the
+resident memory at the first batch, and the maximum after it.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--batches", type=int, default=5000)
-    parser.add_argument("--arrays", action="store_true", help="NumPy arrays: torch is not loaded")
-    parser.add_argument("--prepare", action="store_true", help="make what the library needs, and nothing else")
+    parser.add_argument("--arrays", action="store_true", help="NumPy arrays, without loading torch")
+    parser.add_argument("--prepare", action="store_true", help="only create the files that the library needs")
     options = parser.parse_args()
     if not options.arrays:
         import torch

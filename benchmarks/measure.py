@@ -1,11 +1,11 @@
-"""Runs a command and says how long it took and how much memory its whole process tree held.
+"""Runs a command and measures its time and the memory of its whole process tree.
 
 Memory is the resident set summed over the process and all its descendants, sampled every 5 ms from /proc, or the
-kernel's own high-water mark (exact but of the largest single process) where that is higher: `ru_maxrss`, or `VmHWM` at
-the last sample where the calling process is larger, whose own mark Linux hands on to its children. Resident
-pages of mapped files count, as they do for whoever shares the machine; `anonymous` is the part without them. Pages
-that a process shares with the one it was forked from count in both: `peak_process`, the largest single process, is
-the least that the tree can have held.
+kernel's own high-water mark (exact, but of the largest single process) if that is higher: `ru_maxrss`, or `VmHWM` at
+the last sample if the calling process is larger, because Linux passes its mark on to its children. Resident pages of
+mapped files count, since other processes cannot use that memory; `anonymous` is the part without them. Pages that a
+forked process shares with its parent count in both: `peak_process`, the largest single process, is a lower bound for
+the tree.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def descendants(process: int) -> list[int]:
 
 
 def resident(process: int) -> tuple[int, int, int]:
-    """Bytes of the tree under `process` now: (resident, of it anonymous, resident in its largest process)."""
+    """Current bytes of the process tree: (resident, anonymous part, resident in the largest process)."""
     total = anonymous = largest = 0
     for member in descendants(process):
         try:
@@ -72,7 +72,7 @@ def resident(process: int) -> tuple[int, int, int]:
 
 
 def high_water_mark(process: int | str) -> int:
-    """The most bytes that were resident in a process so far; 0 where it has ended."""
+    """Peak resident bytes of a process so far; 0 if it has ended."""
     try:
         with open(f"/proc/{process}/status") as status:
             return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:")), 0)
@@ -99,19 +99,19 @@ class Sampler(threading.Thread):
             if passed >= due:
                 self.timeline.append((round(passed, 3), total))
                 due = passed + apart
-                if len(self.timeline) >= 1000:  # a longer run: half as many points, twice as far apart
+                if len(self.timeline) >= 1000:  # a longer run: keep every second point, sample half as often
                     self.timeline = self.timeline[::2]
                     apart *= 2
 
 
 class CommandFailed(Exception):
-    """The command ended with an error; its last lines of output are the message."""
+    """The command failed; the message has its last lines of output."""
 
 
 def measure(
     command: list[str], environment: dict[str, str] | None = None, stdin: int | IO[bytes] = subprocess.DEVNULL
 ) -> Measurement:
-    """Runs `command` to its end. Its standard output is kept, its standard error only shown when it fails."""
+    """Runs `command` to its end. Returns its standard output; its standard error is shown only if it fails."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         start = time.perf_counter()
         child = subprocess.Popen(
@@ -153,14 +153,14 @@ def median(values: list[float]) -> float:
 
 
 def warm(path: Path) -> None:
-    """Reads the file once, so that every contender finds it in the page cache."""
+    """Reads the file once, so that it is in the page cache for all tools."""
     with path.open("rb", buffering=0) as file:
         while file.read(1 << 22):
             pass
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine that the numbers depend on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
     memory = os.sysconf("SC_PHYS_PAGES") * PAGE

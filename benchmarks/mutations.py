@@ -1,6 +1,6 @@
-"""Ways to spoil a file: by its bytes, by what it holds, or by putting something else in its place.
+"""Ways to corrupt a file: by its bytes, by its content, or by putting something else in its place.
 
-how = spoil(path, random.Random(7))       # what was done, in a few words
+how = corrupt(path, random.Random(7))       # a short description of what was done
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-__all__ = ["DEVICES", "spoil"]
+__all__ = ["DEVICES", "corrupt"]
 
 DEVICES = ("/dev/zero", "/dev/full", "/dev/null", "/dev/urandom")
 VALUES: tuple[Any, ...] = (
@@ -23,8 +23,8 @@ VALUES: tuple[Any, ...] = (
 NUMBERS = ("0", "-1", "99999999999999999999", "1e999", "-0", "NaN", "0x10", "1" * 400, "true", '""')
 
 
-def spoil(path: Path, chance: Random, *, endless: bool = True) -> str:
-    """Changes the file, or what lies at its path; with `endless` that may be a pipe that no one writes to, or a
+def corrupt(path: Path, chance: Random, *, endless: bool = True) -> str:
+    """Corrupts the file or replaces it by something else; with `endless` that can be a pipe without a writer, or a
     file of a terabyte."""
     place, by_bytes, by_content = chance.random() < 0.2, list(BYTES), _by_content(path)
     if place:
@@ -33,10 +33,10 @@ def spoil(path: Path, chance: Random, *, endless: bool = True) -> str:
     for _ in range(8):
         way = chance.choice(by_content if by_content and chance.random() < 0.6 else by_bytes)
         try:
-            spoiled = way(content, chance)
+            corrupted = way(content, chance)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            continue  # the file holds nothing that this way could spoil
-        path.write_bytes(spoiled)
+            continue  # this way does not apply to the file
+        path.write_bytes(corrupted)
         return way.__name__.strip("_")
     path.write_bytes(b"")
     return "empty"
@@ -84,11 +84,11 @@ def _empty(content: bytes, chance: Random) -> bytes:
 
 
 def _flipped(content: bytes, chance: Random) -> bytes:
-    spoiled = bytearray(content)
-    near = len(spoiled) if chance.random() < 0.5 else min(len(spoiled), 64)
+    corrupted = bytearray(content)
+    near = len(corrupted) if chance.random() < 0.5 else min(len(corrupted), 64)
     for _ in range(chance.choice([1, 1, 3, 30])):
-        spoiled[chance.randrange(near)] ^= 1 << chance.randrange(8)
-    return bytes(spoiled)
+        corrupted[chance.randrange(near)] ^= 1 << chance.randrange(8)
+    return bytes(corrupted)
 
 
 def _overwritten(content: bytes, chance: Random) -> bytes:
@@ -125,7 +125,7 @@ def _another_number(content: bytes, chance: Random) -> bytes:
 
 
 def _another_length(content: bytes, chance: Random) -> bytes:
-    """The first or last eight bytes, which often count what follows."""
+    """Changes the first or last eight bytes, which are often a length."""
     number = chance.choice([0, 1, 7, 2**31, 2**63 - 1, 2**64 - 1, len(content)]).to_bytes(8, "little")
     return number + content[8:] if chance.random() < 0.7 else content[:-8] + number
 
@@ -136,7 +136,7 @@ BYTES: tuple[Callable[[bytes, Random], bytes], ...] = (
 )
 
 
-# -- what it holds
+# -- content
 
 
 def _by_content(path: Path) -> list[Callable[[bytes, Random], bytes]]:
@@ -195,7 +195,7 @@ def _tensors(content: bytes, chance: Random) -> bytes:
 
 
 def _array(content: bytes, chance: Random) -> bytes:
-    """The header of an array is Python's own spelling of a dictionary."""
+    """The header of a .npy file is a Python dict literal."""
     ways = {
         b"(": [b"((", b"(-", b"(1e9,"],
         b"'<u2'": [b"'<f8'", b"'|O'", b"'>u2'", b"'<u8'", b"None", b"'<U9'"],
@@ -206,7 +206,7 @@ def _array(content: bytes, chance: Random) -> bytes:
 
 
 def _changed(value: Any, chance: Random) -> Any:
-    """One place of it, however deep, with something else, nothing, or more."""
+    """Replaces, removes or adds one value, at any depth."""
     if isinstance(value, (dict, list)) and value and chance.random() < 0.85:
         key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
         way = chance.random()

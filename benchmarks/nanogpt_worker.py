@@ -1,9 +1,9 @@
-"""Runs nanoGPT's own train.py from where it was checked out, and says at the end what it took.
+"""Runs nanoGPT's own train.py from its checkout, and reports its GPU memory at the end.
 
     python benchmarks/nanogpt_worker.py PATH --device=cpu --compile=False --batch_size=32 ...
 
-The script is run as it is, in this process; afterwards one line of JSON has the most memory that torch's allocator had
-reserved on the GPU. On the CPU whoever started this process measures its resident memory.
+The script runs unchanged, in this process. Afterwards it prints one line of JSON with the peak memory that torch's
+allocator reserved on the GPU. On the CPU the parent process measures the resident memory.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Two commands on one output at once: one is refused or comes later, and what is there is what one of them makes.
+"""Two commands on one output at the same time: one is refused or runs later, and the result is that of one of them.
 
     python benchmarks/pairs.py --count 200
 
-Every command that writes meets every other on one file or folder, and itself with another input. So that they truly
-overlap, the first stops itself (SIGSTOP) before a random one of its changes of the disk (forked.py). The second runs
-meanwhile, to its end or until it stops itself too; then both go on. Afterwards the folder must be, file by file, what
-the two leave behind one after the other, in either order, or what one of them leaves alone. The only errors are that
-the other writes, or those that the later one gets when they do not meet. Commands that read a dataset while another
-appends to it are pairs as well.
+Every command that writes is paired with every other on one file or folder, and with itself on another input. To make
+them overlap, the first stops itself (SIGSTOP) before a random one of its changes on disk (forked.py). The second runs
+meanwhile, to its end or until it stops itself too; then both continue. Afterwards the folder must be, file by file,
+the result of running one after the other, in either order, or of running only one of them. The only allowed errors are
+that the other command is writing, and those that the later one gets when they run one after the other. Commands that
+read a dataset while another appends to it are pairs as well.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ REFUSALS = (" is being written by another ramlet", " while it was read: run the 
 
 
 def pairs(*, torch: bool = True) -> dict[str, Case]:
-    """By name; the words of both commands, with a line between them."""
+    """The pairs by name; the words of both commands, separated by a newline."""
     found = {}
     for commands, reads in GROUPS:
         for one, other in combinations_with_replacement(commands, 2):
@@ -73,7 +73,7 @@ def pairs(*, torch: bool = True) -> dict[str, Case]:
 
 
 class Pair:
-    """Two commands, and what they may leave behind."""
+    """Two commands, and their allowed results."""
 
     def __init__(self, forks: Forks, case: Case, world: Path, place: Path) -> None:
         self.forks, self.case, self.world, self.place = forks, case, world, place
@@ -81,7 +81,7 @@ class Pair:
         self.calls = [0, 0]
         self.wanted: list[dict[str, bytes]] = []
         self.errors: set[str] = set()
-        """That one is told who comes later."""
+        """Messages of the command that runs later."""
         for order in ((0,), (1,), (0, 1), (1, 0)):
             fresh(case, world, place)
             ended = [forks.run(self.words[at], place) for at in order]
@@ -90,7 +90,7 @@ class Pair:
             self.errors |= {each.said for each in ended if each.code != 0}
 
     def at_once(self, draw: random.Random) -> tuple[bool, list[str]]:
-        """Whether one was refused, and what is wrong."""
+        """Runs both at the same time; returns whether one was refused, and what is wrong."""
         fresh(self.case, self.world, self.place)
         first = draw.randint(0, 1)
         stops = [draw.randint(1, max(1, self.calls[first])), 0]
@@ -104,7 +104,7 @@ class Pair:
         order = [0, 1] if draw.random() < 0.5 else [1, 0]
         ended: list[Ended | None] = [None, None]
         for slot in order:
-            _go_on(pids[slot])
+            _resume(pids[slot])
             ended[slot] = self.forks.wait(pids[slot], slot=slot)
         return self._judged([each for each in ended if each is not None])
 
@@ -122,8 +122,8 @@ class Pair:
         found = snapshot(self.place)
         if found not in self.wanted:
             nearest = min((differences(wanted, found) for wanted in self.wanted), key=len)
-            told = " / ".join(each.said.strip()[-200:] for each in ended)
-            wrong.append(f"neither of the two: {', '.join(nearest[:5])} ({[each.code for each in ended]}; {told})")
+            outputs = " / ".join(each.said.strip()[-200:] for each in ended)
+            wrong.append(f"unexpected result: {', '.join(nearest[:5])} ({[each.code for each in ended]}; {outputs})")
         return any(refused), wrong
 
 
@@ -134,15 +134,15 @@ def _is_over(pid: int) -> bool:
         return True
 
 
-def _go_on(pid: int) -> None:
+def _resume(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200, help="meetings over all pairs [default: 200]")
-    parser.add_argument("--only", action="append", help="pairs whose name holds this; may be given again")
+    parser.add_argument("--count", type=int, default=200, help="runs over all pairs [default: 200]")
+    parser.add_argument("--only", action="append", help="only pairs whose name contains this; can be repeated")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pairs-") as scratch, Forks(Path(scratch)) as forks:
@@ -167,9 +167,9 @@ def main() -> None:
                 print(f"  {name}: {problem}", file=sys.stderr)
             rows.append([name, f"{turns}", f"{refused}", f"{len(wrong)}"])
             meetings, corruptions = meetings + turns, corruptions + len(wrong)
-            print(f"  {meetings} meetings, {corruptions} wrong", file=sys.stderr)
+            print(f"  {meetings} runs, {corruptions} wrong", file=sys.stderr)
     rows.append(["all", f"{meetings}", f"{sum(int(row[2]) for row in rows)}", f"{corruptions}"])
-    print(markdown_table(["commands", "meetings", "one was refused", "wrong"], rows))
+    print(markdown_table(["commands", "runs", "one was refused", "wrong"], rows))
     sys.exit(1 if corruptions or meetings < options.count else 0)
 
 

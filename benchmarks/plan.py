@@ -1,12 +1,12 @@
-"""Predicted memory against measured, over a grid of models, batches and options.
+"""Predicted against measured memory, over a grid of models, batches and options.
 
-    python benchmarks/plan.py                   # CPU: resident memory, a fresh process each
-    python benchmarks/plan.py --device cuda     # GPU: what torch's allocator reserved
+    python benchmarks/plan.py                   # CPU: resident memory, a fresh process per row
+    python benchmarks/plan.py --device cuda     # GPU: memory reserved by torch's allocator
     python benchmarks/plan.py --only 3 --quick  # one row; fewer steps
 
-Each row trains a few real steps (the optimizer's included) in a process of its own and compares the highest memory with
-what `predict` says for the same choice. The bar: every row within 5%. Prints a Markdown table and the errors; keeps
-it, dated, in benchmarks/results/.
+Each row trains a few real steps, including the optimizer's, in a separate process and compares the peak memory with
+what `predict` says for the same choice. Every row must be within 5%. Prints a Markdown table and the errors; saves
+everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CPU_GRID: list[tuple[Any, ...]] = [
     ("3M", 8192, 512, 4, 512, False, "adamw", "fp32", "fp32", True, False),
     ("3M", 1024, 256, 8, 512, False, "adamw", "fp32", "bf16", True, True),
     ("10M", 8192, 256, 1, 256, False, "adamw", "fp32", "bf16", True, False),
-    # Off by up to 6% in most runs: blocks kept with bf16 weights, which the planner never chooses. Then as it does.
+    # Off by up to 6% in most runs: buffers reused with bf16 weights, which the planner never chooses. Then as it does.
     ("10M", 8192, 256, 2, 64, False, "adamw8bit", "bf16", "bf16", True, False),
     ("10M", 8192, 256, 2, 64, False, "adamw8bit", "bf16", "bf16", False, False),
     ("10M", 8192, 256, 4, 512, False, "adamw", "fp32", "fp32", True, False),
@@ -90,7 +90,7 @@ CUDA_GRID: list[tuple[Any, ...]] = [
 
 
 def measured(row: tuple[Any, ...], device: str, steps: int, threads: int) -> dict[str, Any]:
-    """Trains in this process and says what was predicted and what was held."""
+    """Trains in this process and returns predicted and measured memory."""
     from ramlet.engines.plan import Choice
     from ramlet.engines.torch.base_memory import load_torch, settled_memory
     from ramlet.engines.torch.predict import predict
@@ -118,7 +118,7 @@ def measured(row: tuple[Any, ...], device: str, steps: int, threads: int) -> dic
         for part in range(2):
             generator = torch.Generator().manual_seed(2 * step + part)
             ids = torch.randint(0, vocab, (rows, seq_len + 1), generator=generator)
-            batch = {"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
+            batch = {"input_ids": ids[:, :-1].contiguous(), "targets": ids[:, 1:].contiguous()}
             if mask:
                 batch["position_ids"] = torch.arange(seq_len).repeat(rows, 1)
                 batch["document_ids"] = (torch.arange(seq_len) // 100).repeat(rows, 1)
@@ -147,7 +147,7 @@ def high_water() -> int:
 
 def show(result: dict[str, Any]) -> str:
     row = result["row"]
-    options = [row[6], f"{row[7]}/{row[8]}", *("again",) * row[5], *("kept",) * row[9], *("masked",) * row[10]]
+    options = [row[6], f"{row[7]}/{row[8]}", *("recompute",) * row[5], *("reuse",) * row[9], *("masked",) * row[10]]
     error = result["predicted"] / result["measured"] - 1
     tensors = result["predicted"] - result["parts"]["overhead"]
     over = result["measured"] - result["base"] - tensors
@@ -161,7 +161,7 @@ def show(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--only", type=int, action="append", help="this row of the grid alone, from 0; may be repeated")
+    parser.add_argument("--only", type=int, action="append", help="only this row of the grid, from 0; can be repeated")
     parser.add_argument("--quick", action="store_true", help="2 steps instead of 6")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-results", action="store_true")

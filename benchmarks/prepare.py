@@ -1,20 +1,20 @@
-"""`ramlet prepare`: from raw text to shards, beside those who do the same, and within its budget.
+"""`ramlet prepare`: from raw text to shards, compared with other tools, and within its budget.
 
-    python benchmarks/prepare.py --bar 1     # jsonl to GPT-2 ids: speed and memory, against datatrove and nanoGPT's way
-    python benchmarks/prepare.py --bar 2     # --memory 384MB, dedup by lines, 1.4 GB: within it, the same bytes as 4GB
+    python benchmarks/prepare.py --bar 1     # jsonl to GPT-2 ids: speed and memory, against datatrove and nanoGPT
+    python benchmarks/prepare.py --bar 2     # --memory 384MB, dedup by lines, 1.4 GB: same bytes as with 4GB
     python benchmarks/prepare.py --bar 3     # dedup of 100 million lines in 512MB, against sort -u
-    python benchmarks/prepare.py --bar 4     # 1 GB and 10 GB under --memory 1GB: the same peak
+    python benchmarks/prepare.py --bar 4     # 1 GB and 10 GB with --memory 1GB: the same peak
     python benchmarks/prepare.py --bar 5     # 300 times kill -9: the same dataset
 
-Bar 1: ramlet cleans, drops duplicates and takes the whole corpus; its time is the whole process. The peers neither
-clean nor look for duplicates, get a sample (20 MB of nat, 40 MB of code, documents spread evenly over the corpus) since
-they do one or two MB/s, and only their calls are timed, not their imports: all to their advantage, as is that their
-memory is that of the sample. Rates are bytes of the jsonl file a second. With cleaning off, ramlet's ids on the sample
-must be the peers'.
+Bar 1: ramlet cleans, drops duplicates and processes the whole corpus; its time is that of the whole process. The other
+tools do not clean or deduplicate, and get a sample (20 MB of nat, 40 MB of code, documents spread evenly over the
+corpus), because they process one or two MB/s; only their calls are timed, not their imports, and their memory is that
+for the sample: all to their advantage. Rates are bytes of the jsonl file per second. With cleaning off, ramlet's ids on
+the sample must be the same as theirs.
 
-Every run is a process of its own, in an order that goes round the contenders; medians of --repeats. Peak RSS is of the
-whole process tree (measure.py). Prints Markdown tables and the bars with both sides of each; keeps all of it, dated, in
-benchmarks/results/. To try it out: --at-most 2MB --lines 100000 --small 5MB --large 20MB --kills 10 --no-results.
+Every run is a separate process, and the tools take turns; numbers are medians of --repeats. Peak RSS is that of the
+whole process tree (measure.py). Prints Markdown tables and the checks with measured value and limit; saves everything,
+dated, in benchmarks/results/. To try it: --at-most 2MB --lines 100000 --small 5MB --large 20MB --kills 10 --no-results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AS_IS = ["--no-normalize", "--no-filter", "--val-fraction", "0"]
 
 @dataclass
 class Contender:
-    """One way of preparing one input, and what its runs gave."""
+    """A tool on an input, and the results of its runs."""
 
     name: str
     text: str
@@ -56,7 +56,7 @@ class Contender:
 
     @property
     def seconds(self) -> float:
-        """The peer's call alone where it tells it, else the whole process."""
+        """Seconds of the tool's call alone if it reports them, else of the whole process."""
         return median([report.get("call_seconds") or run.seconds for run, report in zip(self.runs, self.reports)])
 
     @property
@@ -72,32 +72,32 @@ class Contender:
         return max(run.peak_process for run in self.runs)
 
     def stage_seconds(self, *names: str) -> float:
-        """Of ramlet's stages, by its stats.json."""
+        """Seconds of ramlet's stages, from its stats.json."""
         stages = [report["stats"]["memory"]["stages"] for report in self.reports]
         return median([sum(of[name]["seconds"] for name in names) for of in stages])
 
     def row(self) -> list[str]:
         whole = median([run.seconds for run in self.runs])
-        told = [self.text, self.name, f"{self.size / 1e6:,.1f}", f"{whole:.2f}", f"{self.seconds:.2f}"]
-        return [*told, f"{self.rate:.2f}", megabytes(self.peak), megabytes(self.peak_process)]
+        cells = [self.text, self.name, f"{self.size / 1e6:,.1f}", f"{whole:.2f}", f"{self.seconds:.2f}"]
+        return [*cells, f"{self.rate:.2f}", megabytes(self.peak), megabytes(self.peak_process)]
 
     def add(self, run: Measurement, report: dict[str, Any]) -> None:
         self.runs.append(run)
         self.reports.append(report)
-        told = f"  {self.name:<24} {self.text:<14} {run.seconds:9.2f} s  {megabytes(run.peak_rss):>10}"
-        print(told, file=sys.stderr, flush=True)
+        line = f"  {self.name:<24} {self.text:<14} {run.seconds:9.2f} s  {megabytes(run.peak_rss):>10}"
+        print(line, file=sys.stderr, flush=True)
 
     def as_json(self) -> dict[str, Any]:
         runs = [{**run.as_json(), **report} for run, report in zip(self.runs, self.reports)]
         return {"name": self.name, "text": self.text, "bytes": self.size, "runs": runs}
 
 
-HEADER = ["text", "prepared by", "MB", "process, s", "timed, s", "MB/s", "peak RSS", "of it the largest process"]
+HEADER = ["text", "prepared by", "MB", "process, s", "timed, s", "MB/s", "peak RSS", "largest process"]
 Result = tuple[str, list[Check], Any]
 
 
 def made_input(options: argparse.Namespace, *arguments: str) -> Path:
-    """By another process: this one must stay small (measure.py says why)."""
+    """Created by another process, because this one must stay small (measure.py says why)."""
     command = [options.python, str(HERE / "prepare_inputs.py"), *arguments]
     return Path(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
 
@@ -110,7 +110,7 @@ def jsonl(options: argparse.Namespace, name: str, size: int = 0) -> Path:
 def run_ramlet(
     contender: Contender, options: argparse.Namespace, inputs: list[Path], out: Path, *more: str
 ) -> dict[str, Any]:
-    """One `ramlet prepare` as its user runs it, into a new folder that stays; its manifest."""
+    """Runs `ramlet prepare` into a new folder, which is kept; returns its manifest."""
     shutil.rmtree(out, ignore_errors=True)
     command = [options.ramlet_python, "-m", "ramlet", "prepare", *map(str, inputs), "--out", str(out)]
     run = measure([*command, "--threads", str(options.threads), *more])
@@ -170,16 +170,16 @@ def against_peer(name: str, ours: Contender, peer: Contender, ids: tuple[int, st
     if not peer.runs:
         return [check(f"{name}: {peer.name} runs", "no", "yes", False)]
     ratio, least = ours.rate / peer.rate, LEAST_RATIO[name]
-    claim = f"{name}: times as fast as {peer.name} ({ours.rate:.1f} / {peer.rate:.2f} MB/s)"
+    claim = f"{name}: speedup over {peer.name} ({ours.rate:.1f} / {peer.rate:.2f} MB/s)"
     checks = [check(claim, round(ratio, 1), f">= {least:g}", ratio >= least)]
     share = ours.peak / peer.peak
-    claim = f"{name}: peak RSS, of {peer.name}'s ({megabytes(ours.peak)} / {megabytes(peer.peak)})"
+    claim = f"{name}: peak RSS / {peer.name}'s ({megabytes(ours.peak)} / {megabytes(peer.peak)})"
     checks.append(check(claim, round(share, 3), f"< {MEMORY_SHARE}", share < MEMORY_SHARE))
     report = peer.reports[0]
     theirs = (report["tokens"], report["ids_sha256"]) if "ids_sha256" in report else (report["tokens"],)
     same = ids[: len(theirs)] == theirs
-    what = "ids" if len(theirs) > 1 else "number of ids"  # nanoGPT's way shuffles before it splits
-    checks.append(check(f"{name}: {what}, with cleaning off", "same" if same else "other", "same", same))
+    what = "ids" if len(theirs) > 1 else "number of ids"  # nanoGPT's script shuffles before it splits
+    checks.append(check(f"{name}: {what}, with cleaning off", "same" if same else "different", "same", same))
     return checks
 
 
@@ -196,7 +196,7 @@ def bar_2(options: argparse.Namespace, scratch: Path) -> Result:
         warm(path)
     for _ in range(options.repeats):
         for memory, contender in contenders.items():
-            # One place for both, and moved away: the manifest tells runs apart by where they are made.
+            # The same path for both, moved away afterwards: the path is part of the run's id in the manifest.
             out, kept = scratch / "dataset", scratch / f"kept-{memory}"
             switches = ["--tokenizer", "gpt2", "--dedup", "line", "--memory", memory]
             run_ramlet(contender, options, inputs, out, *switches)
@@ -208,7 +208,7 @@ def bar_2(options: argparse.Namespace, scratch: Path) -> Result:
     checks = [
         check("input, MB", round(size / 1e6), ">= 1300", size >= 1.3e9),
         check("peak RSS at 384MB, MB", round(tight.peak / 1e6, 1), "<= 384", tight.peak <= 384e6),
-        check("files that differ from 4GB's, but for stats.json", shown, "none", not different),
+        check("files that differ from those with 4GB, except stats.json", shown, "none", not different),
     ]
     return markdown_table(HEADER, [tight.row(), roomy.row()]), checks, [tight, roomy]
 
@@ -250,15 +250,15 @@ def bar_3(options: argparse.Namespace, scratch: Path) -> Result:
     alone = ours.stage_seconds("scanning", "comparing")
     ratio = sort.seconds / alone
     rows = [ours.row(), sort.row()]
-    stages = ["lines", "its scanning and comparing alone", rows[0][2], ""]
+    stages = ["lines", "only its scanning and comparing", rows[0][2], ""]
     rows.insert(1, [*stages, f"{alone:.2f}", f"{size / 1e6 / alone:.2f}", "", ""])
     same = (kept, found["lines"], found["digest"]) == (exact["lines"], exact["lines"], exact["digest"])
     counts = f"{kept:,} / {exact['lines']:,}"
     times = f"{sort.seconds:.2f} s / {alone:.2f} s"
     checks = [
-        check(f"distinct lines, count and digest ({counts})", "same" if same else "other", "same", same),
+        check(f"distinct lines, count and digest ({counts})", "same" if same else "different", "same", same),
         check("peak RSS, MB", round(ours.peak / 1e6, 1), "<= 512", ours.peak <= 512e6),
-        check(f"dedup alone, times as fast as sort -u ({times})", round(ratio, 2), "> 1", ratio > 1),
+        check(f"dedup alone, speedup over sort -u ({times})", round(ratio, 2), "> 1", ratio > 1),
     ]
     return markdown_table(HEADER, rows), checks, [ours, sort]
 
@@ -274,7 +274,7 @@ def bar_4(options: argparse.Namespace, scratch: Path) -> Result:
         shutil.rmtree(scratch / "ours")
     small, large = contenders
     apart = max(small.peak, large.peak) / min(small.peak, large.peak)
-    claim = f"peaks apart by ({megabytes(large.peak)} / {megabytes(small.peak)}), as a ratio"
+    claim = f"ratio of the peaks ({megabytes(large.peak)} / {megabytes(small.peak)})"
     checks = [
         check(claim, round(apart, 3), "<= 1.1", apart <= 1.1),
         check("peak RSS, MB", round(max(small.peak, large.peak) / 1e6, 1), "<= 1000", large.peak <= 1e9 >= small.peak),
@@ -292,22 +292,22 @@ BARS = {1: bar_1, 2: bar_2, 3: bar_3, 4: bar_4, 5: bar_5}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bar", type=int, choices=BARS, action="append", help="which bars (default: all)")
+    parser.add_argument("--bar", type=int, choices=BARS, action="append", help="which checks [default: all]")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--slow-repeats", type=int, default=3, help="of the peers in bar 1")
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="of bar 1; none: us alone")
-    parser.add_argument("--nat-sample", type=parse_size, default=parse_size("20MB"), help="what the peers get of nat")
-    parser.add_argument("--code-sample", type=parse_size, default=parse_size("40MB"), help="what the peers get of code")
-    parser.add_argument("--at-most", type=parse_size, default=0, help="of each corpus in bars 1 and 2, to try it out")
-    parser.add_argument("--lines", type=int, default=100_000_000, help="of bar 3")
-    parser.add_argument("--small", type=parse_size, default=parse_size("1GB"), help="of bar 4")
-    parser.add_argument("--large", type=parse_size, default=parse_size("10GB"), help="of bar 4")
-    parser.add_argument("--kills", type=int, default=300, help="of bar 5")
-    parser.add_argument("--seed", type=int, default=0, help="of bar 5")
+    parser.add_argument("--slow-repeats", type=int, default=3, help="repeats of the other tools in bar 1")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="tools to compare with in bar 1")
+    parser.add_argument("--nat-sample", type=parse_size, default=parse_size("20MB"), help="size of their nat sample")
+    parser.add_argument("--code-sample", type=parse_size, default=parse_size("40MB"), help="size of their code sample")
+    parser.add_argument("--at-most", type=parse_size, default=0, help="limit each corpus in bars 1 and 2, to try it")
+    parser.add_argument("--lines", type=int, default=100_000_000, help="lines of bar 3")
+    parser.add_argument("--small", type=parse_size, default=parse_size("1GB"), help="smaller input of bar 4")
+    parser.add_argument("--large", type=parse_size, default=parse_size("10GB"), help="larger input of bar 4")
+    parser.add_argument("--kills", type=int, default=300, help="kills of bar 5")
+    parser.add_argument("--seed", type=int, default=0, help="seed of bar 5")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--python", help="the peers' interpreter (default: made in benchmarks/data/venv)")
-    parser.add_argument("--ramlet-python", help="ramlet's interpreter (default: .venv/bin/python)")
-    parser.add_argument("--no-results", action="store_true", help="print only, keep nothing")
+    parser.add_argument("--python", help="the other tools' interpreter [default: that of benchmarks/data/venv]")
+    parser.add_argument("--ramlet-python", help="ramlet's interpreter [default: .venv/bin/python]")
+    parser.add_argument("--no-results", action="store_true", help="only print, save nothing")
     options = parser.parse_args()
     options.ramlet_python = ramlet_python(options.ramlet_python)
     options.python = peers_python(options.python)
@@ -325,7 +325,7 @@ def main() -> None:
         if options.no_results:
             continue
         target.parent.mkdir(exist_ok=True)
-        # A later run of the same day adds its bars to the file instead of taking the others' place.
+        # A later run on the same day adds its bars to the file instead of replacing it.
         kept: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {"date": today, "bars": {}}
         kept["machine"] = machine()
         settings = {name: str(value) for name, value in vars(options).items() if "python" not in name}

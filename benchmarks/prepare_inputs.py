@@ -1,14 +1,14 @@
-"""Makes what prepare.py reads, from the corpora; every file deterministic, cached in benchmarks/data.
+"""Creates the inputs of prepare.py from the corpora; every file is deterministic and cached in benchmarks/data.
 
     python benchmarks/prepare_inputs.py jsonl nat               # nat.txt as documents of about 4 kB: nat.jsonl
-    python benchmarks/prepare_inputs.py jsonl code --size 40MB  # documents spread evenly over all of it, 40 MB in sum
+    python benchmarks/prepare_inputs.py jsonl code --size 40MB  # documents spread evenly over all of it, 40 MB in total
     python benchmarks/prepare_inputs.py lines --lines 100000000 # 4.4 GB, half of the lines duplicates
     python benchmarks/prepare_inputs.py formats FOLDER          # half a megabyte in every format, for the kills
 
-`jsonl`  a document ends at the first blank line after 3,072 bytes, or at the first line end after 4,608: nat lost
-         its blank lines with its markup.
-`lines`  the line at every even place is new, the one at every odd place is drawn from all new ones so far. Eight words
-         of 3 to 6 letters, 31 to 55 bytes; 96 bits decide them, so that two new lines are never the same.
+`jsonl`  a document ends at the first blank line after 3,072 bytes, or at the first line end after 4,608, because nat
+         lost its blank lines with its markup.
+`lines`  every even line is new, every odd line is a copy of a random earlier new line. A line has eight words of 3 to 6
+         letters, 31 to 55 bytes; they are chosen by 96 bits, so that two new lines are never the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORDS_A_LINE = 8
 
 
 def documents(text: Path) -> Iterator[bytes]:
-    """The text as documents; joined by newlines they are the text again, but for blank lines at the cuts."""
+    """Splits the text into documents; joined by newlines they give the text again, except blank lines in between."""
     lines: list[bytes] = []
     size = 0
     with text.open("rb") as file:
@@ -44,14 +44,14 @@ def documents(text: Path) -> Iterator[bytes]:
 
 
 def records(text: Path, size: int) -> Iterator[bytes]:
-    """Lines of JSON: of all documents, or of `size` bytes' worth, evenly spread (nat is one language after another)."""
+    """JSON lines of all documents, or of about `size` bytes, evenly spread (nat is sorted by language)."""
     total = text.stat().st_size
-    seen = taken = 0
+    seen = selected = 0
     for document in documents(text):
         seen += len(document) + 1
-        if size and taken * total >= seen * size:
+        if size and selected * total >= seen * size:
             continue
-        taken += len(document) + 1
+        selected += len(document) + 1
         yield json.dumps({"text": document.decode()}, ensure_ascii=False).encode() + b"\n"
 
 
@@ -73,7 +73,7 @@ def line_blocks(count: int) -> Iterator[bytes]:
         numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return numbers ^ (numbers >> np.uint64(31))
 
-    # The first three letters tell the 4,096 words apart; none to three more make the lengths differ.
+    # The first three letters identify the 4,096 words; up to three more make the lengths differ.
     number = np.arange(4096)
     letters = np.frombuffer(b"abdefgiklmnorstu", dtype=np.uint8)
     words = np.zeros((4096, 7), dtype=np.uint8)
@@ -108,7 +108,7 @@ def lines(count: int) -> Path:
 
 
 def halves(source: Path, folder: Path) -> list[Path]:
-    """A jsonl file in two, at a line end: the peers divide work by files."""
+    """Splits a jsonl file in two at a line end, because the other tools distribute work by files."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = [folder / "0.jsonl", folder / "1.jsonl"]
     middle = source.stat().st_size // 2
@@ -149,7 +149,7 @@ def main() -> None:
     kinds = parser.add_subparsers(dest="kind", required=True)
     kind = kinds.add_parser("jsonl")
     kind.add_argument("name", choices=["nat", "code"])
-    kind.add_argument("--size", type=parse_size, default=0, help="of a sample (default: all of it)")
+    kind.add_argument("--size", type=parse_size, default=0, help="size of a sample [default: the whole corpus]")
     kind = kinds.add_parser("lines")
     kind.add_argument("--lines", type=int, default=100_000_000)
     kind = kinds.add_parser("formats")

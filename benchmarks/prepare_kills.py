@@ -1,15 +1,14 @@
-"""kill -9 at random moments: whatever was killed, the same command goes on, and the dataset is the same to the byte.
+"""kill -9 at random moments: the same command resumes, and the dataset is byte-identical.
 
     python benchmarks/prepare_kills.py --kills 300
 
-A round prepares a small input in many small tasks, again and again killed and started anew until it finishes; then
-every file but stats.json must be the one of an undisturbed run, no other file may be left, and `ramlet data verify`
-must find the dataset sound. Rounds go through all cases: every input format, each kind of tokenizer, dedup by
-documents, by lines, with a cache and not at all, packing, appending to a dataset, one to four threads. Only kills that
-hit count: the process was alive, and it died of it. Most are aimed behind the start of Python, at a moment drawn
-evenly from the time that the undisturbed run took; every tenth from the start.
+A round prepares a small input in many small tasks, killed and restarted until it finishes; then every file except
+stats.json must be that of an uninterrupted run, no other file may remain, and `ramlet data verify` must succeed. Rounds
+cover all cases: every input format, each kind of tokenizer, dedup by documents, by lines, with a cache and not at all,
+packing, appending to a dataset, one to four threads. Only kills of a running process count. Most come after Python has
+started, at a random moment within the time that the uninterrupted run took; every tenth counts from the start.
 
-The run is in a process group of its own, and the group is killed: helpers that it started die with it.
+The run has its own process group, which is killed as a whole, including any child processes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from corpora import DATA
 from measure import markdown_table
 
 TASK_BYTES = 24_000
-KILLS_A_ROUND = 25  # then it may finish: a round must not go on for ever
+KILLS_A_ROUND = 25  # then it may finish, so that every round ends
 
 CASES: dict[str, dict[str, Any]] = {
     "jsonl, gpt2, documents": {"inputs": ["a.jsonl", "b.jsonl"], "threads": 2},
@@ -63,11 +62,12 @@ CASES: dict[str, dict[str, Any]] = {
     "appended, with a cache": {"before": ["a.parquet"], "inputs": ["b.jsonl"], "threads": 2, "cache": True},
 }
 
-# Says when it has started: imports are the larger part of so small a run, and no kill in them tells anything.
+# Prints a line after the imports, which take most of the time of such a small run: kills there would show nothing.
 CHILD = """
 import json, sys
 from pathlib import Path
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
 case = json.loads(sys.argv[1])
@@ -80,11 +80,11 @@ with Meter(Budget.parse(case["memory"])) as meter:
 
 
 class Failed(Exception):
-    """A run that nobody killed ended with an error, or left something else than the undisturbed one."""
+    """A run that was not killed failed, or its result differs from the uninterrupted one."""
 
 
 class Runner:
-    """One case in one folder, always the same: the plan's name depends on where it is."""
+    """One case in one folder, always the same one, because the plan's name depends on the path."""
 
     def __init__(self, case: dict[str, Any], inputs: Path, folder: Path, python: str, memory: str) -> None:
         self.case, self.inputs, self.folder, self.python, self.memory = case, inputs, folder, python, memory
@@ -93,7 +93,7 @@ class Runner:
         settings = dict(self.case.get("settings", {}))
         if self.case.get("cache"):
             settings["dedup_cache"] = str(self.folder / "cache")
-        told = {
+        task = {
             "inputs": [str(self.inputs / name) for name in names],
             "out": str(self.folder / "dataset"),
             "settings": settings,
@@ -102,16 +102,16 @@ class Runner:
             "append": append,
             "task_bytes": TASK_BYTES,
         }
-        return [self.python, "-c", CHILD, json.dumps(told)]
+        return [self.python, "-c", CHILD, json.dumps(task)]
 
     def begin(self) -> None:
-        """An empty folder, or one with the dataset to append to."""
+        """Creates an empty folder, or one with the dataset to append to."""
         self.folder.mkdir()
         if "before" in self.case:
             self.run(self.command(self.case["before"], False), None)
 
     def finish_or_die(self, wait: float | None, from_start: bool = False) -> tuple[bool, float]:
-        """(whether it was killed, seconds it worked). Without `wait` nobody kills it."""
+        """(whether it was killed, seconds it ran). Without `wait` it is not killed."""
         return self.run(self.command(self.case["inputs"], "before" in self.case), wait, from_start)
 
     def run(self, command: list[str], wait: float | None, from_start: bool = False) -> tuple[bool, float]:
@@ -139,7 +139,7 @@ class Runner:
 
 
 def how_far(dataset: Path, appends: bool) -> str:
-    """The stage in which a killed run was, by what it left."""
+    """The stage that a killed run had reached, judging by its files."""
     work = dataset / ".work"
     if not appends and (dataset / "dataset_metadata.json").exists():
         return "cleaning up"
@@ -154,7 +154,7 @@ def files_under(folder: Path) -> dict[str, Path]:
 
 
 def differences(expected: Path, found: Path) -> list[str]:
-    """Names of files that only one has or whose bytes differ; stats.json tells times and may."""
+    """Names of files that only one folder has or whose bytes differ; stats.json contains times and may differ."""
     one, other = files_under(expected), files_under(found)
     lone = sorted(one.keys() ^ other.keys())
     both = [name for name in one.keys() & other.keys() if Path(name).name != "stats.json"]
@@ -162,14 +162,14 @@ def differences(expected: Path, found: Path) -> list[str]:
 
 
 def verify(python: str, dataset: Path) -> str:
-    """Empty where the dataset is sound, else what `ramlet data verify` says."""
+    """Empty if the dataset is valid, else the output of `ramlet data verify`."""
     command = [python, "-m", "ramlet", "data", "verify", str(dataset), "--quiet"]
     got = subprocess.run(command, capture_output=True, text=True)
     return "" if got.returncode == 0 else got.stdout + got.stderr
 
 
 def round_of(runner: Runner, seconds: float, left: int, draw: random.Random, stages: Counter[str]) -> int:
-    """One round; the number of kills that hit."""
+    """One round; returns the number of kills that hit."""
     hits = 0
     runner.begin()
     while True:
@@ -227,7 +227,7 @@ def kills_table(result: dict[str, Any]) -> str:
     return (
         markdown_table(["case", "rounds", "kills"], rows)
         + "\n\n"
-        + markdown_table(["the last thing that was begun", "kills"], stages)
+        + markdown_table(["the last stage that was started", "kills"], stages)
     )
 
 
@@ -244,8 +244,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--python", help="the peers' interpreter (default: made in benchmarks/data/venv)")
-    parser.add_argument("--ramlet-python", help="ramlet's interpreter (default: .venv/bin/python)")
+    parser.add_argument("--python", help="an interpreter with pyarrow [default: that of benchmarks/data/venv]")
+    parser.add_argument("--ramlet-python", help="ramlet's interpreter [default: .venv/bin/python]")
     options = parser.parse_args()
     result = kill_rounds(
         options.kills, options.seed, ramlet_python(options.ramlet_python), peers_python(options.python)

@@ -1,18 +1,18 @@
-"""One peer prepares a jsonl sample with GPT-2's ids; a process of its own under prepare.py.
+"""Prepares a jsonl sample as GPT-2 ids with one of the other tools; prepare.py runs it as a separate process.
 
     python benchmarks/prepare_worker.py datatrove benchmarks/data/gpt2.json FOLDER OUT
 
-FOLDER holds the sample in two files, for both peers divide work by files. Neither cleans nor looks for duplicates here:
-both only read, tokenise and write, which is to their advantage.
+FOLDER contains the sample in two files, because both tools distribute work by files. They do not clean or deduplicate
+here, only read, tokenize and write, which is to their advantage.
 
 `datatrove`  JsonlReader and DocumentTokenizer under a LocalPipelineExecutor with two tasks and two workers. The
-             documents stay in order (shuffle_documents=False): shuffling would be one more pass.
+             documents stay in order (shuffle_documents=False), because shuffling would be one more pass.
 `nanogpt`    what nanoGPT's data/openwebtext/prepare.py does: load_dataset, train_test_split, map with tiktoken
              document by document, then a np.memmap filled in 1,024 batches. A tenth goes to validation, as with ramlet.
 
 Prints one JSON line: the seconds from the first call to the last byte, without imports and without loading the
-vocabulary; tokens with the end ids; for datatrove a digest of all ids in order. `lines-digest` is for the dedup's
-exactness: count and order-independent digest of the lines of a text file, or of the documents of a dataset.
+vocabulary; the number of tokens including end ids; for datatrove a digest of all ids in order. `lines-digest` checks
+deduplication: count and order-independent digest of the lines of a text file, or of the documents of a dataset.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run_datatrove(vocabulary: Path, folder: Path, out: Path, workers: int) -> di
 
 
 def run_nanogpt(vocabulary: Path, folder: Path, out: Path, workers: int) -> dict[str, Any]:
-    os.environ["HF_DATASETS_CACHE"] = str(out / "cache")  # a fresh one: nothing is left from the run before
+    os.environ["HF_DATASETS_CACHE"] = str(out / "cache")  # a new cache for each run
     import numpy as np
     from datasets import load_dataset
 
@@ -100,7 +100,7 @@ def run_nanogpt(vocabulary: Path, folder: Path, out: Path, workers: int) -> dict
 
 
 def gpt2_of_tiktoken(vocabulary: Path) -> Any:
-    """tiktoken's own would be downloaded; this is the same one, from the file that all contenders use."""
+    """The same encoding as tiktoken's own, which it would download, from the file that all tools use."""
     import tiktoken
 
     from encode_worker import GPT2_PATTERN
@@ -130,7 +130,7 @@ def lines_of(source: Path) -> Iterator[bytes]:
 
 
 def lines_digest(source: Path) -> dict[str, Any]:
-    """Sums of 128-bit hashes: any order gives the same, another set of lines another one."""
+    """A sum of 128-bit hashes, which depends on the set of lines but not on their order."""
     count = total = 0
     for line in lines_of(source):
         count += 1

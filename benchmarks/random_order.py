@@ -1,12 +1,12 @@
-"""The tests in random orders on a loaded machine: none may depend on another, on a quiet machine, or on free memory.
+"""Runs the tests in random order on a busy machine: none may depend on other tests, an idle machine or free memory.
 
     python benchmarks/random_order.py --runs 10 --load 2 --held 2GB
 
-Every run has a seed, which decides the order of the files and of the tests in each (`--shuffle` of tests/conftest.py).
-Beside the tests `--load` processes do nothing but take processor time, and with `--held` each process of the tests
-holds so much memory from the start. At the end stand the tests that failed, with the seeds and a command that runs the
-files again which the same process had run before, in the same order; pytest's reports of them are kept in
-data/random_order. Arguments behind `--` go to pytest.
+Each run has a seed, which decides the order of the files and of the tests in each (`--shuffle` of tests/conftest.py).
+Meanwhile `--load` background processes keep cores busy, and with `--held` each test process uses that much memory from
+the start. At the end it lists the tests that failed, with their seeds and a command that runs the same files in the
+same order as the failing process did; pytest's reports are saved in data/random_order. Arguments after `--` go to
+pytest.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ BUSY = "while True: pass"
 
 @dataclass
 class Run:
-    """One run of the tests: who ran what, in which order, and what became of it."""
+    """One run of the tests: which process ran what, in which order, and the results."""
 
     seed: int
     seconds: float = 0.0
     passed: int = 0
     last: str = ""
     files: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """The files of each process, in their order."""
+    """The files of each process, in order."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Of each test that failed, the process."""
+    """The process of each failed test."""
     reasons: dict[str, str] = field(default_factory=dict)
 
     def hear(self, line: str) -> None:
@@ -56,7 +56,7 @@ class Run:
         self.last = line or self.last
 
     def again(self, test: str) -> str:
-        """A command that runs what this process had run, up to the file of the test."""
+        """A command that runs the files of this process up to that of the test."""
         files = self.files[self.failed[test]]
         until = files[: files.index(test.partition("::")[0]) + 1]
         return shlex.join([".venv/bin/python", "-m", "pytest", "--shuffle", str(self.seed), *until])
@@ -85,13 +85,13 @@ def run(python: str, seed: int, processes: int, held: str | None, arguments: lis
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10, help="how often [default: 10]")
-    parser.add_argument("--seed", type=int, help="the first seed, the next ones follow [default: random]")
-    parser.add_argument("--load", type=int, default=2, help="processes that take processor time beside [default: 2]")
-    parser.add_argument("--held", metavar="SIZE", help="memory that each process of the tests holds from the start")
-    parser.add_argument("--processes", type=int, default=2, help="processes that run the tests [default: 2]")
+    parser.add_argument("--runs", type=int, default=10, help="number of runs [default: 10]")
+    parser.add_argument("--seed", type=int, help="seed of the first run, plus one for each later run [default: random]")
+    parser.add_argument("--load", type=int, default=2, help="busy background processes [default: 2]")
+    parser.add_argument("--held", metavar="SIZE", help="memory that each test process uses from the start")
+    parser.add_argument("--processes", type=int, default=2, help="test processes [default: 2]")
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="[default: that of .venv]")
-    parser.add_argument("pytest", nargs="*", help="arguments for pytest, behind --")
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     given = parser.parse_args()
     first = random.randrange(10**6) if given.seed is None else given.seed
     load = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(given.load)]
@@ -108,10 +108,10 @@ def main() -> None:
         for process in load:
             process.kill()
             process.wait()
-    print(f"\nruns: {given.runs}; busy processes beside: {given.load}; tests that failed: {len(failed)}")
+    print(f"\nruns: {given.runs}; background processes: {given.load}; tests that failed: {len(failed)}")
     for test, runs in sorted(failed.items(), key=lambda item: -len(item[1])):
         print(f"\n{test}\n  failed {len(runs)} of {given.runs}, with the seeds {', '.join(str(r.seed) for r in runs)}")
-        print(f"  again: {runs[0].again(test)}")
+        print(f"  repeat with: {runs[0].again(test)}")
     sys.exit(bool(failed))
 
 

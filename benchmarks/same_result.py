@@ -1,14 +1,14 @@
-"""Budgets, threads and interruptions: every command must leave the same bytes, whatever it was given of these.
+"""Every command must give the same bytes, whatever the budget, the number of threads and the interruptions.
 
     python benchmarks/same_result.py                      # all commands, about an hour
     python benchmarks/same_result.py --command train --runs 20
-    python benchmarks/same_result.py --short              # what the tests run: a few runs a command
+    python benchmarks/same_result.py --short              # what the tests run: a few runs per command
 
 For each of tokenizer train, tokenizer encode, prepare, train (on a CPU) and eval: one run with plenty of memory is the
-reference. Then the smallest budget that the command itself names, and budgets up to three times that, each with a
-number of threads, undisturbed or killed (SIGKILL, or SIGINT as Ctrl-C sends it) at a moment drawn by --seed and started
-again until it finishes. All that a command leaves is compared byte by byte, but for times and measured memory. The
-optimizer and the kind of weights are fixed: 8-bit states and bf16 weights change results, with a note.
+reference. Then it runs with the minimum budget that the command itself names, and with up to three times that, each
+with a number of threads, uninterrupted or killed (SIGKILL, or SIGINT as for Ctrl-C) at random moments (--seed) and
+restarted until it finishes. All output is compared byte by byte, except times and measured memory. The optimizer and
+the dtype of the weights are fixed, because 8-bit states and bf16 weights change the result, with a note.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ WORDS = [
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its arguments for an output, and what of the output must not change."""
+    """One command: its arguments, and the part of its output that must not change."""
 
     arguments: Callable[[Path, Path], list[str]]
-    """From the folder of all inputs and the output."""
+    """Takes the folder of all inputs and the output."""
     result: Callable[[Path, str], dict[str, str]]
-    """From the output and what was printed."""
+    """Takes the output and what was printed."""
     made: str = ""
-    """What it makes of the inputs, for the commands after it."""
+    """The name of its result in the inputs of later commands."""
 
 
 def _hashed(data: bytes) -> str:
@@ -68,7 +68,7 @@ def _files(out: Path, skipped: tuple[str, ...] = ("stats.json",)) -> dict[str, s
 def _dataset(out: Path, printed: str) -> dict[str, str]:
     manifest = json.loads((out / "dataset_metadata.json").read_text())
     for run in manifest["runs"]:
-        run.pop("id")  # that of the folder: caches tell two datasets of the same inputs apart by it
+        run.pop("id")  # depends on the path: a dedup cache uses it to distinguish two datasets of the same inputs
     found = _files(out, ("stats.json", "dataset_metadata.json"))
     return {**found, "manifest": _hashed(json.dumps(manifest).encode())}
 
@@ -129,7 +129,7 @@ COMMANDS = {
 
 
 def make_inputs(folder: Path, size: int) -> None:
-    """Text, and what each command needs of the ones before it."""
+    """Creates text, and what each command needs from earlier commands."""
     chance = random.Random(1)
     (folder / "text").mkdir(parents=True)
     for number in range(4):
@@ -148,7 +148,7 @@ def line_of(arguments: list[str], memory: str, threads: int) -> list[str]:
 
 
 def once(arguments: list[str], memory: str, threads: int) -> str:
-    """Runs it to its end and returns what it printed."""
+    """Runs the command to its end and returns what it printed."""
     done = subprocess.run(line_of(arguments, memory, threads), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} with {memory}: {done.stderr.strip()[-400:]}")
@@ -156,7 +156,7 @@ def once(arguments: list[str], memory: str, threads: int) -> str:
 
 
 def smallest(arguments: list[str], threads: int) -> tuple[int, str, float]:
-    """The smallest budget that works, in MB, as the command names it; what it printed with that, and its seconds."""
+    """The minimum budget in MB that the command names; its output with that budget, and its seconds."""
     memory = NO_BUDGET
     for _ in range(5):
         began = time.monotonic()
@@ -166,14 +166,14 @@ def smallest(arguments: list[str], threads: int) -> tuple[int, str, float]:
             break
         memory = f"{-int(-float(named[1]) // 1)}MB"
     if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)} names no budget that works: {done.stderr.strip()[-300:]}")
+        raise RuntimeError(f"{' '.join(arguments)} does not name a budget that works: {done.stderr.strip()[-300:]}")
     return int(memory.removesuffix("MB")), done.stdout, time.monotonic() - began
 
 
 def disturbed(
     arguments: list[str], memory: str, threads: int, seconds: float, kills: int, chance: random.Random
 ) -> tuple[str, int]:
-    """Killed some times, then run to its end; also how often a kill hit."""
+    """Kills the command `kills` times, then runs it to its end; also returns how many kills hit."""
     hits = 0
     for _ in range(kills):
         with subprocess.Popen(
@@ -187,7 +187,7 @@ def disturbed(
 
 
 def compare(name: str, inputs: Path, work: Path, runs: int, kills: int, chance: random.Random) -> tuple[int, list[str]]:
-    """How many kills hit, and every run whose result was another."""
+    """How many kills hit, and every run with a different result."""
     command = COMMANDS[name]
     wrong: list[str] = []
 
@@ -210,7 +210,7 @@ def compare(name: str, inputs: Path, work: Path, runs: int, kills: int, chance: 
         memory = f"{int(least[threads] * STEPS_ABOVE[number // 2 % len(STEPS_ABOVE)])}MB"
         out = work / f"run-{number}"
         arguments = command.arguments(inputs, out)
-        killed = number % 3 == 0 and name != "eval"  # which leaves nothing to go on from
+        killed = number % 3 == 0 and name != "eval"  # which has nothing to resume from
         if killed:
             printed, hit = disturbed(arguments, memory, threads, seconds, kills, chance)
             hits += hit
@@ -223,9 +223,9 @@ def compare(name: str, inputs: Path, work: Path, runs: int, kills: int, chance: 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--command", choices=COMMANDS, action="append", help="only these")
-    parser.add_argument("--runs", type=int, default=36, help="of each command")
+    parser.add_argument("--runs", type=int, default=36, help="runs of each command")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true", help="one run a command, over little text")
+    parser.add_argument("--short", action="store_true", help="one run per command, on little text")
     given = parser.parse_args()
     runs, kills, size = (1, 1, 60_000) if given.short else (given.runs, KILLS_A_RUN, 2_000_000)
     chance = random.Random(given.seed)
@@ -238,7 +238,7 @@ def main() -> int:
             work.mkdir()
             again = 0 if given.short and name == "eval" else runs
             hits, found = compare(name, inputs, work, again, kills, chance)
-            print(f"{name}: {again} runs and the smallest, {hits} kills, {len(found)} results that differ", flush=True)
+            print(f"{name}: {again} runs and the minimum, {hits} kills, {len(found)} different results", flush=True)
             wrong += found
     for line in wrong:
         print(f"DIFFERS: {line}")

@@ -1,11 +1,11 @@
-"""How large a model a small text is good for, and how it is best learned: the loss on validation after a run.
+"""The best model size, batch size and number of epochs for a small text, by validation loss.
 
     python benchmarks/small_text.py                      # an hour on two cores
     python benchmarks/small_text.py --device cuda --jobs 8
 
-Sources of Python's standard library, two amounts of them; models of several sizes, steps of 8 and of 32 sequences, the
-text gone through 4, 10 and, where it is short, 25 times; beside them what the rule of training/course.py says. Prints
-a Markdown table; keeps all, dated, in benchmarks/results/.
+Source code of Python's standard library, in two sizes; models of several sizes; 8 and 32 sequences per step; 4, 10 and,
+for the smaller text, 25 epochs; compared with the rule in training/course.py. Prints a Markdown table; saves
+everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEXTS = (
     (450_000, 1000, (100_000, 300_000, 1_000_000), PASSES),
     (3_500_000, 2000, (300_000, 1_000_000, 3_000_000, 10_000_000), PASSES[:2]),
 )
-"""Bytes, vocabulary, sizes, times through it."""
+"""Bytes, vocabulary, model sizes, epochs."""
 
 
 def dataset(size: int, vocab: int) -> Path:
@@ -53,7 +53,7 @@ def dataset(size: int, vocab: int) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
     parser.add_argument("--no-results", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -63,7 +63,7 @@ def main() -> int:
         tokens = Dataset(data).splits["train"].tokens
         for params, batch, passes in itertools.product(models, BATCHES, often):
             asked.append((data, tokens, params, batch, passes, max(1, passes * tokens // (batch * SEQ_LEN))))
-    asked.sort(key=lambda one: -one[1] * one[2] * one[4])  # the long ones first
+    asked.sort(key=lambda one: -one[1] * one[2] * one[4])  # long runs first
 
     def one(run: tuple[Path, int, int, int, int, int]) -> float:
         data, _, params, batch, _, steps = run
@@ -75,11 +75,11 @@ def main() -> int:
     for tokens, params in sorted({(run[1], run[2]) for run in asked}):
         found = {(run[3], run[4]): losses[run] for run in asked if run[1:3] == (tokens, params)}
         course = course_for(params, text=tokens, seq_len=SEQ_LEN)
-        taken = f"{course.sequences} x {course.tokens / tokens:.1f}" if params <= largest_for(tokens) else "too large"
+        chosen = f"{course.sequences} x {course.tokens / tokens:.1f}" if params <= largest_for(tokens) else "too large"
         cells = [f"{found[key]:.3f}" if key in found else "" for key in itertools.product(BATCHES, PASSES)]
-        rows.append([f"{tokens:,}", f"{params:,}", *cells, taken])
+        rows.append([f"{tokens:,}", f"{params:,}", *cells, chosen])
         kept.append({"tokens": tokens, "params": params, "losses": [[*key, value] for key, value in found.items()]})
-    header = ["tokens", "parameters", *(f"{b} a step, {p} times" for b in BATCHES for p in PASSES), "the rule"]
+    header = ["tokens", "parameters", *(f"{b} per step, {p} epochs" for b in BATCHES for p in PASSES), "the rule"]
     print(markdown_table(header, rows))
     if not given.no_results:
         target = given.out or HERE / "results" / f"{datetime.date.today()}-small_text-{given.device}.json"

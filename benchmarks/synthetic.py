@@ -1,13 +1,13 @@
-"""Text of any size whose distinct words grow without end, at over 50 MB/s in constant memory.
+"""Text of any size with an ever-growing number of distinct words, at over 50 MB/s in constant memory.
 
-Word ranks follow a Zipf-Mandelbrot law with a tail that never stops, P(rank > r) = (1 + r/10) ** -1/3, so that n
-words hold about n ** 0.75 distinct ones (Heaps' law): 12 GB has some 29 million among 2.2 billion. A rank is
-spelled as its bijective base-32 numeral with consonant-vowel syllables for digits, so different ranks are
-different words. Punctuation, capitals and newlines come from the same random bits. A word and its blank take
-5.4 bytes, about as in English.
+Word ranks follow a Zipf-Mandelbrot law with an infinite tail, P(rank > r) = (1 + r/10) ** -1/3, so that n words
+contain about n ** 0.75 distinct ones (Heaps' law): 12 GB has about 29 million among 2.2 billion. A rank is written
+as its bijective base-32 numeral with consonant-vowel syllables as digits, so different ranks are different words.
+Punctuation, capitals and newlines come from the same random bits. A word and its blank take 5.4 bytes on average,
+about as in English.
 
-Only PCG64's raw stream (which NumPy promises not to change), integers, one division and a few multiplications
-are used: the same seed gives the same bytes everywhere.
+It uses only PCG64's raw stream (which NumPy promises not to change), integers, one division and a few
+multiplications, so the same seed gives the same bytes everywhere.
 
     python benchmarks/synthetic.py 10MB --seed 3 > text      # or through corpora.py, cached
 """
@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 BLOCK_WORDS = 1 << 18
-TABLED_RANKS = 1 << 20  # 98% of all words: spelled once
-FRESH_RANKS = 1 << 48  # past this the law's tail is replaced by uniform draws, which never meet again
+TABLED_RANKS = 1 << 20  # 98% of all words, spelled in advance
+FRESH_RANKS = 1 << 48  # above this the law's tail is replaced by uniform draws, which never repeat
 SYLLABLES = np.array([list((c + v).encode()) for c in "dklmnrst" for v in "aeio"], dtype=np.uint8)
 BASE = len(SYLLABLES)
-LONGEST = 10  # syllables: BASE ** 10 is past 2 * FRESH_RANKS
+LONGEST = 10  # syllables: BASE ** 10 is more than 2 * FRESH_RANKS
 MARK, LINE_END = 1 + 2 * LONGEST, 2 + 2 * LONGEST  # columns of a word's row, after its blank and its letters
 WIDTH = LINE_END + 1
 
@@ -32,7 +32,7 @@ Matrix = npt.NDArray[np.uint8]
 
 
 def spell(ranks: npt.NDArray[np.uint64]) -> Matrix:
-    """One row a word: syllables from column 1 on, zeros after them. Rank 0 is "da", 32 is "dada"."""
+    """One row per word: syllables from column 1, then zeros. Rank 0 is "da", 32 is "dada"."""
     rows = np.zeros((len(ranks), WIDTH), dtype=np.uint8)
     left = ranks.astype(np.int64) + 1
     for column in range(1, MARK, 2):
@@ -46,7 +46,7 @@ def spell(ranks: npt.NDArray[np.uint64]) -> Matrix:
 
 
 def words_of(raw: npt.NDArray[np.uint64], fresh: npt.NDArray[np.uint64], table: Matrix) -> Matrix:
-    """The spelled words that the random numbers draw."""
+    """The words that the random numbers select, spelled."""
     uniform = ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     inverse = 1.0 / uniform
     ranks = 10.0 * (inverse * inverse * inverse - 1.0)
@@ -59,7 +59,7 @@ def words_of(raw: npt.NDArray[np.uint64], fresh: npt.NDArray[np.uint64], table: 
 
 
 def punctuate(rows: Matrix, bits: npt.NDArray[np.uint64]) -> None:
-    """Blanks between words, one comma in ten words, one full stop in twelve, every fourth one ending a line."""
+    """Adds blanks between words, a comma per ten words, a period per twelve; every fourth period ends a line."""
     draw = (bits & np.uint64(0xFFFF)).astype(np.uint16)
     stop = draw < 5461
     comma = ~stop & (draw < 5461 + 6554)
@@ -79,10 +79,10 @@ def punctuate(rows: Matrix, bits: npt.NDArray[np.uint64]) -> None:
 
 
 def synthetic_blocks(size: int | None, seed: int = 0, never_repeating: bool = False) -> Iterator[bytes]:
-    """Blocks of about 1.5 MB, `size` bytes in all (None: without end), each ending in a newline but the last.
+    """Blocks of about 1.5 MB, `size` bytes in total (None: unlimited), each but the last ending in a newline.
 
-    `never_repeating` draws every word uniformly from 2**40: practically all of them are new, which is the
-    hardest text for any cache of words.
+    `never_repeating` draws every word uniformly from 2**40: practically all of them are new, which is the worst
+    case for any cache of words.
     """
     source = np.random.PCG64(seed)
     table = spell(np.arange(TABLED_RANKS, dtype=np.uint64))
@@ -117,7 +117,7 @@ def main() -> None:
     try:
         for block in synthetic_blocks(options.size, options.seed, options.never_repeating):
             sys.stdout.buffer.write(block)
-    except BrokenPipeError:  # the reader has had enough
+    except BrokenPipeError:  # the reader has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,5 +1,5 @@
-"""Cuts a byte stream of UTF-8 where the GPT-2 pattern always ends a piece: between an ASCII letter and a newline
-(or, where asked for, a blank). Joined or cut there, a text has the same pieces and so the same counts and ids."""
+"""Splits a UTF-8 byte stream where the GPT-2 pattern always ends a piece: between an ASCII letter and a newline (or, on
+request, a blank). Splitting there changes no piece, and so no count and no id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEFORE_BLANK = re.compile(rb"[A-Za-z](?=[ \n])")
 
 
 def cut_stream(stream: BinaryIO, size: int, where: re.Pattern[bytes]) -> Iterator[bytes]:
-    """Pieces of at most about `size` bytes; longer only where the text offers no cut."""
+    """Pieces of at most about `size` bytes; longer only if the text cannot be split there."""
     rest = b""
     while block := stream.read(size - len(rest) if len(rest) < size // 2 else size):
         text = rest + block
@@ -30,7 +30,7 @@ def cut_stream(stream: BinaryIO, size: int, where: re.Pattern[bytes]) -> Iterato
 
 
 def cut_documents(text: bytes, size: int, where: re.Pattern[bytes]) -> list[bytes]:
-    """`text` as documents of `size` bytes and a little more."""
+    """`text` as documents of slightly more than `size` bytes."""
     documents, start = [], 0
     while start < len(text):
         match = where.search(text, start + size)

@@ -1,16 +1,16 @@
-"""`ramlet train` beside nanoGPT: tokens a second and peak memory, for the same number of parameters and the same step.
+"""`ramlet train` and nanoGPT: tokens per second and peak memory, with the same number of parameters and the same step.
 
-    python benchmarks/train.py --nanogpt PATH                    # bar 2: CPU, 10M parameters, 32 x 256 tokens a step
-    python benchmarks/train.py --nanogpt PATH --device cuda      # bar 3: 124M, 32 x 1024, bf16; and ramlet in 8GB
+    python benchmarks/train.py --nanogpt PATH                    # CPU, 10M parameters, 32 x 256 tokens per step
+    python benchmarks/train.py --nanogpt PATH --device cuda      # 124M, 32 x 1024, bf16; and ramlet with 8GB
 
-PATH is a checkout of nanoGPT. Its train.py is run as it is (nanogpt_worker.py), on the CPU without torch.compile, as
-its README says, and once more with its step divided into 4 micro-batches, which saves memory; on the GPU with it.
-ramlet is run as a user runs it. Both learn from the same ids (synthetic: the time of a step does not depend on them).
+PATH is a checkout of nanoGPT. Its train.py is run unchanged (nanogpt_worker.py): on the GPU with torch.compile, on the
+CPU without, as its README says, and once more with 4 micro-batches, which saves memory. ramlet runs through its command
+line. Both train on the same ids (synthetic, because the time of a step does not depend on them).
 
-Every run is a process of its own, in an order that goes round the contenders. Tokens a second are those of the median
-step, the first ones (compiling, warming up) left out, of the best of --repeats runs. Memory on the CPU is the peak RSS
-of the whole process tree (measure.py), on the GPU the most that torch's allocator had reserved. Prints a Markdown table
-and the bars with both sides of each; keeps all of it, dated, in benchmarks/results/.
+Every run is a separate process, and the two take turns. Tokens per second are those of the median step, without the
+first steps (compiling, warming up), of the best of --repeats runs. Memory on the CPU is the peak RSS of the whole
+process tree (measure.py), on the GPU the peak that torch's allocator reserved. Prints a Markdown table and the checks
+with measured value and limit; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from corpora import DATA
 from measure import CommandFailed, machine, markdown_table, measure, megabytes
 
 SKIPPED = 5
-"""Steps at the beginning that are not counted."""
+"""Number of first steps that do not count."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Contender:
     name: str
     command: list[str]
     run: Path | None = None
-    """ramlet's run folder; None for nanoGPT, whose output is read."""
+    """ramlet's run folder; None for nanoGPT, whose output is parsed."""
     error: str = ""
     rates: list[float] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
@@ -78,14 +78,14 @@ class Contender:
         if self.run is not None:
             shutil.rmtree(self.run, ignore_errors=True)
         try:
-            taken = measure(self.command)
+            measurement = measure(self.command)
         except CommandFailed as failure:
             self.error = str(failure).strip().splitlines()[-1]
             return
         if self.run is None:
-            times = [float(found) for found in re.findall(r"^iter \d+: .*time ([\d.]+)ms", taken.output, re.M)]
+            times = [float(found) for found in re.findall(r"^iter \d+: .*time ([\d.]+)ms", measurement.output, re.M)]
             self.rates.append(setup.step_tokens / median(times[SKIPPED:]) * 1000)
-            reserved = json.loads(taken.output.strip().splitlines()[-1])["reserved"]
+            reserved = json.loads(measurement.output.strip().splitlines()[-1])["reserved"]
         else:
             lines = [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
             speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
@@ -93,7 +93,7 @@ class Contender:
             memory = json.loads((self.run / "stats.json").read_text())["memory"]
             reserved = memory["device_peak"]
             self.predicted.append(memory["predicted"])
-        self.peaks.append(taken.peak_rss if device == "cpu" else reserved)
+        self.peaks.append(measurement.peak_rss if device == "cpu" else reserved)
 
     @property
     def rate(self) -> float:
@@ -105,13 +105,13 @@ class Contender:
 
 
 def synthetic(setup: Setup, folder: Path) -> None:
-    """Ids for both: nanoGPT's train.bin, val.bin and meta.pkl, and a .npy file."""
+    """Writes ids for both: nanoGPT's train.bin, val.bin and meta.pkl, and a .npy file."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The largest id comes first: of an array without a tokenizer the vocabulary is one more than it.
+    # The largest id comes first: for an array without a tokenizer it decides the size of the vocabulary.
     count, state, ids = 2_000_000, 12345, bytearray(struct.pack("<H", setup.vocab - 1))
     for _ in range(count - 1):
         state = (state * 6364136223846793005 + 1442695040888963407) & (2**64 - 1)
-        # The smaller of two draws: low ids are more frequent, as in text.
+        # The minimum of two draws: low ids are more frequent, as in text.
         ids += struct.pack("<H", min((state >> 33) % setup.vocab, (state >> 17) % setup.vocab))
     for name in ("train.bin", "val.bin"):
         (folder / name).write_bytes(ids)
@@ -162,17 +162,15 @@ def bars(device: str, found: dict[str, Contender]) -> list[Check]:
     share = own.peak / peer.peak
     sides = f"{own.rate:,.0f} / {peer.rate:,.0f} tokens/s"
     memory = f"{megabytes(own.peak)} / {megabytes(peer.peak)}"
-    checks = [
-        check("tokens/s against nanoGPT's", f"{own.rate / peer.rate:.2f}x ({sides})", ">= 1", own.rate >= peer.rate)
-    ]
+    checks = [check("tokens/s vs. nanoGPT", f"{own.rate / peer.rate:.2f}x ({sides})", ">= 1", own.rate >= peer.rate)]
     if device == "cpu":
-        return [*checks, check("peak RSS of nanoGPT's", f"{share:.0%} ({memory})", "<= 60%", share <= 0.6)]
+        return [*checks, check("peak RSS / nanoGPT's", f"{share:.0%} ({memory})", "<= 60%", share <= 0.6)]
     small = found["ramlet 8GB"]
     ratio = f"{small.rate / peer.rate:.2f}x ({small.rate:,.0f} / {peer.rate:,.0f} tokens/s)"
     return [
         *checks,
-        check("peak memory of nanoGPT's", f"{share:.0%} ({memory})", "<= 50%", share <= 0.5),
-        check("--memory 8GB, tokens/s against nanoGPT's", ratio, ">= 0.9", small.rate >= 0.9 * peer.rate),
+        check("peak memory / nanoGPT's", f"{share:.0%} ({memory})", "<= 50%", share <= 0.5),
+        check("--memory 8GB, tokens/s vs. nanoGPT", ratio, ">= 0.9", small.rate >= 0.9 * peer.rate),
         check("--memory 8GB, peak", megabytes(small.peak), "<= 8,000 MB", small.peak <= 8_000_000_000),
     ]
 
@@ -207,7 +205,7 @@ def main() -> int:
         ]
         for each in found
     ]
-    what = f"{setup.params} parameters, {setup.sequences} x {setup.seq_len} tokens a step, {given.device}"
+    what = f"{setup.params} parameters, {setup.sequences} x {setup.seq_len} tokens per step, {given.device}"
     print(f"\n{what}\n")
     print(markdown_table(["", "tokens/s", "peak", "predicted"], rows))
     checks = bars(given.device, {each.name: each for each in found})

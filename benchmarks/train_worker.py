@@ -1,13 +1,13 @@
-"""One peer trains one BPE vocabulary; a process of its own under bpe_train.py, in the peers' environment.
+"""Trains one BPE vocabulary with one of the other tools; bpe_train.py runs it as a separate process, in their venv.
 
     python benchmarks/train_worker.py gigatoken benchmarks/data/nat.txt 32256 benchmarks/data/out.json
 
 Writes {"tokens": [...], "merges": [[left, right], ...] or null} in GPT-2's byte alphabet, and prints one JSON line:
-the seconds of the training call alone and the version and settings used. Each peer is called in the fastest way
-its documentation gives; all of them get the same text. gigatoken reads the file itself. The others take an
-iterator of strings: the file in pieces of about 64 kB, cut only between an ASCII letter and a newline, where the
-GPT-2 pattern always ends a piece, so that the cuts change no count. (HF tokenizers given a whole file as one item
-took 72 bytes of memory for each byte of it, in one thread.)
+the seconds of the training call alone, and the version and settings used. Each tool is called in the fastest way that
+its documentation describes; all get the same text. gigatoken reads the file itself. The others take an iterator of
+strings: the file in pieces of about 64 kB, split only between an ASCII letter and a newline, where the GPT-2 pattern
+always ends a piece, so that splitting changes no count. (HF tokenizers, given a whole file as one item, used 72 bytes
+of memory for each byte of it, and one thread.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?
 PIECE = 1 << 16
 
 Harvest = Callable[[], tuple[list[str], list[tuple[str, str]] | None]]
-"""What was learnt, (tokens, merges where the peer tells them), fetched outside the measured call."""
+"""Returns the result, (tokens, merges if the tool reports them), outside the measured call."""
 
 
 def byte_alphabet() -> list[str]:

@@ -1,13 +1,13 @@
-"""Two versions of ramlet on the same work, in turn: has a change made anything slower?
+"""Runs two versions of ramlet on the same tasks, in turn: did a change make anything slower?
 
     git worktree add ../before COMMIT && make -C ../before build
     python benchmarks/versions.py ../before/.venv/bin/python --repeats 5
 
-The commands are those of bpe_train.py, encode.py, prepare.py and train.py, without the peers: tokenizers of 32,256
-tokens, ids and datasets of two corpora, and a model of 10M parameters on the CPU (`train` is judged by the tokens a
-second of its median step). The order changes from round to round, and the best of --repeats of each version counts:
-other work on the machine only ever adds to it. Prints a Markdown table and, by the bars, whether any is slower than
-noise explains; keeps all of it, dated, in benchmarks/results/.
+The commands are those of bpe_train.py, encode.py, prepare.py and train.py, without the other tools: tokenizers of
+32,256 tokens, ids and datasets of two corpora, and a model of 10M parameters on the CPU (for `train`, the tokens per
+second of its median step count). The order changes from round to round, and the best of --repeats of each version
+counts, because other work on the machine can only add time. Prints a Markdown table and checks whether anything is
+slower than noise explains; saves everything, dated, in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from prepare_inputs import jsonl
 from train import SETUPS, synthetic
 
 NOISE = 1.05
-"""The best times of one version against itself differ by up to 4% on two shared cores."""
+"""The best times of the same version differ by up to 4% on two shared cores."""
 
 
 @dataclass
 class Work:
-    """A command without its `--out`; what it took, by version."""
+    """A command without its `--out`, and its times by version."""
 
     name: str
     command: list[str]
@@ -48,7 +48,7 @@ class Work:
 
 
 def step_seconds(out: Path) -> float:
-    """Of the median step of a run, the first ones left out."""
+    """Seconds of the median step of a run, without the first steps."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     rates = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line][3:]
     return 32 * 256 / statistics.median(rates)
@@ -88,11 +88,11 @@ def run(work: Work, version: str, python: str, place: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", help="the interpreter of the version before")
+    parser.add_argument("before", help="the interpreter of the earlier version")
     parser.add_argument("--now", default=sys.executable, help="the interpreter of this version")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="only work whose name contains this")
-    parser.add_argument("--no-results", action="store_true", help="print only, keep nothing")
+    parser.add_argument("--only", default="", help="only tasks whose name contains this")
+    parser.add_argument("--no-results", action="store_true", help="only print, save nothing")
     options = parser.parse_args()
     pythons = {"before": str(Path(options.before).absolute()), "now": options.now}
     with tempfile.TemporaryDirectory() as folder:
@@ -111,11 +111,11 @@ def main() -> None:
         ]
         for work in found
     ]
-    print(markdown_table(["work", "before", "now", "ratio", "ratio of CPU seconds"], rows))
+    print(markdown_table(["task", "before", "now", "ratio", "ratio of CPU seconds"], rows))
     checks = []
     for work in found:
         now, before = work.best("now"), work.best("before")
-        claim = f"{work.name}: seconds, of before ({now:.3f} / {before:.3f} s)"
+        claim = f"{work.name}: time / time before ({now:.3f} / {before:.3f} s)"
         checks.append(check(claim, round(now / before, 3), f"<= {NOISE}", now <= NOISE * before))
     if not options.no_results:
         kept = {"machine": machine(), "works": [vars(work) | {"seconds": None} for work in found], "checks": checks}

@@ -1,8 +1,8 @@
-"""Every command of ramlet that writes, on inputs so small that it takes a blink; kills.py and pairs.py run them.
+"""Every ramlet command that writes, on very small inputs; kills.py and pairs.py run them.
 
-build(forks, world)                 # texts, tokenizers, datasets, a run: what the commands read
-place = fresh(case, world, folder)  # a copy of what a case needs, always at the same path
-snapshot(place)                     # all files, without what no two runs have in common: times and memory
+build(forks, world)                 # creates the inputs: texts, tokenizers, datasets, a run
+place = fresh(case, world, folder)  # copies the inputs of a case, always to the same path
+snapshot(place)                     # all files, without times and memory, which differ between runs
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ report: true
 
 @dataclass(frozen=True)
 class Case:
-    """A command, and what is there before it."""
+    """A command, and the files before it runs."""
 
     words: str
     out: str
     reads: tuple[str, ...] = ()
-    """What it finds beside it; names of `build`'s world, or `name=other` for one under another name."""
+    """Its inputs: names in `build`'s world, or `name=other` for one under another name."""
     checks: str = ""
-    """What `out` is before, and must be at every moment: dataset, tokenizer, model, or file: the old or the new."""
+    """What `out` is before and must be at any moment: dataset, tokenizer, model, or file (the old or the new one)."""
     share: float = 1.0
-    """Of the kills, against the others."""
+    """Its share of the kills, relative to the others."""
     torch: bool = False
 
 
@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
 
 
 def build(forks: Forks, world: Path, *, torch: bool = True) -> None:
-    """What the commands read."""
+    """Creates the inputs of the commands."""
     world.mkdir(parents=True)
     for name, seed in (("in", 1), ("more", 2)):
         (world / name).mkdir()
@@ -125,7 +125,7 @@ def build(forks: Forks, world: Path, *, torch: bool = True) -> None:
 
 
 def fresh(case: Case, world: Path, place: Path) -> Path:
-    """A folder with what the case reads and nothing else; times of change are kept, for they are compared."""
+    """A folder with only the inputs of the case; modification times are kept, because commands compare them."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     for entry in case.reads:
@@ -142,11 +142,11 @@ _VOLATILE = {
     *("seconds", "memory", "tokens_per_second", "measured", "peak", "parts", "predicted", "budget", "stages"),
     *("notes", "reuse", "journal"),
 }
-"""What no two runs have in common: times, memory, what was predicted of it from what was there, how long lines are."""
+"""Keys that differ between runs: times, memory, predictions from measured memory, lengths of lines."""
 
 
 def snapshot(place: Path) -> dict[str, bytes]:
-    """Every file and empty folder, as far as it follows from the command."""
+    """Every file and empty folder, without what differs between runs."""
     found = {}
     for path in sorted(place.rglob("*")):
         name = path.relative_to(place).as_posix()
@@ -172,10 +172,10 @@ def _lasting(path: Path) -> bytes:
     except ValueError:
         return content
     if path.name == "pipeline.json":
-        # The report follows from what is there, by its time of change.
+        # The record contains modification times, and fingerprints that depend on them.
         return re.sub(rb', \d{19}\]|"fingerprint": "\w+"', b"", content)
     if path.suffix == ".html":
-        # Seconds and memory stand in tables and charts: only that the page is whole, and its headings.
+        # Tables and charts contain seconds and memory, so compare only the headings, and that the page is complete.
         return b"\n".join([*re.findall(rb"<h[123][^>]*>.*?</h[123]>", content), content[-10:]])
     return content
 
@@ -187,7 +187,7 @@ def _without(value: Any) -> Any:
 
 
 def differences(wanted: dict[str, bytes], found: dict[str, bytes]) -> list[str]:
-    """Names that only one has, or with another content."""
+    """Names that only one of them has, or whose contents differ."""
     return [
         f"{name} is missing"
         if name not in found

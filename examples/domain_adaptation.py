@@ -1,13 +1,13 @@
-"""From code to prose: a model learns a second domain, and what that costs the first is measured.
+"""From code to prose: adapts a model to a second domain, and measures what it forgets of the first.
 
     python examples/domain_adaptation.py [--out FOLDER]                      two minutes on two cores
     python examples/domain_adaptation.py --steps 10 --params 60k             a few seconds
 
-The base model learns Python code (part of the standard library). Then it is adapted to the English of Python's own
-language reference, once as it comes and once with half of the sequences still code. Every evaluation looks at both
-kinds of text, so that the table at the end can say what was won and what was lost.
+The base model is trained on Python code (part of the standard library). Then it is adapted to the English of Python's
+language reference, once on prose alone and once with half of the sequences still code. Every evaluation uses both kinds
+of text; the table at the end shows what was gained and what was lost.
 
-The commands that this stands for:
+The same with commands:
 
     ramlet train --data code --out base --params 500k ...
     ramlet train --data prose --init-from base --eval general=code --out adapted ...
@@ -24,7 +24,7 @@ import ramlet
 
 
 def gather(folder: Path) -> tuple[list[str], Path]:
-    """Text that every machine with Python has: folders of code, and a file of prose."""
+    """Text that comes with Python: folders of code, and a file of prose."""
     from pydoc_data.topics import topics
 
     library = Path(sysconfig.get_paths()["stdlib"])
@@ -34,23 +34,23 @@ def gather(folder: Path) -> tuple[list[str], Path]:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--out", type=Path, default=Path("adaptation-example"))
-    asked.add_argument("--steps", type=int, default=200)
-    asked.add_argument("--params", default="500k")
-    asked.add_argument("--memory", default="1GB")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("adaptation-example"))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--params", default="500k")
+    parser.add_argument("--memory", default="1GB")
+    given = parser.parse_args()
     out, memory = given.out, given.memory
     out.mkdir(parents=True, exist_ok=True)
     code, prose = gather(out)
 
-    # One tokenizer for both, learned from both: a model knows the tokens of its tokenizer and no others.
+    # One tokenizer, trained on both kinds of text, because a model can only use the tokens of its own tokenizer.
     tokenizer = ramlet.Tokenizer.train(
         [*code, prose], vocab_size=1_500, special_tokens=["<|endoftext|>"], memory=memory
     )
     tokenizer.save(out / "tokenizer")
     for inputs, name in ((code, "code"), ([prose], "prose")):
-        # Documents of 8 kB, for a document goes to training or to validation as a whole.
+        # Documents of 8 kB, because a document is either for training or for validation.
         ramlet.prepare(inputs, out / name, tokenizer=out / "tokenizer", document_bytes=8 << 10, memory=memory)
 
     def train(data: object, run: str, **settings: object) -> ramlet.TrainResult:
@@ -63,7 +63,7 @@ def main() -> None:
     train(out / "prose", "adapted", **adapting)
     train([(out / "prose", 0.5), (out / "code", 0.5)], "mixed", **adapting)
 
-    # Where each run began is evaluated too, so the figures are differences within one table.
+    # The base model is evaluated too, so that the table shows differences.
     sets = {"domain": out / "prose", "general": out / "code"}
     scores = {
         run: ramlet.evaluate(out / run, sets, tokens=12_000, memory=memory) for run in ("base", "adapted", "mixed")

@@ -1,16 +1,16 @@
-"""Training straight from text: nothing is prepared, nothing is stored, and an interruption costs nothing.
+"""Training directly from text: nothing is prepared, nothing is stored, and an interruption loses nothing.
 
     python examples/streaming.py [--out FOLDER]                       a minute or two on two cores
     python examples/streaming.py --steps 12 --params 60k              a few seconds
 
-A stream is for text that is too large to keep a second time as tokens, or that is tried once. What `prepare` does
-is then left undone: text is not cleaned, duplicates stay, the order is shuffled in blocks rather than over all of it,
-and nothing is kept for validation, so a set for that is named. For all else a dataset is the better way.
+Use a stream for text that is too large to store a second time as tokens, or for a quick try. It skips what `prepare`
+does: text is not cleaned or deduplicated, it is shuffled in blocks instead of as a whole, and nothing is set aside for
+validation, so you name a dataset for that. In all other cases prepare a dataset.
 
-The source here is the code of Python's standard library. A file, a folder, a glob, `s3://bucket/*.jsonl.gz` or the
-name of a dataset on the hub, `org/name`, goes in the same place.
+The source here is the code of Python's standard library. It can be a file, a folder, a glob,
+`s3://bucket/*.jsonl.gz` or the name of a dataset on the hub, `org/name`.
 
-The command that this stands for, which Ctrl-C stops and the same command goes on with:
+The same with a command; after Ctrl-C, run it again to resume:
 
     ramlet train --stream FOLDER --tokenizer tokenizer --eval held-out=data --params 500k --max-steps 200 --out run
 """
@@ -36,12 +36,12 @@ class StopsAtHalf(Listener):
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--out", type=Path, default=Path("stream-example"))
-    asked.add_argument("--steps", type=int, default=200)
-    asked.add_argument("--params", default="500k")
-    asked.add_argument("--memory", default="1GB")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("stream-example"))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--params", default="500k")
+    parser.add_argument("--memory", default="1GB")
+    given = parser.parse_args()
     out, memory = given.out, given.memory
 
     library = Path(sysconfig.get_paths()["stdlib"])
@@ -50,12 +50,12 @@ def main() -> None:
         out / "tokenizer"
     )
 
-    # What the trainer sees, for a loop of your own: the text as it is read, cut into sequences.
+    # The batches that training uses, for your own loop: the text in sequences, as it is read.
     with ramlet.StreamLoader(source, tokenizer=out / "tokenizer", seq_len=128, batch_size=4) as loader:
         batch = next(iter(loader))
     print(f"a batch of the stream: {batch['input_ids'].shape[0]} sequences of {batch['input_ids'].shape[1]} tokens")
 
-    # Of other text than the stream reads: `json`, all of it, for it has no training part that matters here.
+    # Validation data that is not in the stream: all of `json`, without a split of its own.
     ramlet.prepare(
         library / "json", out / "held-out", tokenizer=out / "tokenizer", val_fraction=0, document_bytes=4 << 10
     )
@@ -82,7 +82,7 @@ def main() -> None:
         train(StopsAtHalf())
     except ramlet.Interrupted as stopped:
         print(stopped)
-    # The same call goes on: it knows the place in the text, and ends with the weights of a run that never stopped.
+    # The same call resumes at the same place in the text, and ends with the same weights as an uninterrupted run.
     result = train()
     print(f"{result.steps} steps, {result.tokens:,} tokens, loss {result.loss:.3f}")
     print(f"held out: {result.scores['held-out']['bits_per_byte']:.3f} bits per byte")

@@ -1,6 +1,6 @@
-//! The 256 bytes as the first 256 ids, in the order in which every byte-level tokenizer file lists
-//! them: bytes that print as themselves first, the others after, each group ascending. Equal counts
-//! are settled by id, so the order is part of the result.
+//! The 256 bytes as the first 256 ids, in the order of every byte-level tokenizer file: first the bytes that print as
+//! themselves, then the others, each group ascending. Ties between equal counts are broken by id, so the order is part
+//! of the result.
 
 pub const fn prints(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF)

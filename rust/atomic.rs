@@ -1,15 +1,15 @@
-//! Files that are there whole or not at all: temporary name, sync, rename.
+//! Files that exist complete or not at all: temporary name, sync, rename.
 
 use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The ending of what a killed run may leave behind; the next run of the same work writes over it.
-const TEMPORARY: &str = ".ramlet-tmp";
+/// The ending of what a killed run may leave; the next run of the same work overwrites it.
+pub const TEMPORARY: &str = ".ramlet-tmp";
 const BUFFER: usize = 64 << 10;
 
-/// A file on its way. Dropped without `commit`, it was never there.
+/// A file being written. Dropped without `commit`, it leaves nothing.
 pub struct NewFile {
     path: PathBuf,
     temporary: PathBuf,
@@ -29,7 +29,7 @@ impl NewFile {
         file.write_all(bytes).map_err(|error| Error::write(&self.path, error))
     }
 
-    /// Gives the file its name, once all of it is on the disk. The folder is the caller's to sync.
+    /// Syncs the file and gives it its name. Syncing the folder is left to the caller.
     pub fn commit(mut self) -> Result<()> {
         let file = self.file.take().expect("committed once");
         file.into_inner()
@@ -48,7 +48,7 @@ impl Drop for NewFile {
     }
 }
 
-/// A small file, whole, with its folder synced: what it says is true from then on.
+/// Writes a small file and syncs its folder: when this returns, the file is durable.
 pub fn commit_note(path: &Path, text: &[u8]) -> Result<()> {
     let mut file = NewFile::create(path)?;
     file.write(text)?;
@@ -56,7 +56,12 @@ pub fn commit_note(path: &Path, text: &[u8]) -> Result<()> {
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Makes renames in a folder outlast a loss of power.
+/// Creates a folder and its parents, unless it is there already.
+pub fn create_folder(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))
+}
+
+/// Makes renames in a folder survive a power loss.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| Error::write(folder, error))
 }
@@ -66,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_there_whole_or_not_at_all() {
+    fn a_file_is_complete_or_absent() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let mut file = NewFile::create(&path).unwrap();

@@ -1,13 +1,12 @@
-//! Merging the symbols of one piece: what the trainer does between its phases and the encoder on a
-//! cache miss.
+//! Merging the symbols of one piece: used by the trainer between its phases and by the encoder on a cache miss.
 //!
-//! Always the pair of the lowest rank, the leftmost of equals, one at a time. The trainer replays
-//! merges in the order in which it learned them, so there a rank below the last applied one is out
-//! of reach (`IN_ORDER`): with a token that two different pairs can make, the two readings differ.
+//! One merge at a time, always the pair of the lowest rank, the leftmost on ties. The trainer replays merges in the
+//! order in which it learned them, so it never applies a rank below the last one applied (`IN_ORDER`): if two different
+//! pairs make the same token, the two definitions differ.
 //!
-//! Short pieces rescan a small array of ranks; past `SHORT` symbols a heap over a linked list keeps
-//! the cost at n log n, so a million equal characters take a fraction of a second. The heap holds a bounded number of
-//! pairs: a piece of many megabytes is gone through several times.
+//! Short pieces rescan a small array of ranks; above `SHORT` symbols a heap over a linked list keeps the cost at n log
+//! n, so a million equal characters take a fraction of a second. The heap has a bounded number of pairs: a piece of
+//! many megabytes takes several passes.
 
 use crate::pairs::{FrozenPairs, NONE, PairMap, hash, key};
 use std::cmp::Reverse;
@@ -15,12 +14,12 @@ use std::collections::BinaryHeap;
 
 const SHORT: usize = 64;
 
-/// Ranked merges: the pair's value is its rank, `made[rank]` the symbol that it becomes.
+/// Ranked merges: a pair's value is its rank, and `made[rank]` the symbol that it becomes.
 pub struct Rules {
     ranks: FrozenPairs,
     made: Vec<u32>,
-    /// A bit for the hash of every pair that has a rank. Most pairs that are asked for have none, and the
-    /// bits, unlike the map, fit the processor's cache.
+    /// A bit for the hash of every pair with a rank. Most pairs that are looked up have none, and the bits, unlike the
+    /// map, fit into the CPU's cache.
     filter: Vec<u64>,
 }
 
@@ -29,14 +28,14 @@ impl Rules {
         let mut ranks = PairMap::with_capacity(merges.len());
         let mut all = Vec::with_capacity(merges.len());
         for (left, right, made) in merges {
-            // A pair named twice has its last rank, as in HF tokenizers.
+            // A pair listed twice has its last rank, as in HF tokenizers.
             ranks.set(left, right, all.len() as u32);
             all.push(made);
         }
         Rules::freeze(ranks, all)
     }
 
-    /// Every pair has the rank of the token that it makes, which is its id.
+    /// The rank of a pair is the id of the token that it makes.
     pub fn ranked_by_id(merges: &[(u32, u32, u32)]) -> Self {
         let mut ranks = PairMap::with_capacity(merges.len());
         for &(left, right, made) in merges {
@@ -73,20 +72,20 @@ impl Rules {
     }
 }
 
-/// Buffers kept between calls.
-/// Bytes for each symbol of a long piece, the symbols included: links both ways, and the pairs that are next.
+/// Bytes per symbol of a long piece: the symbol itself, links both ways, and the pairs in the heap.
 pub const LONG_PIECE_BYTES: usize = 14;
 
+/// Buffers kept between calls.
 #[derive(Default)]
 pub struct Scratch {
     ranks: Vec<u32>,
     next: Vec<u32>,
     previous: Vec<u32>,
-    heap: BinaryHeap<Reverse<Offer>>,
+    heap: BinaryHeap<Reverse<RankedPlace>>,
 }
 
 impl Scratch {
-    /// Gives back what an unusually long piece took.
+    /// Frees the buffers after an unusually long piece.
     pub fn trim(&mut self) {
         if self.next.capacity() > 1 << 16 {
             *self = Scratch::default();
@@ -94,8 +93,8 @@ impl Scratch {
     }
 }
 
-/// Merges `symbols` in place, where `rank(n)` is already known to be the rank of the nth pair of them: the
-/// symbols are bytes, and pairs of bytes have a table. Longer pieces than it pays for go the usual way.
+/// Merges `symbols` in place, where `rank(n)` is the rank of the nth pair: the symbols are bytes, and pairs of bytes
+/// have a table. Pieces too long to profit from it are merged by `apply`.
 #[inline]
 pub fn apply_known(
     rules: &Rules,
@@ -152,28 +151,28 @@ fn apply_short<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, rank
     }
 }
 
-/// The pairs that are next, of a row that may be long: never more than twice `most` of them. What has no room is found
-/// again by another look at the row, once all before it is merged.
+/// The pairs to merge next in a long piece: never more than twice `most` of them. Pairs that did not fit are found by
+/// another pass over the piece, when all before them are merged.
 struct Nearest<'a> {
-    heap: &'a mut BinaryHeap<Reverse<Offer>>,
+    heap: &'a mut BinaryHeap<Reverse<RankedPlace>>,
     most: usize,
-    /// The first that is not here, if any was left out.
-    horizon: Option<Offer>,
+    /// The first pair that is not in the heap, if any did not fit.
+    horizon: Option<RankedPlace>,
 }
 
-/// Rank and place: the lowest rank is merged first, the leftmost of equals.
-type Offer = (u32, u32);
+/// Rank and place: the lowest rank is merged first, the leftmost on ties.
+type RankedPlace = (u32, u32);
 
 impl Nearest<'_> {
     #[inline]
-    fn push(&mut self, offer: Offer) {
-        if self.horizon.is_some_and(|horizon| offer >= horizon) {
+    fn push(&mut self, pair: RankedPlace) {
+        if self.horizon.is_some_and(|horizon| pair >= horizon) {
             return;
         }
-        self.heap.push(Reverse(offer));
+        self.heap.push(Reverse(pair));
         if self.heap.len() > 2 * self.most {
             let mut all = std::mem::take(self.heap).into_vec();
-            // Reversed, the smallest are the greatest.
+            // By what is inside `Reverse`, so that the smallest come first.
             let (_, last, _) = all.select_nth_unstable_by(self.most, |a, b| a.0.cmp(&b.0));
             self.horizon = Some(last.0);
             all.truncate(self.most);
@@ -182,8 +181,8 @@ impl Nearest<'_> {
     }
 }
 
-/// Symbols up to which all pairs of a piece are held at once.
-const HELD: usize = 1 << 16;
+/// Up to this many symbols, all pairs of a piece are in the heap at once.
+const HEAP_PAIRS: usize = 1 << 16;
 
 fn apply_long<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scratch: &mut Scratch) -> bool {
     let n = symbols.len() as u32;
@@ -196,7 +195,7 @@ fn apply_long<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scrat
     let mut changed = false;
     let mut from = Some((0, 0));
     while let Some(first) = from {
-        let mut nearest = Nearest { heap, most: HELD.max(n as usize / 32), horizon: None };
+        let mut nearest = Nearest { heap, most: HEAP_PAIRS.max(n as usize / 32), horizon: None };
         let mut at = 0;
         while at < n && next[at as usize] < n {
             let after = next[at as usize];
@@ -206,7 +205,7 @@ fn apply_long<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scrat
             }
             at = after;
         }
-        // A symbol that was merged into its left neighbour becomes NONE and matches nothing.
+        // A symbol that was merged into its left neighbor becomes NONE and matches nothing.
         while let Some(Reverse((rank, at))) = nearest.heap.pop() {
             let left = symbols[at as usize];
             let right_at = next[at as usize];
@@ -221,17 +220,17 @@ fn apply_long<const IN_ORDER: bool>(rules: &Rules, symbols: &mut Vec<u32>, scrat
             if after < n {
                 previous[after as usize] = at;
             }
-            let mut offer = |left_at: u32, right_at: u32| {
+            let mut push = |left_at: u32, right_at: u32| {
                 let found = rules.rank(symbols[left_at as usize], symbols[right_at as usize]);
                 if found != NONE && !(IN_ORDER && found < rank) {
                     nearest.push((found, left_at));
                 }
             };
             if previous[at as usize] != u32::MAX {
-                offer(previous[at as usize], at);
+                push(previous[at as usize], at);
             }
             if after < n {
-                offer(at, after);
+                push(at, after);
             }
         }
         from = nearest.horizon;
@@ -245,7 +244,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// One pass over all symbols for every merge, in order: the definition.
+    /// The definition: for every merge, in order, one pass over all symbols.
     fn replay(merges: &[(u32, u32, u32)], symbols: &mut Vec<u32>) {
         for &(left, right, made) in merges {
             let mut at = 0;
@@ -259,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Lowest rank, leftmost, from anew each time.
+    /// Searches for the lowest rank, leftmost, from the start each time.
     fn greedy(merges: &[(u32, u32, u32)], symbols: &mut Vec<u32>) {
         let rank = |pair: &[u32]| merges.iter().position(|m| (m.0, m.1) == (pair[0], pair[1]));
         while let Some((rank, at)) =
@@ -270,13 +269,13 @@ mod tests {
         }
     }
 
-    /// Merges of real strings, so that two pairs now and then make the same token.
+    /// Merges of real strings, so that two pairs sometimes make the same token.
     fn merges() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
         prop::collection::vec((any::<u32>(), any::<u32>()), 0..40).prop_map(|raw| {
             let mut strings: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
             let mut merges: Vec<(u32, u32, u32)> = Vec::new();
             for (left, right) in raw {
-                // Low symbols more often than not: their strings meet again.
+                // Mostly low symbols, so that the same strings occur again.
                 let pick = |n: u32| {
                     if n.is_multiple_of(3) { n / 3 % strings.len() as u32 } else { n / 3 % 3 }
                 };
@@ -314,8 +313,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_heap_gives_the_same() {
-        // Each pair of two letters, then pairs of these: all of a row's pairs have ranks, and there are many of each.
+    fn a_bounded_heap_gives_the_same_result() {
+        // All pairs of two letters, then pairs of these: every pair of the piece has a rank, and each occurs often.
         let letters = 12u32;
         let mut merges: Vec<(u32, u32, u32)> = Vec::new();
         for left in 0..letters {
@@ -332,7 +331,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32 % letters
         };
-        let symbols: Vec<u32> = (0..6 * HELD).map(|_| draw()).collect();
+        let symbols: Vec<u32> = (0..6 * HEAP_PAIRS).map(|_| draw()).collect();
         let mut fast = symbols.clone();
         apply::<false>(&rules, &mut fast, &mut Scratch::default());
         let mut all = symbols;
@@ -340,7 +339,7 @@ mod tests {
         assert_eq!(fast, all);
     }
 
-    /// Without a bound on the heap.
+    /// Merging without a bound on the heap.
     fn heap_of_all(rules: &Rules, symbols: &mut Vec<u32>) {
         let n = symbols.len();
         let mut next: Vec<usize> = (1..=n).collect();

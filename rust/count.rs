@@ -1,9 +1,9 @@
-//! Text -> (piece, count), within a share of memory.
+//! Text -> (piece, count), in bounded memory.
 //!
-//! Each thread reads blocks, cuts pieces and counts them in a table of its own. A full table
-//! becomes a sorted run on disk and starts anew. Every so often all threads pause, all tables
-//! become runs, and the place in the sources is written down beside them: from there an interrupted count
-//! goes on. Neither the threads nor the runs nor the pauses change a count.
+//! Each thread reads blocks, splits them into pieces and counts these in a table of its own. A full table is written to
+//! disk as a sorted run, then emptied. From time to time all threads pause, all tables are written as runs, and the
+//! position in the sources is saved with them: an interrupted count resumes from there. Neither the threads nor the
+//! runs nor the pauses change a count.
 
 use crate::crew::{Progress, Stage, Watch, crew};
 use crate::error::{Error, Result};
@@ -20,17 +20,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A longer piece is cut: no word is so long, and a binary blob must not become one.
+/// A longer piece is cut: no word is that long, and a binary blob must not become a piece.
 pub const MAX_PIECE: usize = 4096;
 const LONGEST_CHARACTER: usize = 4;
 
 /// Where text comes from.
 pub trait Feed: Sync {
     fn next_block(&self, worker: usize, block: &mut Block) -> Result<bool>;
-    /// Where to go on from, as JSON; `None` where that cannot be.
+    /// The position to resume from, as JSON; `None` if that is not possible.
     fn position(&self) -> Option<String>;
     fn resume(&self, position: &str) -> Result<()>;
-    /// What was read so far.
+    /// What has been read so far.
     fn counters(&self) -> Counters;
 }
 
@@ -45,7 +45,7 @@ pub struct Settings<'a> {
     pub checkpoint_every: Duration,
 }
 
-/// What was counted, beside the counts.
+/// Totals over all pieces.
 #[derive(Default, Debug, Clone, serde::Serialize, serde::Deserialize, PartialEq)]
 pub struct Totals {
     pub pieces: u64,
@@ -60,7 +60,7 @@ struct Worker {
     error: Option<Error>,
 }
 
-/// Pieces looked up at once: their slots are asked for together, so that their cache misses overlap.
+/// Pieces looked up at once: their slots are prefetched together, so that their cache misses overlap.
 const PENDING: usize = 32;
 
 impl Worker {
@@ -76,11 +76,11 @@ impl Worker {
     fn count(&mut self, text: &str, pattern: &Pattern, folder: &WorkDir) {
         let counter = Counter { worker: self, bytes: text.as_bytes(), folder };
         pattern.split(text, MAX_PIECE, counter);
-        self.settle(folder);
+        self.add_pending(folder);
     }
 
     #[inline]
-    fn settle(&mut self, folder: &WorkDir) {
+    fn add_pending(&mut self, folder: &WorkDir) {
         for n in 0..self.pending.len() {
             let key = self.pending[n];
             if self.table.add_short(&key, 1).is_err() {
@@ -90,12 +90,12 @@ impl Worker {
         self.pending.clear();
     }
 
-    /// Adds, spilling first where the table is full. An error waits for the end of the block.
+    /// Adds, spilling first if the table is full. An error is kept until the end of the block.
     #[cold]
     fn add(&mut self, folder: &WorkDir, add: impl Fn(&mut CountTable) -> Result<(), crate::table::Full>) {
         if add(&mut self.table).is_err() {
             self.spill(folder);
-            add(&mut self.table).expect("an empty table has room for one piece");
+            add(&mut self.table).expect("an empty table can take one piece");
         }
     }
 
@@ -116,15 +116,16 @@ impl Worker {
         }
     }
 
-    /// Measured memory nears the budget although the shares should have kept it: spill and do with less.
-    fn relieve(&mut self, folder: &WorkDir) {
+    /// Called if the measured memory comes close to the budget although the shares should prevent it: spills the table
+    /// and continues with a smaller one.
+    fn spill_and_shrink(&mut self, folder: &WorkDir) {
         let less = (self.table.bytes() / 2).max(CountTable::smallest());
         self.spill(folder);
         self.table = CountTable::new(less);
     }
 }
 
-/// Counts piece after piece of one text.
+/// Counts the pieces of one text.
 struct Counter<'a> {
     worker: &'a mut Worker,
     bytes: &'a [u8],
@@ -141,11 +142,11 @@ impl Sink for Counter<'_> {
                 worker.table.prefetch(key.hash);
                 worker.pending.push(key);
                 if worker.pending.len() == PENDING {
-                    worker.settle(self.folder);
+                    worker.add_pending(self.folder);
                 }
             }
             None => {
-                // By its length, because a block that ends at the cut does not know that it was one.
+                // By its length, because a block that ends at a cut does not say so.
                 worker.totals.cut_pieces += u64::from(end - start > MAX_PIECE - LONGEST_CHARACTER);
                 worker.add(self.folder, |table| table.add(&self.bytes[start..end], 1));
             }
@@ -153,7 +154,7 @@ impl Sink for Counter<'_> {
     }
 }
 
-/// Counts everything that `feed` gives, going on from the folder's notes where it has some.
+/// Counts everything that `feed` gives, resuming from the folder's notes if it has any.
 pub fn count(
     feed: &dyn Feed,
     settings: &Settings<'_>,
@@ -175,7 +176,7 @@ pub fn count(
         counting.before = notes.totals.clone();
         done = notes.done;
         if let Some(position) = &notes.position {
-            feed.resume(position)?; // with the counters, also when there is nothing left to read
+            feed.resume(position)?; // even if nothing is left to read, for the counters
         }
     }
     progress.stage.store(Stage::Counting as u64, Relaxed);
@@ -183,7 +184,7 @@ pub fn count(
         match counting.round(watch) {
             Ok(finished) => done = finished,
             Err(Error::Cancelled) => {
-                // Every block that was handed out is counted: what there is can be gone on from.
+                // Every block that was read has been counted, so this can be resumed from.
                 counting.save(false)?;
                 return Err(Error::Cancelled);
             }
@@ -204,7 +205,7 @@ struct Counting<'a> {
     folder: &'a WorkDir,
     progress: &'a Progress,
     workers: Vec<Mutex<Worker>>,
-    /// Of the interrupted run that this one goes on from.
+    /// Totals of the interrupted run that this one resumes.
     before: Totals,
 }
 
@@ -238,7 +239,7 @@ impl Counting<'_> {
                     }
                 }
                 if rss::resident() > settings.resident_limit && worker.table.len() > 1000 {
-                    worker.relieve(folder);
+                    worker.spill_and_shrink(folder);
                 }
                 if let Some(error) = worker.error.take() {
                     return Err(error);
@@ -249,7 +250,7 @@ impl Counting<'_> {
         Ok(finished.into_inner() == settings.threads)
     }
 
-    /// Turns all tables into runs and notes how far they reach in the sources.
+    /// Writes all tables as runs and saves the position in the sources.
     fn save(&self, done: bool) -> Result<()> {
         std::thread::scope(|scope| {
             for worker in &self.workers {
@@ -290,7 +291,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Gathers the counts of all threads and runs, a partition at a time on all threads, into the store of pieces.
+    /// Merges the counts of all threads and runs, a partition at a time on all threads, into the store of pieces.
     pub fn into_store(
         self,
         folder: &WorkDir,
@@ -366,7 +367,7 @@ fn merge_tables(
     Ok(())
 }
 
-/// Opens the folder of an earlier try, or an empty one.
+/// Opens the folder of an interrupted run, or an empty one.
 pub fn open_folder(path: &Path, signature: &str) -> Result<WorkDir> {
     let folder = WorkDir::open(path, signature)?;
     if let Some(notes) = folder.notes() {

@@ -1,5 +1,5 @@
-//! Threads that share one piece of work while the calling thread looks after the user: it reports
-//! progress and notices Ctrl-C, which only Python's main thread can.
+//! Worker threads that share one job, while the calling thread reports progress and checks for Ctrl-C, which only
+//! Python's main thread can do.
 
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// What the watcher is shown. Workers add to `done`; the names are the stages of the trainer.
+/// The progress that the watcher reports. Workers add to `done`; `stage` is only used in BPE training.
 #[derive(Default)]
 pub struct Progress {
     pub stage: AtomicU64,
@@ -27,7 +27,7 @@ impl Progress {
         self.cancelled.load(Relaxed)
     }
 
-    /// For what waits elsewhere and must hear of it too.
+    /// For code that waits elsewhere and must notice the cancellation too.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         self.cancelled.clone()
     }
@@ -49,13 +49,13 @@ pub enum Stage {
     Merging,
 }
 
-/// Called on the calling thread, a few times a second. An error stops the work.
+/// Called on the calling thread, several times a second. An error stops the work.
 pub type Watch<'a> = dyn FnMut(&Progress) -> Result<()> + 'a;
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// Runs `work(worker)` on `threads` threads and returns what each gave, in order. The first error
-/// cancels the others and is the one returned.
+/// Runs `work(worker)` on `threads` threads and returns their results, in order. The first error cancels the others and
+/// is returned.
 pub fn crew<T: Send>(
     threads: usize,
     progress: &Progress,
@@ -69,7 +69,7 @@ pub fn crew<T: Send>(
             .map(|worker| {
                 let finished = finished.clone();
                 scope.spawn(move || {
-                    // On a panic too, so that the watcher never waits for the dead, and the others stop.
+                    // After a panic too, so that the watcher does not wait forever, and the others stop.
                     let _done = OnDrop(|| {
                         if std::thread::panicking() {
                             progress.cancel();
@@ -103,7 +103,7 @@ pub fn crew<T: Send>(
         for handle in handles {
             match handle.join() {
                 Ok(Ok(result)) => results.push(result),
-                // A worker that only obeyed the cancellation is not its cause.
+                // A worker that stopped because of the cancellation is not its cause.
                 Ok(Err(error)) => {
                     if first_error.is_none() || matches!(first_error, Some(Error::Cancelled)) {
                         first_error = Some(error);

@@ -1,37 +1,37 @@
-//! The documents of a task, one after another, none longer than what the stages behind can hold.
+//! The documents of a task, one after another, none longer than the limit that the later stages need.
 //!
-//! A document that lies in a block whole is borrowed from it; only one that was handed out in fragments is joined, and
-//! one longer than the limit is cut into parts. Where it is cut depends on the document and the limit alone, not on
-//! the size of the blocks. Memory: one block, and for fragments one limit and one more block.
+//! A document that is complete in one block is borrowed from it; one that comes in fragments is joined, and one longer
+//! than the limit is cut into parts. Where it is cut depends only on the document and the limit, not on the size of the
+//! blocks. Memory: one block, and for fragments the limit and one more block.
 
 use std::ops;
 
 use crate::error::Result;
 use crate::source::{Block, Fragment, Sources};
 
-/// How long a document may be, in bytes; at least 4 are taken, so that a character always fits.
+/// How long a document may be, in bytes; at least 4, so that a character always fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub max_bytes: usize,
-    /// For text files that are one document each: what they hold is rarely one text that belongs together.
+    /// For text files that are one document each: these rarely are one coherent text.
     pub max_bytes_whole_files: usize,
 }
 
 /// A document, or a part of one. The parts of a document, joined, are the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Document<'a> {
-    /// Never empty: empty documents are only in the counters of the sources.
+    /// Never empty: empty documents only appear in the counters of the sources.
     pub text: &'a str,
-    /// Ordinal among the files of the task, from 0.
+    /// Index among the files of the task, from 0.
     pub file: u64,
-    /// Ordinal within that file, or the part of it that the task has, from 0.
+    /// Index within that file, or within the part of it that belongs to the task, from 0.
     pub document: u64,
     /// From 0.
     pub part: u32,
     pub last_part: bool,
 }
 
-/// Draws from `Sources` with one lane, of which it is the only reader.
+/// Reads from `Sources` with one lane, as their only reader.
 ///
 /// ```text
 /// let mut documents = Documents::new(&sources, limits);
@@ -41,17 +41,17 @@ pub struct Documents<'a> {
     sources: &'a Sources,
     limits: Limits,
     block: Block,
-    /// Of the block: the one that `rest` ends with.
+    /// The fragment of the block that `rest` ends with.
     fragment: usize,
-    /// What is left of that fragment, and of the document before it.
+    /// What remains of that fragment, and of the document before it.
     rest: Option<Rest>,
-    /// The start of a document that goes on in the next fragment, if `goes_on`.
+    /// The start of a document that continues in the next fragment, if `continues`.
     carried: String,
-    goes_on: bool,
+    continues: bool,
     part: u32,
 }
 
-/// Text not handed out yet.
+/// Text that was not returned yet.
 #[derive(Clone)]
 struct Rest {
     /// In `carried`, not in the block.
@@ -71,13 +71,13 @@ impl<'a> Documents<'a> {
             fragment: 0,
             rest: None,
             carried: String::new(),
-            goes_on: false,
+            continues: false,
             part: 0,
         }
     }
 
     /// The next document or part of one; `None` after the last.
-    #[allow(clippy::should_implement_trait)] // what it gives borrows from it, which no `Iterator` can
+    #[allow(clippy::should_implement_trait)] // it returns borrows of itself, which an `Iterator` cannot
     pub fn next(&mut self) -> Result<Option<Document<'_>>> {
         loop {
             if self.rest.is_none() && !self.enter()? {
@@ -107,7 +107,7 @@ impl<'a> Documents<'a> {
         if self.block.whole_file { self.limits.max_bytes_whole_files } else { self.limits.max_bytes }
     }
 
-    /// Goes to the next fragment, in the next block if need be; false at the end of all.
+    /// Goes to the next fragment, in the next block if necessary; false at the end.
     fn enter(&mut self) -> Result<bool> {
         while self.fragment == self.block.fragments.len() {
             self.fragment = 0;
@@ -118,8 +118,8 @@ impl<'a> Documents<'a> {
         }
         let fragment = self.block.fragments[self.fragment];
         let range = fragment.start..fragment.end;
-        self.rest = Some(if self.goes_on {
-            // Exactly: growing by doubling would take up to twice as much. What is carried is within the limit.
+        self.rest = Some(if self.continues {
+            // Exactly, because growing by doubling would take up to twice as much. `carried` is within the limit.
             self.carried.reserve_exact(self.limit() - self.carried.len() + range.len());
             self.carried.push_str(&self.block.text[range]);
             Rest { carried: true, range: 0..self.carried.len() }
@@ -129,7 +129,7 @@ impl<'a> Documents<'a> {
         Ok(true)
     }
 
-    /// The next part, if it is certain where it ends, and whether it is the last.
+    /// The next part, if its end is known, and whether it is the last.
     fn take(&mut self) -> Option<(Rest, bool)> {
         let rest = self.rest.clone()?;
         let text = self.text(&rest);
@@ -142,7 +142,7 @@ impl<'a> Documents<'a> {
         Some((Rest { range: rest.range.start..cut, ..rest }, false))
     }
 
-    /// Keeps what is left, no more than the limit, for the fragments to come.
+    /// Keeps what remains, at most the limit, for the next fragments.
     fn carry(&mut self) {
         let Some(Rest { carried, range }) = self.rest.take() else { return };
         if carried {
@@ -154,15 +154,15 @@ impl<'a> Documents<'a> {
         }
     }
 
-    fn leave(&mut self, goes_on: bool) {
+    fn leave(&mut self, continues: bool) {
         self.rest = None;
-        self.goes_on = goes_on;
+        self.continues = continues;
         self.fragment += 1;
     }
 }
 
-/// Where to cut `text`, which is longer than `limit`: behind the last blank line in the second half of what may be
-/// taken, else the last line end there, else the last blank, else where it must be.
+/// Where to cut `text`, which is longer than `limit`: after the last blank line in the second half of the first `limit`
+/// bytes, else after the last line end there, else after the last blank, else at the limit.
 fn cut(text: &str, limit: usize) -> usize {
     let bytes = text.as_bytes();
     let last =
@@ -182,12 +182,13 @@ mod tests {
     use crate::source::{Compression, Documents as Kind, FileSpec, Format, ReadOptions};
     use proptest::prelude::*;
 
-    /// As `cut` is described, by trying every place.
+    /// The definition of `cut`: tries every place.
     fn cut_by_trying(text: &str, limit: usize) -> usize {
         let places: Vec<usize> = (1..=limit).filter(|&at| text.is_char_boundary(at)).collect();
         let last = |ends: &[&str]| {
-            let behind = |at: &&usize| **at > limit / 2 && ends.iter().any(|end| text[..**at].ends_with(end));
-            places.iter().rev().find(behind).copied()
+            let is_after =
+                |at: &&usize| **at > limit / 2 && ends.iter().any(|end| text[..**at].ends_with(end));
+            places.iter().rev().find(is_after).copied()
         };
         last(&["\n\n", "\n\r\n"])
             .or_else(|| last(&["\n"]))

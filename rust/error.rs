@@ -1,5 +1,5 @@
-//! What can go wrong in the native core. `Display` is one sentence with the cause and the way out;
-//! `python.rs` turns each kind into an exception of `ramlet.errors`.
+//! Errors of the native core. `Display` is one sentence: the cause and how to fix it. `python/mod.rs` turns each kind
+//! into an exception of `ramlet.errors`.
 
 use std::fmt;
 use std::io;
@@ -9,36 +9,37 @@ use std::path::{Path, PathBuf};
 pub enum Error {
     /// A file could not be opened, read or written.
     Io { path: PathBuf, source: io::Error },
-    /// An input is not what it was when the run was planned. `what` completes "FILE ...".
+    /// An input changed after the run was planned. `what` completes "FILE ...".
     Changed { path: PathBuf, what: String },
     /// An input's content is damaged. `what` completes "FILE:LINE ...". `line` counts from 1.
     Broken { path: PathBuf, line: Option<u64>, what: String },
-    /// A record lacks the text field, or a table the text column. `found` names what is there, if known.
+    /// A record lacks the text field, or a table lacks the text column. `found` lists the fields it has, if known.
     MissingField { path: PathBuf, line: Option<u64>, field: String, found: Vec<String> },
-    /// The file is text, but in another encoding.
+    /// The file is text in another encoding.
     NotUtf8 { path: PathBuf, encoding: &'static str },
-    /// A compressed file can only be unpacked with a larger window than was granted.
+    /// Decompressing the file takes a larger window than the `have` bytes reserved for it.
     Window { path: PathBuf, have: u64 },
-    /// No room left for temporary files.
+    /// No disk space left for temporary files.
     DiskFull { path: PathBuf, source: io::Error },
-    /// The memory given is below what the work takes.
+    /// The memory budget is too small.
     Budget { need: u64, have: u64, what: String },
     /// The user asked to stop.
     Cancelled,
-    /// A setting or an argument that makes no sense; the text is the whole sentence.
+    /// An invalid setting or argument; the text is the whole sentence.
     Invalid(String),
-    /// A dataset that is damaged or does not fit what is wanted of it; the text is the whole sentence.
+    /// A dataset that is damaged or does not match the request; the text is the whole sentence.
     Dataset(String),
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A setting in a sentence, marked for `ramlet.errors.option` to spell: a flag, a key of a file or an argument.
+/// Marks a setting in a sentence, as `ramlet.errors.option` does: Python spells it as a flag, a YAML key or an
+/// argument.
 pub fn option(name: &str) -> String {
     format!("\u{2}{name}\u{3}")
 }
 
-/// The same, with a value to give it.
+/// The same, with a value to set it to.
 pub fn option_to(name: &str, value: &str) -> String {
     format!("\u{2}{name}\u{1f}{value}\u{3}")
 }
@@ -48,7 +49,20 @@ impl Error {
         Error::Io { path: path.to_owned(), source }
     }
 
-    /// For files that we write: a full disk is its own kind, because its way out differs.
+    /// The sentence without the advice.
+    pub fn cause(&self) -> String {
+        match self {
+            Error::Broken { path, line, what } => format!("{} {what}", Place(path, *line)),
+            Error::MissingField { path, line, field, found } => {
+                let fields =
+                    if found.is_empty() { String::new() } else { format!(" (it has {})", found.join(", ")) };
+                format!("{} has no field {field:?}{fields}", Place(path, *line))
+            }
+            other => other.to_string(),
+        }
+    }
+
+    /// For files that we write: a full disk is a kind of its own, because it is fixed differently.
     pub fn write(path: &Path, source: io::Error) -> Error {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match source.kind() {
@@ -66,21 +80,19 @@ impl fmt::Display for Error {
             }
             Error::Changed { path, what } => write!(
                 f,
-                "{} {what}: leave the inputs alone while they are read, then run the same command again",
+                "{} {what}: run the same command again, and do not change the inputs while they are being read",
                 Place(path, None)
             ),
-            Error::Broken { path, line, what } => write!(
-                f,
-                "{} {what}: repair it, or pass {} to go on without it",
-                Place(path, *line),
-                option_to("on_error", "skip")
-            ),
-            Error::MissingField { path, line, field, found } => {
-                write!(f, "{} has no field {field:?}", Place(path, *line))?;
-                if !found.is_empty() {
-                    write!(f, " (it has {})", found.join(", "))?;
-                }
-                write!(f, ": name the one that holds the text with {}", option("text_field"))?;
+            Error::Broken { .. } => {
+                write!(f, "{}: repair it, or pass {} to skip it", self.cause(), option_to("on_error", "skip"))
+            }
+            Error::MissingField { line, .. } => {
+                write!(
+                    f,
+                    "{}: name the field that has the text with {}",
+                    self.cause(),
+                    option("text_field")
+                )?;
                 if line.is_some() {
                     write!(f, ", or pass {}", option_to("on_error", "skip"))?;
                 }
@@ -93,21 +105,21 @@ impl fmt::Display for Error {
             ),
             Error::Window { path, have } => write!(
                 f,
-                "{} was packed with a window larger than the {} set aside for unpacking: raise {}, or pack it anew with a smaller window",
+                "{} was compressed with a window larger than the {} reserved for decompression: raise {}, or compress it again with a smaller window",
                 Place(path, None),
                 Bytes(*have),
                 option("memory")
             ),
             Error::DiskFull { path, source } => write!(
                 f,
-                "no room left for temporary files at {} ({}): free some space or choose another folder, then run the same command again",
+                "no disk space left for temporary files at {} ({}): free some space or choose another folder, then run the same command again",
                 path.display(),
                 Reason(source)
             ),
             Error::Budget { need, have, what } => {
                 write!(f, "needs at least {}: {what}, but the budget is {}", Bytes(*need), Bytes(*have))
             }
-            Error::Cancelled => f.write_str("stopped before the end"),
+            Error::Cancelled => f.write_str("interrupted"),
             Error::Invalid(sentence) | Error::Dataset(sentence) => f.write_str(sentence),
         }
     }
@@ -139,7 +151,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// The system's reason in words a user knows, without Rust's "(os error 13)".
+/// The system's reason, without Rust's "(os error 13)".
 struct Reason<'a>(&'a io::Error);
 
 impl fmt::Display for Reason<'_> {
@@ -149,12 +161,12 @@ impl fmt::Display for Reason<'_> {
             Some(libc::EMFILE | libc::ENFILE) => {
                 return write!(
                     f,
-                    "too many files are open at once: raise the limit (ulimit -n), or give fewer {}",
+                    "too many open files: raise the limit (ulimit -n) or lower {}",
                     option("threads")
                 );
             }
             Some(libc::EFBIG) => {
-                return f.write_str("a limit on the size of files is in the way: raise it (ulimit -f)");
+                return f.write_str("the file would exceed the file size limit: raise it (ulimit -f)");
             }
             _ => {}
         }
@@ -183,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_name_the_place_and_the_way_out() {
+    fn sentences_name_the_place_and_the_fix() {
         let broken = Error::Broken {
             path: "a.jsonl".into(),
             line: Some(17),
@@ -191,7 +203,7 @@ mod tests {
         };
         assert_eq!(
             broken.to_string(),
-            "a.jsonl:17 is not valid JSON (column 4): repair it, or pass \u{2}on_error\u{1f}skip\u{3} to go on without it"
+            "a.jsonl:17 is not valid JSON (column 4): repair it, or pass \u{2}on_error\u{1f}skip\u{3} to skip it"
         );
         let missing =
             Error::MissingField { path: "-".into(), line: Some(2), field: "text".into(), found: vec![] };

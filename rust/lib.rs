@@ -1,6 +1,6 @@
 //! The native core of ramlet: loops over bytes and tokens, nothing else.
 //!
-//! Policy, paths and messages live in Python; `python/` is the only folder that knows it.
+//! Policy, paths and messages live in Python; only the folder `python/` depends on it.
 
 pub mod adamw8bit;
 pub mod alphabet;

@@ -1,31 +1,46 @@
-//! Files that we wrote ourselves, read back: whatever lies at their path by now, it is opened without waiting for
-//! anyone, and no more of it is read than one of ours has.
+//! Reads back files that we wrote ourselves. Whatever is at their path by now, opening it never blocks, and no more is
+//! read than a file of ours can have.
 
+use crate::error::{Error, Result};
+use serde::de::DeserializeOwned;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Notes and plans; the longest has a few hundred bytes for each file of a cache.
+/// Notes and plans; the largest has a few hundred bytes per file of a cache.
 const LARGEST_NOTE: u64 = 16 << 20;
 
-/// Opens a regular file; a pipe without a writer would keep us waiting for ever.
+/// Opens a regular file; opening a pipe without a writer would block forever.
 pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::other("it is no ordinary file: remove it")),
+        false => Err(io::Error::other("it is not a regular file: remove it")),
     }
 }
 
-/// All of a note.
+/// Reads a note.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(LARGEST_NOTE + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > LARGEST_NOTE {
-        true => Err(io::Error::other("it is larger than any that we write: remove it")),
+        true => Err(io::Error::other("it is larger than any file that ramlet writes: remove it")),
         false => Ok(bytes),
     }
+}
+
+/// The error for a file of ours with other content than was written.
+pub fn damaged(path: &Path) -> Error {
+    let folder = path.parent().unwrap_or(path).display();
+    Error::Invalid(format!("{} is damaged: remove {folder} and run the same command again", path.display()))
+}
+
+/// Reads a note that is JSON.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = read(path).map_err(|error| Error::io(path, error))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::Invalid(format!("cannot read {} ({error})", path.display())))
 }
 
 #[cfg(test)]
@@ -33,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_can_be_ours_is_read() {
+    fn only_files_that_can_be_ours_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("note");
         std::fs::write(&path, "{}").unwrap();

@@ -1,20 +1,20 @@
-//! Pages that need not be resident: of files that were read once while a library was loaded, and of freed memory.
+//! Pages that do not have to be resident: of files that were read once while a library was loaded, and of freed memory.
 
-/// Gives back the pages of all mapped files that no one has written to; returns how many bytes were resident in them.
+/// Releases the unmodified pages of all mapped files; returns how many bytes of them were resident.
 ///
-/// They are read again from the page cache when they are touched. Only private mappings of regular files are given
-/// back: a device has no page cache to read again from (a GPU driver's `/dev/nvidiactl` is mapped read-only and
-/// shared, and its next use after madvise is a SIGBUS). Mappings that can be written to, or hold a page of ours (a
-/// relocated one, say), are left alone: giving those back would lose what was written.
+/// They are read again from the page cache when they are accessed. Only private mappings of regular files are released:
+/// a device has no page cache to read from again (a GPU driver's `/dev/nvidiactl` is mapped read-only and shared, and
+/// its next use after madvise is a SIGBUS). Mappings that are writable, or have a modified page (for example a
+/// relocated one), are skipped: releasing those would lose what was written.
 #[cfg(target_os = "linux")]
 pub fn release_file_pages() -> u64 {
     let Ok(mappings) = std::fs::read_to_string("/proc/self/smaps") else { return 0 };
     let mut released = 0;
-    for mapping in untouched(&mappings) {
+    for mapping in unmodified(&mappings) {
         if !is_regular_file(mapping.path) {
             continue;
         }
-        // SAFETY: the mapping is a private one of a regular file, cannot be written to and holds no page that differs
+        // SAFETY: the mapping is a private one of a regular file, is not writable and has no page that differs
         // from the file, so its content does not change.
         let refused = unsafe {
             libc::madvise(
@@ -35,18 +35,18 @@ pub fn release_file_pages() -> u64 {
     0
 }
 
-/// Splits the large pages that the system may hold a file in: a library that was written or read in one go is cached in
-/// pages of up to 2 MiB, and touching one instruction then makes all of them resident. Of torch's 450 MB a step touches
-/// 23 MB in small pages and 103 MB in large ones, and which of the two it is changes while other programs run.
+/// Splits the large pages in which the system may cache a file: a library that was written or read at once is cached in
+/// pages of up to 2 MiB, and executing one instruction makes a whole page resident. Of torch's 450 MB a training step
+/// needs 23 MB in small pages but 103 MB in large ones, and which of the two it is changes while other programs run.
 ///
-/// `named` says of which mapped files. What is not cached is not read, and pages that other processes use as well stay
-/// as they are. Like `release_file_pages`, and with the same care, gives back what it touches.
+/// `named` selects the mapped files. What is not cached is not read, and pages that other processes use too stay as
+/// they are. Releases the pages that it accesses, with the same precautions as `release_file_pages`.
 #[cfg(target_os = "linux")]
 pub fn split_file_pages(named: impl Fn(&str) -> bool) {
     const LARGE: usize = 2 << 20;
     const SMALL: usize = 64 << 10;
     let Ok(mappings) = std::fs::read_to_string("/proc/self/smaps") else { return };
-    for mapping in untouched(&mappings) {
+    for mapping in unmodified(&mappings) {
         if !named(mapping.path) || !is_regular_file(mapping.path) {
             continue;
         }
@@ -56,8 +56,8 @@ pub fn split_file_pages(named: impl Fn(&str) -> bool) {
             let end = mapping.end.min((start / LARGE + 1) * LARGE);
             for at in (start..end).step_by(SMALL) {
                 if is_cached(&file, mapping.offset + (at - mapping.start) as u64) {
-                    // SAFETY: within a readable mapping of a file. Cold is a hint that changes no content; given for a
-                    // part of a large page it makes the system split it.
+                    // SAFETY: within a readable mapping of a file. Cold is a hint that does not change content; given
+                    // for a part of a large page it makes the system split it.
                     unsafe {
                         std::ptr::read_volatile(at as *const u8);
                         libc::madvise(at as *mut libc::c_void, 4096, libc::MADV_COLD);
@@ -74,20 +74,20 @@ pub fn split_file_pages(named: impl Fn(&str) -> bool) {
 #[cfg(not(target_os = "linux"))]
 pub fn split_file_pages(_named: impl Fn(&str) -> bool) {}
 
-/// Whether a byte of a file can be read without waiting for the disk.
+/// Whether a byte of a file is in the page cache.
 #[cfg(target_os = "linux")]
 fn is_cached(file: &std::fs::File, offset: u64) -> bool {
     use std::os::fd::AsRawFd;
     let mut byte = 0u8;
     let part = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
-    // SAFETY: one byte into a variable of our own.
+    // SAFETY: reads one byte into a local variable.
     unsafe {
         libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset as libc::off_t, libc::RWF_NOWAIT) == 1
     }
 }
 
-/// By its path: the inode that a mapping tells is not the path's on an overlay file system. A deleted or renamed
-/// file is not found, and is left alone.
+/// By path, because on an overlay file system the inode of a mapping is not that of the path. A deleted or renamed file
+/// is not found, and is skipped.
 #[cfg(target_os = "linux")]
 fn is_regular_file(path: &str) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file())
@@ -99,16 +99,16 @@ struct Mapping<'a> {
     path: &'a str,
     start: usize,
     end: usize,
-    /// Of its first byte in the file.
+    /// The offset of its first byte in the file.
     offset: u64,
     resident: u64,
-    /// Whether its content may differ from the file's, is shared with others, or is of no file.
+    /// Whether its content may differ from the file, is shared, or does not come from a file.
     ours: bool,
 }
 
-/// The mappings in a text like /proc/self/smaps whose pages can be given back.
+/// The mappings in a text like /proc/self/smaps whose pages can be released.
 #[cfg(any(target_os = "linux", test))]
-fn untouched(mappings: &str) -> Vec<Mapping<'_>> {
+fn unmodified(mappings: &str) -> Vec<Mapping<'_>> {
     let mut found: Vec<Mapping<'_>> = Vec::new();
     for line in mappings.lines() {
         if let Some(mapping) = header(line) {
@@ -145,23 +145,24 @@ fn header(line: &str) -> Option<Mapping<'_>> {
     Some(Mapping { path, start, end, offset, resident: 0, ours: !private || !file })
 }
 
-/// Gives back what was freed and the allocator has kept, also from the middle of its heap.
+/// Returns freed memory that the allocator has kept to the system, also from the middle of its heap.
 pub fn release_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: takes the allocator's own locks; valid at any time.
+    // SAFETY: uses the allocator's own locks; valid at any time.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// How the allocator treats large blocks. With `keep` it cuts them from its heap, which it never gives back: no page is
-/// faulted in twice, and gaps remain. Without, every block of 128 KiB or more is the system's: resident is what is in use.
+/// How the allocator treats large blocks. With `keep` they come from its heap, which it never returns: no page is
+/// faulted in twice, but gaps stay resident. Without, every block of 128 KiB or more is mapped separately: only memory
+/// in use is resident.
 pub fn keep_large_blocks(keep: bool) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: sets allocator parameters; valid at any time.
     unsafe {
         const LARGEST: libc::c_int = 1 << 30;
-        // Where so large a threshold is refused, half of the largest heap is the most.
+        // If so large a threshold is refused, 32 MiB (half of the largest heap) is the most.
         if !keep {
             libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
             libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
@@ -209,8 +210,9 @@ Private_Dirty:         0 kB
 ";
 
     #[test]
-    fn only_clean_pages_of_files_are_given_back() {
-        let found: Vec<_> = untouched(SMAPS).iter().map(|mapping| (mapping.path, mapping.resident)).collect();
+    fn only_clean_pages_of_files_are_released() {
+        let found: Vec<_> =
+            unmodified(SMAPS).iter().map(|mapping| (mapping.path, mapping.resident)).collect();
         assert_eq!(found, [("/lib/one.so", 8192), ("/clean file", 4096)]);
     }
 
@@ -231,7 +233,7 @@ Private_Dirty:         0 kB
         let content: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
         file.write_all(&content).unwrap();
         file.as_file().sync_all().unwrap();
-        // SAFETY: a private mapping of a file that lives as long as it, unmapped at the end.
+        // SAFETY: a private mapping of a file that exists as long as the mapping, unmapped at the end.
         unsafe {
             let size = content.len();
             let start = libc::mmap(
@@ -249,8 +251,8 @@ Private_Dirty:         0 kB
             assert_eq!(mapped, &content[..]);
             split_file_pages(|path| path == file.path().to_str().unwrap());
             let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
-            let left = untouched(&mappings).into_iter().find(|mapping| mapping.start == start as usize);
-            assert_eq!(left, None, "what was touched is given back");
+            let left = unmodified(&mappings).into_iter().find(|mapping| mapping.start == start as usize);
+            assert_eq!(left, None, "accessed pages are released");
             assert_eq!(mapped, &content[..]);
             libc::munmap(start, size);
         }

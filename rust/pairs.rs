@@ -1,6 +1,6 @@
 //! Pairs of symbols -> a number: the index of a merge, or of a candidate for one.
 
-/// No value; no symbol reaches it either.
+/// No value; it is not a symbol either.
 pub const NONE: u32 = u32::MAX;
 
 #[inline(always)]
@@ -14,7 +14,7 @@ pub fn hash(pair: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Open addressing over (pair, value) at a load of at most a half; pairs are never removed.
+/// Open addressing over (pair, value), at most half full; pairs are never removed.
 pub struct PairMap {
     slots: Vec<(u64, u32)>,
     shift: u32,
@@ -41,12 +41,12 @@ impl PairMap {
         self.slots.len() * size_of::<(u64, u32)>()
     }
 
-    /// Every pair that has a value, in no order.
+    /// Every pair that has a value, in no particular order.
     pub fn pairs(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().map(|slot| slot.0).filter(|&pair| pair != EMPTY)
     }
 
-    /// Where the pair is, or would be.
+    /// The slot of the pair, or where it would go.
     #[inline(always)]
     fn place(&self, pair: u64) -> usize {
         let mut at = (hash(pair) >> self.shift) as usize;
@@ -56,13 +56,13 @@ impl PairMap {
         at
     }
 
-    /// The value of the pair, `NONE` where it has none.
+    /// The value of the pair, `NONE` if it has none.
     #[inline(always)]
     pub fn get(&self, left: u32, right: u32) -> u32 {
         self.slots[self.place(key(left, right))].1 // an empty slot's value is NONE
     }
 
-    /// The value of the pair; where it has none yet, `value` becomes it.
+    /// The value of the pair; if it has none yet, it is set to `value`.
     #[inline]
     pub fn get_or_insert(&mut self, left: u32, right: u32, value: u32) -> u32 {
         if self.used * 2 >= self.slots.len() {
@@ -78,7 +78,7 @@ impl PairMap {
         slot.1
     }
 
-    /// Gives the pair this value, whatever it had.
+    /// Sets the value of the pair.
     pub fn set(&mut self, left: u32, right: u32, value: u32) {
         self.get_or_insert(left, right, value);
         let place = self.place(key(left, right));
@@ -95,8 +95,8 @@ impl PairMap {
     }
 }
 
-/// A finished map, made for being read: a slot is one word where pairs and values are small enough, which keeps
-/// the map of any published vocabulary within the processor's own cache.
+/// A finished map, made for fast reads: if pairs and values are small enough, a slot is one word, so that the map of
+/// any published vocabulary fits into the CPU core's own cache.
 pub enum FrozenPairs {
     /// Left and right symbol (20 bits each), value (24 bits).
     Compact {
@@ -126,7 +126,7 @@ impl FrozenPairs {
         FrozenPairs::Compact { slots, shift: map.shift }
     }
 
-    /// The value of the pair, `NONE` where it has none. `hash` is the pair's.
+    /// The value of the pair, `NONE` if it has none. `hash` is the hash of the pair.
     #[inline(always)]
     pub fn get(&self, pair: u64, hash: u64) -> u32 {
         let (slots, shift) = match self {
@@ -199,7 +199,7 @@ mod tests {
             for n in 0..1600 {
                 let pair = key(n / 40 * scale, n % 40 * scale);
                 prop_assert_eq!(frozen.get(pair, hash(pair)), expected[n as usize]);
-                // Symbols that agree in the bits a slot keeps, and in no others.
+                // Symbols that agree only in the bits that a slot keeps.
                 for pair in [pair | 1 << 63, pair | 1 << 31].into_iter().filter(|_| scale < 1 << 26) {
                     prop_assert_eq!(frozen.get(pair, hash(pair)), NONE);
                 }

@@ -1,10 +1,10 @@
-//! Special tokens in text: cut out before counting, found while encoding. Leftmost, then longest.
+//! Special tokens in text: excluded from training, recognized in encoding. Leftmost, then longest.
 
 use crate::error::{Error, Result};
 use crate::split::{Pattern, floor};
 use aho_corasick::{AhoCorasick, MatchKind};
 
-/// A stretch of text, or a special token by its index.
+/// Ordinary text, or a special token by its index.
 #[derive(Clone, Copy)]
 pub enum Part<'a> {
     Text(&'a str),
@@ -21,16 +21,17 @@ pub struct Specials {
 impl Specials {
     pub fn new(tokens: &[String]) -> Result<Self> {
         if tokens.iter().any(String::is_empty) {
-            return Err(Error::Invalid("a special token cannot be empty: leave it out".into()));
+            return Err(Error::Invalid("a special token cannot be empty: remove it".into()));
         }
-        let automaton = if tokens.is_empty() {
-            None
-        } else {
-            let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(tokens);
-            Some(built.map_err(|error| {
-                Error::Invalid(format!("the special tokens cannot be searched for: {error}"))
-            })?)
-        };
+        let automaton =
+            if tokens.is_empty() {
+                None
+            } else {
+                let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(tokens);
+                Some(built.map_err(|error| {
+                    Error::Invalid(format!("cannot search for the special tokens: {error}"))
+                })?)
+            };
         Ok(Specials {
             automaton,
             longest: tokens.iter().map(String::len).max().unwrap_or(0),
@@ -59,7 +60,7 @@ impl Specials {
         })
     }
 
-    /// What `text` is made of, in order: the special tokens in it and the stretches between them.
+    /// The parts of `text`, in order: its special tokens and the text between them.
     #[inline]
     pub fn parts<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Part<'a>> {
         let mut found = self.automaton.iter().flat_map(move |automaton| automaton.find_iter(text)).peekable();
@@ -73,19 +74,18 @@ impl Specials {
                 Some(next) => next.start(),
                 None => text.len(),
             };
-            let stretch = &text[start..stop];
+            let part = &text[start..stop];
             start = stop;
-            (!stretch.is_empty()).then_some(Part::Text(stretch))
+            (!part.is_empty()).then_some(Part::Text(part))
         })
     }
 
-    /// `Pattern::stable_prefix` where special tokens are cut out: no cut may go through one, and
-    /// pieces begin anew behind each.
+    /// `Pattern::stable_prefix` with special tokens: no cut may be inside one, and a new piece begins after each.
     pub fn stable_prefix(&self, pattern: &Pattern, text: &str, cap: usize) -> usize {
         let Some(automaton) = &self.automaton else {
             return pattern.stable_prefix(text, cap);
         };
-        // A token that starts before `certain` is here in full, so what starts there is known.
+        // A token that starts before `certain` is complete, so all tokens up to there are known.
         let certain = floor(text, text.len().saturating_sub(self.longest - 1));
         let last = automaton.find_iter(text).take_while(|found| found.start() < certain).last();
         let start = last.map_or(0, |found| found.end());

@@ -10,11 +10,11 @@
 //! 8 bytes     "ramlrun1"
 //! ```
 //!
-//! A run is written under a temporary name, synced and renamed, so a file with a run's name is whole.
-//! Partitions of all runs can be merged side by side and concatenated: the result has one order.
+//! A run is written under a temporary name, synced and renamed, so a file with a run's name is complete.
+//! The partitions of all runs can be merged in parallel and concatenated: the result is sorted.
 
 use crate::error::{Error, Result};
-use crate::own_files;
+use crate::own_files::{self, damaged};
 use crate::table::{CountTable, hash};
 use crate::varint;
 use std::cmp::Reverse;
@@ -65,7 +65,7 @@ impl RunWriter {
         })
     }
 
-    /// Records come in the order of (hash, piece).
+    /// To be called in the order of (hash, piece).
     pub fn push(&mut self, piece: &[u8], hash: u64, count: u64) -> Result<()> {
         while self.open < partition(hash) {
             self.open += 1;
@@ -113,12 +113,12 @@ impl RunWriter {
 
 impl Drop for RunWriter {
     fn drop(&mut self) {
-        // Gone already where the run was finished.
+        // Already renamed if the run is finished.
         let _ = std::fs::remove_file(&self.temporary);
     }
 }
 
-/// Writes the table's content as a run and empties it.
+/// Writes the contents of the table as a run and empties it.
 pub fn spill(table: &mut CountTable, path: &Path) -> Result<Run> {
     let mut writer = RunWriter::create(path)?;
     table.for_each_sorted(|piece, hash, count| writer.push(piece, hash, count))?;
@@ -134,17 +134,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// Opens a run of an earlier try and reads all of it once: a damaged one must not be counted.
+    /// Opens a run of an interrupted count after reading all of it: a damaged one must not be used.
     pub fn open_checked(path: &Path) -> Result<Self> {
         let io = |error| Error::io(path, error);
-        let damaged = || {
-            let folder = path.parent().unwrap_or(path).display();
-            Error::Invalid(format!("{} is damaged: remove {folder} and start anew", path.display()))
-        };
+
         let mut file = own_files::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         if length < FOOTER as u64 {
-            return Err(damaged());
+            return Err(damaged(path));
         }
         let mut digest = Xxh3::new();
         let mut left = length - 16;
@@ -159,7 +156,7 @@ impl Run {
         file.read_exact_at(&mut footer, length - FOOTER as u64).map_err(io)?;
         let word = |at: usize| u64::from_le_bytes(footer[at..at + 8].try_into().unwrap());
         if &footer[FOOTER - 8..] != MAGIC || word(FOOTER - 16) != digest.digest() {
-            return Err(damaged());
+            return Err(damaged(path));
         }
         Ok(Run { path: path.to_owned(), file, starts: std::array::from_fn(|n| word(n * 8)) })
     }
@@ -190,7 +187,7 @@ struct Cursor<'a> {
     count: u64,
 }
 
-/// Two varints, and room for the piece: pieces are at most `MAX_PIECE` bytes (`count.rs`).
+/// Two varints and the piece, with a margin: pieces have at most `MAX_PIECE` bytes (`count.rs`).
 const LONGEST_RECORD: usize = 8 << 10;
 
 impl Cursor<'_> {
@@ -199,8 +196,8 @@ impl Cursor<'_> {
             self.buffer.drain(..self.at);
             self.at = 0;
             let kept = self.buffer.len();
-            let room = self.buffer.capacity().max(2 * LONGEST_RECORD) - kept;
-            let take = (self.end - self.next).min(room as u64) as usize;
+            let free = self.buffer.capacity().max(2 * LONGEST_RECORD) - kept;
+            let take = (self.end - self.next).min(free as u64) as usize;
             self.buffer.resize(kept + take, 0);
             self.run
                 .file
@@ -240,8 +237,8 @@ pub fn merge_partition(
             heap.push(Reverse((cursor.hash, n)));
         }
     }
-    // Every record of one hash: nearly always one piece; two pieces of one hash differ in their
-    // bytes. The vectors stay for the next hash.
+    // The records of one hash: nearly always of a single piece; different pieces with the same hash are told apart by
+    // their bytes. The vectors are reused for the next hash.
     let mut same: Vec<(Vec<u8>, u64)> = Vec::new();
     while let Some(&Reverse((hash, _))) = heap.peek() {
         let mut found = 0;
@@ -279,8 +276,7 @@ fn replace(mut top: PeekMut<'_, Reverse<(u64, usize)>>, cursor: &mut Cursor<'_>)
     Ok(())
 }
 
-/// Merges runs into fewer until no more than `most` are left, so that the last merge has room for a
-/// buffer for each.
+/// Merges runs until at most `most` are left, so that the last merge has memory for a buffer per run.
 pub fn reduce(
     mut runs: Vec<Run>,
     most: usize,

@@ -1,27 +1,26 @@
-//! Byte strings -> counts, in one flat table whose size is known to the byte.
+//! Byte strings -> counts, in one flat table of exactly known size.
 //!
-//! A slot is 24 bytes: a key of up to 15 bytes stands in the slot itself, so that counting a
-//! common piece is one load, one compare and one add; a longer key stands in an arena. The home
-//! slot is `hash * slots >> 64`, which any number of slots can use and which keeps the table in
-//! hash order: draining it sorted costs a local sort of each cluster, not a sort of the table.
-//! Nothing wraps around, for the same reason.
+//! A slot is 24 bytes: a key of up to 15 bytes is stored in the slot itself, so that counting a common piece is one
+//! load, one compare and one add; a longer key is stored in an arena. The home slot is `hash * slots >> 64`, which
+//! works with any number of slots and keeps the table in hash order: reading it sorted only requires sorting each
+//! cluster, not the table. For the same reason probing does not wrap around.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 const LONG: u64 = 0xFF;
-/// The longest key that stands in a slot.
+/// The longest key that is stored in a slot.
 pub const INLINE: usize = 15;
-/// Slots past the last home, where the last clusters may spread. A cluster that would pass them
-/// makes the table grow (or be full) as a high load does.
+/// Slots after the last home, for the last clusters. A cluster that would exceed them makes the table grow (or be
+/// full), like a high load.
 const SLACK: usize = 256;
 const SMALLEST: usize = 1024;
 
-/// A slot as three words, so that a fresh table is zeroed pages the kernel has not yet handed out.
-/// `[lo, hi, count]`: the low byte-lanes of lo and hi hold the key, the top byte of hi its length
+/// A slot as three words, so that a new table is zeroed pages that are not resident yet.
+/// `[lo, hi, count]`: lo and the lower bytes of hi are the key, the top byte of hi is its length
 /// (0: empty, 0xFF: lo is an arena offset and the low half of hi a part of the hash).
 type Slot = [u64; 3];
 
-/// A key ready for the table: where it is compared, where it is looked for.
+/// A short key, prepared for the table: its words, and its hash.
 #[derive(Clone, Copy)]
 pub struct Key {
     lo: u64,
@@ -29,7 +28,7 @@ pub struct Key {
     pub hash: u64,
 }
 
-/// Folds the 128-bit product: both halves of the key reach every bit of the result.
+/// Folds the 128-bit product: every bit of the result depends on both halves of the key.
 #[inline(always)]
 fn mix(lo: u64, hi: u64) -> u64 {
     let product = u128::from(lo ^ 0x9E37_79B9_7F4A_7C15) * u128::from(hi ^ 0xD1B5_4A32_D192_ED03);
@@ -50,11 +49,11 @@ const MASKS: [(u64, u64); 16] = {
 };
 
 impl Key {
-    /// The key of nothing: no table has it.
+    /// A key that is never in a table.
     pub const EMPTY: Key = Key { lo: u64::MAX, hi: 0, hash: 0 };
 
-    /// The key of `buffer[start..end]` when it is short, which needs no more than two loads where
-    /// 16 bytes of the buffer follow `start`.
+    /// The key of `buffer[start..end]` if it is short; it takes only two loads if the buffer has 16 bytes after
+    /// `start`.
     #[inline(always)]
     pub fn short(buffer: &[u8], start: usize, end: usize) -> Option<Key> {
         let length = end - start;
@@ -84,7 +83,7 @@ impl Key {
     }
 }
 
-/// Asks for a cache line that will be needed soon.
+/// Prefetches a cache line.
 #[inline(always)]
 pub fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -106,7 +105,7 @@ pub fn hash(key: &[u8]) -> u64 {
     }
 }
 
-/// The table has no room left within its bytes: drain it, then add again.
+/// The table has reached its size limit: empty it, then add again.
 #[derive(Debug)]
 pub struct Full;
 
@@ -119,19 +118,19 @@ pub struct CountTable {
 }
 
 impl CountTable {
-    /// A table that never holds more than `max_bytes`, the moment of growing included.
+    /// A table that never takes more than `max_bytes`, even while growing.
     pub fn new(max_bytes: usize) -> Self {
         CountTable::with_homes(SMALLEST, max_bytes)
     }
 
-    /// One that begins with room for about `homes` keys: where there are many tables, their beginnings add up.
+    /// With an initial capacity of about `homes` keys, which matters if there are many tables.
     pub fn with_homes(homes: usize, max_bytes: usize) -> Self {
         let mut table = CountTable { slots: Vec::new(), homes: 0, used: 0, arena: Vec::new(), max_bytes };
         table.reset(homes);
         table
     }
 
-    /// The least `max_bytes` under which a table works at all.
+    /// The least `max_bytes` with which a table works.
     pub const fn smallest() -> usize {
         (SMALLEST + SLACK) * size_of::<Slot>() + (64 << 10)
     }
@@ -159,7 +158,7 @@ impl CountTable {
         ((u128::from(hash) * self.homes as u128) >> 64) as usize
     }
 
-    /// Asks for the slot's cache line ahead of `add`.
+    /// Prefetches the slot's cache line before `add`.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         prefetch(self.slots.as_ptr().wrapping_add(self.home(hash)));
@@ -227,7 +226,7 @@ impl CountTable {
     fn push_long(&mut self, key: &[u8]) -> Result<u64, Full> {
         let need = self.arena.len() + 4 + key.len();
         if need > self.arena.capacity() {
-            // A third more at a time: a vector's own doubling would ask for twice its share.
+            // A third more at a time: the doubling of a `Vec` could exceed the limit.
             let capacity = need.max(self.arena.capacity() + self.arena.capacity() / 3).max(4096);
             if self.bytes() + capacity > self.max_bytes {
                 return Err(Full);
@@ -246,12 +245,12 @@ impl CountTable {
         &self.arena[at + 4..at + 4 + length]
     }
 
-    /// Doubles, or takes what is left of its bytes while that still is a step worth copying for.
+    /// Doubles the size, or grows to the limit if that is at least a quarter more.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> Result<(), Full> {
-        let room = self.max_bytes.saturating_sub(self.bytes()) / size_of::<Slot>();
-        let homes = (self.homes * 2).min(room.saturating_sub(SLACK));
+        let free = self.max_bytes.saturating_sub(self.bytes()) / size_of::<Slot>();
+        let homes = (self.homes * 2).min(free.saturating_sub(SLACK));
         if homes < self.homes + self.homes / 4 {
             return Err(Full);
         }
@@ -264,7 +263,7 @@ impl CountTable {
                     at += 1;
                 }
                 if at == self.slots.len() {
-                    self.slots.push(slot); // only keys made to collide come here
+                    self.slots.push(slot); // only with keys that were chosen to collide
                 } else {
                     self.slots[at] = slot;
                 }
@@ -278,8 +277,8 @@ impl CountTable {
         if slot[1] >> 56 == LONG { xxh3_64(self.long_key(slot[0])) } else { mix(slot[0], slot[1]) }
     }
 
-    /// Calls `each(key, hash, count)` in the order of (hash, key): the same order for the same content
-    /// whatever the table's size and history.
+    /// Calls `each(key, hash, count)` in the order of (hash, key), which does not depend on the table's size and
+    /// history.
     pub fn for_each_sorted<E>(
         &self,
         mut each: impl FnMut(&[u8], u64, u64) -> Result<(), E>,
@@ -304,7 +303,7 @@ impl CountTable {
         flush(&mut cluster)
     }
 
-    /// Shows every key whose hash begins with the bits of `part`, in no particular order.
+    /// Calls `each` with every key whose hash begins with the bits of `part`, in no particular order.
     pub fn for_each_in(&self, part: u64, bits: u32, mut each: impl FnMut(&[u8], u64, u64)) {
         let first = self.home(part << (64 - bits));
         let last = if part + 1 == 1 << bits { self.homes } else { self.home((part + 1) << (64 - bits)) };

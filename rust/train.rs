@@ -1,10 +1,11 @@
-//! The spine of BPE training: count, gather, merge; and how the memory is divided among them.
+//! BPE training from end to end: count, sort, merge; and how the memory is divided among these stages.
 
 use crate::count::{self, Feed, Totals};
 use crate::crew::{Progress, Watch};
 use crate::error::{Error, Result};
 use crate::merge::vocabulary::{TieBreak, Vocabulary};
 use crate::merge::{self, PhaseNote};
+use crate::pages::release_freed_memory;
 use crate::rss;
 use crate::source::{Block, Counters, Sources};
 use crate::specials::Specials;
@@ -16,17 +17,17 @@ use std::time::{Duration, Instant};
 pub struct Settings {
     pub pattern: Pattern,
     pub specials: Arc<Specials>,
-    /// Tokens that merges may fill up to, the 256 bytes included and the specials not.
+    /// Size of the vocabulary, including the 256 bytes but not the special tokens.
     pub tokens: usize,
     pub min_frequency: u64,
     pub max_token_bytes: usize,
     pub tie_break: TieBreak,
     pub threads: usize,
-    /// Bytes that this work may add to the process.
+    /// Memory in bytes that training may add to the process.
     pub memory: usize,
-    /// Of these, what a decoder of the inputs takes at least; 0 where none of them is packed.
+    /// The part of it that a decompressor of the inputs needs at least; 0 if no input is compressed.
     pub decoding: usize,
-    /// Resident bytes that the whole process must stay under.
+    /// The limit on the resident memory of the whole process.
     pub resident_limit: u64,
     pub work_dir: PathBuf,
     pub signature: String,
@@ -42,7 +43,7 @@ pub struct Trained {
     pub seconds: [f64; 3],
 }
 
-/// How a share is divided. Counting, merging and handing out the result follow each other, so each has nearly all of it.
+/// How the memory is divided. Counting, merging and returning the result run one after another, so each has nearly all.
 #[derive(Debug)]
 pub struct Shares {
     pub block_bytes: usize,
@@ -55,25 +56,24 @@ pub struct Shares {
 const LEAST_TABLE: usize = 1 << 20;
 const LEAST_MERGING: usize = 9 << 20;
 const LEAST_BLOCK: usize = 64 << 10;
-/// What any decoder may have for its window, however little memory there is.
+/// The window that any decompressor may have, however little memory there is.
 pub const LEAST_WINDOW: usize = 8 << 20;
-/// Blocks that a thread may hold while reading: its own, its lane's, and what a long run of text without a
-/// place to cut adds.
+/// Blocks per thread while reading: its own, its lane's, and those that a long run of text without a place to cut adds.
 const READING: usize = 6;
-/// What no share is: pages of the core's code and tables, which become resident as they are used.
+/// Not part of any share: pages of the core's code and static tables, which become resident when used.
 const CODE: usize = 4 << 20;
-/// What a thread has besides its table and blocks: its stack, the allocator's arena and what is freed in it, the
-/// buffer of a run that is written, the chunks that a pass reads and writes, the segments of the last one.
+/// Memory per thread in addition to its table and blocks: its stack, the allocator's arena with freed memory, the
+/// buffer of a run being written, the chunks that a pass reads and writes, the segments of the last one.
 const THREAD: usize = 3 << 19;
-/// A token while merging: its bytes twice with their index as that grows, its merge, the sums of its neighbours, its
-/// width.
+/// Memory per token while merging: its bytes twice, with an index that grows by doubling, its merge, the sums of its
+/// neighbors, its width.
 const TOKEN_BYTES: usize = 240;
-/// A token when all is learned: as above, and as Python has it, with its merge, its spelling and its place in a set.
+/// Memory per token of the result: as above, plus its Python objects: the token, its merge, its spelling, a set entry.
 const RESULT_BYTES: usize = 600;
 
 impl Shares {
-    /// The least memory that works, for the refusal. `decoding` is what a decoder of the inputs takes at least; 0 where
-    /// none of them is packed.
+    /// The least memory that works. `decoding` is what a decompressor of the inputs needs at least; 0 if no input is
+    /// compressed.
     pub fn least(threads: usize, tokens: usize, decoding: usize) -> usize {
         let counting = threads * (LEAST_TABLE + READING * LEAST_BLOCK + decoding);
         let merging = LEAST_MERGING + tokens * TOKEN_BYTES;
@@ -86,7 +86,7 @@ impl Shares {
             return Err(Error::Budget {
                 need: least as u64,
                 have: memory as u64,
-                what: format!("tables and read buffers of {threads} threads and {tokens} tokens"),
+                what: format!("tables and read buffers for {threads} threads and {tokens} tokens"),
             });
         }
         let memory = memory - fixed(threads);
@@ -100,7 +100,7 @@ impl Shares {
             window_bytes: window_bytes as u64,
             tables: (memory - reading).saturating_sub(memory / 16).max(threads * LEAST_TABLE),
             store: merging / 4,
-            // More would only make phases wider than is quick (see `merge::REACH`).
+            // More would only lower the thresholds of phases beyond what is fast (see `merge::REACH`).
             phase: (merging / 2).min(512 << 20),
         })
     }
@@ -124,7 +124,7 @@ pub fn train(
         specials: &settings.specials,
         threads: settings.threads,
         memory: shares.tables,
-        // The shares leave 1/32 free; past half of that something is not as it was reckoned.
+        // The shares leave 1/32 free; using more than half of that means that an estimate was too low.
         resident_limit: settings.resident_limit / 64 * 63,
         checkpoint_every: settings.checkpoint_every,
     };
@@ -134,7 +134,7 @@ pub fn train(
     let totals = counted.totals.clone();
     let (mut store, distinct) =
         counted.into_store(&folder, settings.threads, shares.phase, shares.store, progress, watch)?;
-    rss::trim();
+    release_freed_memory();
     let sorting_seconds = started.elapsed().as_secs_f64() - counting_seconds;
     let merging = merge::Settings {
         tokens: settings.tokens,
@@ -146,7 +146,7 @@ pub fn train(
     };
     let (vocabulary, phases) = merge::learn(&mut store, &merging, progress, watch)?;
     drop(store);
-    rss::trim(); // the result is next, and needs its room
+    release_freed_memory(); // makes space for the result
     let merging_seconds = started.elapsed().as_secs_f64() - counting_seconds - sorting_seconds;
     Ok(Trained {
         vocabulary,
@@ -170,7 +170,7 @@ impl Feed for Sources {
 
     fn resume(&self, position: &str) -> Result<()> {
         let position = serde_json::from_str(position).map_err(|error| {
-            Error::Invalid(format!("the notes of the interrupted run cannot be read ({error}): remove them"))
+            Error::Invalid(format!("cannot read the notes of the interrupted run ({error}): remove them"))
         })?;
         Sources::resume(self, position)
     }

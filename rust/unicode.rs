@@ -1,9 +1,9 @@
-//! What kind of character a code point is, as far as the splitting patterns can tell.
+//! The class of each character, as far as it matters to the splitting patterns.
 //!
-//! Every pattern only asks about letters (in three kinds), marks, numbers, white space and line
-//! ends, so one byte of flags per code point answers any of them with a single AND. The table is
-//! built once, in about a millisecond, from the Unicode tables of regex-syntax: the same ones the
-//! reference regexes run on, so the two cannot disagree about a new Unicode version.
+//! The patterns only distinguish letters (of three kinds), marks, numbers, white space and line ends, so one byte of
+//! flags per code point is enough for any of them, with a single AND. The table is built once, in about a millisecond,
+//! from the Unicode tables of regex-syntax: the same ones that the reference regexes use, so the two cannot disagree
+//! about a new Unicode version.
 
 use std::sync::OnceLock;
 
@@ -13,22 +13,22 @@ use regex_syntax::hir::HirKind;
 pub const UPPER: u8 = 1;
 /// Ll.
 pub const LOWER: u8 = 2;
-/// Lm and Lo: letters that o200k takes for upper and lower case alike.
+/// Lm and Lo: letters that o200k treats as both upper and lower case.
 pub const CASELESS: u8 = 4;
 /// M.
 pub const MARK: u8 = 8;
 /// N.
 pub const NUMBER: u8 = 16;
-/// White_Space, which is `\s`: has U+0085 and U+00A0, not U+001C..U+001F, U+180E or U+200B.
+/// White_Space, which is `\s`: includes U+0085 and U+00A0, not U+001C..U+001F, U+180E or U+200B.
 pub const SPACE: u8 = 32;
 /// `\r` and `\n`; these are SPACE as well.
 pub const NEWLINE: u8 = 64;
-/// Whatever is left: punctuation, symbols, controls, unassigned code points.
+/// Everything else: punctuation, symbols, controls, unassigned code points.
 pub const REST: u8 = 128;
 
 /// `\p{L}`
 pub const LETTER: u8 = UPPER | LOWER | CASELESS;
-/// `[^\s\p{L}\p{N}]`, which marks belong to.
+/// `[^\s\p{L}\p{N}]`, which includes marks.
 pub const OTHER: u8 = MARK | REST;
 
 const WHITE_SPACE: [(u32, u32); 10] = [
@@ -44,7 +44,7 @@ const WHITE_SPACE: [(u32, u32); 10] = [
     (0x3000, 0x3000),
 ];
 
-/// Flags of the ASCII characters. Bytes from 0x80 on hold 0: they need [`Classes::decode`].
+/// Flags of the ASCII characters; 0 for bytes from 0x80 on, which need [`Classes::decode`].
 pub const ASCII: [u8; 256] = ascii_flags();
 
 const fn ascii_flags() -> [u8; 256] {
@@ -66,11 +66,11 @@ const fn ascii_flags() -> [u8; 256] {
 
 const BLOCK: usize = 128;
 const CODE_POINTS: usize = 0x11_0000;
-/// With room for any 21 bits, so that no look-up has to be checked.
+/// Large enough for any 21 bits, so that no lookup needs a bounds check.
 const STAGES: usize = (1 << 21) / BLOCK;
 
-/// A byte for every code point, in two stages: the high bits pick a block, the low bits a byte in it. Equal blocks are
-/// kept once, which leaves about 50 KB of the 1.1 MB.
+/// A byte for every code point, in two stages: the high bits select a block, the low bits a byte in it. Equal blocks
+/// are stored once, which reduces 1.1 MB to about 50 KB.
 pub struct Table {
     stage: Box<[u16; STAGES]>,
     blocks: Box<[[u8; BLOCK]]>,
@@ -82,7 +82,7 @@ impl Table {
         let mut stage = Box::new([0; STAGES]);
         for (place, first) in stage.iter_mut().zip((0..CODE_POINTS as u32).step_by(BLOCK)) {
             let block = std::array::from_fn(|at| of(first + at as u32));
-            // From the end: most blocks are like one of the last (ideographs, planes without characters).
+            // From the end: most blocks equal a recent one (ideographs, planes without characters).
             let known = blocks.iter().rposition(|other| *other == block);
             *place = known.unwrap_or(blocks.len()) as u16;
             if known.is_none() {

@@ -1,4 +1,4 @@
-//! LEB128: small numbers in few bytes, for records on disk and in the piece store.
+//! LEB128 variable-length integers, for records on disk and in the piece store.
 
 #[inline(always)]
 pub fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -9,7 +9,7 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Reads the number at `*at` and moves past it. The caller wrote the bytes: a cut number is a bug.
+/// Reads the number at `*at` and advances past it. The bytes are our own: a truncated number is a bug.
 #[inline(always)]
 pub fn get(bytes: &[u8], at: &mut usize) -> u64 {
     let mut value = 0;

@@ -1,15 +1,14 @@
-//! The folder that holds the runs of a count and the notes from which an interrupted one goes on.
+//! The folder with the runs of a count and the notes from which an interrupted one resumes.
 //!
-//! The notes name every run that counts and the place in the sources up to which they count; they are
-//! replaced in one step. A run that no notes name was written after them: its text will be read
-//! again, so it is removed.
+//! The notes list every valid run and the position in the sources up to which they count; they are replaced atomically.
+//! A run that is not listed was written after the notes: its text will be read again, so it is removed.
 
+use crate::atomic::{TEMPORARY, commit_note, create_folder};
 use crate::count::Totals;
 use crate::error::{Error, Result};
 use crate::spill::Run;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +19,7 @@ const LOCK: &str = "lock";
 
 #[derive(Serialize, Deserialize)]
 pub struct Notes {
-    /// Of the inputs and of every setting that a count depends on.
+    /// Of the inputs and every setting that a count depends on.
     signature: String,
     pub runs: Vec<String>,
     pub position: Option<String>,
@@ -52,9 +51,9 @@ impl Notes {
         self
     }
 
-    /// Notes as they were written, or none: a changed digit would change the result.
+    /// `None` if the notes are missing or damaged: a changed digit would change the result.
     fn read(path: &Path) -> Option<Notes> {
-        let notes: Notes = serde_json::from_slice(&crate::own_files::read(path).ok()?).ok()?;
+        let notes: Notes = crate::own_files::read_json(path).ok()?;
         let checksum = notes.checksum.clone();
         Some(notes.sealed()).filter(|notes| notes.checksum == checksum)
     }
@@ -66,13 +65,13 @@ pub struct WorkDir {
     notes: Option<Notes>,
     runs: Mutex<Vec<Run>>,
     next: AtomicU64,
-    /// Held while the folder is in use; the system lets go of it however the process ends.
+    /// Locked while the folder is in use; the system releases it however the process ends.
     _lock: File,
 }
 
 impl WorkDir {
     pub fn open(path: &Path, signature: &str) -> Result<Self> {
-        std::fs::create_dir_all(path).map_err(|error| Error::write(path, error))?;
+        create_folder(path)?;
         let lock_path = path.join(LOCK);
         let lock = File::create(&lock_path).map_err(|error| Error::write(&lock_path, error))?;
         if lock.try_lock().is_err() {
@@ -94,7 +93,7 @@ impl WorkDir {
         Ok(folder)
     }
 
-    /// Removes what the notes do not name; without notes, everything of ours.
+    /// Removes what the notes do not list; without notes, all files of ours.
     fn sweep(&self) -> Result<()> {
         let named =
             |name: &str| self.notes.as_ref().is_some_and(|notes| notes.runs.iter().any(|run| run == name));
@@ -105,8 +104,8 @@ impl WorkDir {
             if let Some(number) = name.strip_suffix(".run").and_then(|number| number.parse::<u64>().ok()) {
                 self.next.fetch_max(number + 1, Relaxed);
             }
-            let ours =
-                name.ends_with(".run") || name.ends_with(".tmp") || (name == NOTES && self.notes.is_none());
+            let ours = [".run", ".tmp", TEMPORARY].iter().any(|ending| name.ends_with(ending))
+                || (name == NOTES && self.notes.is_none());
             if ours && !named(&name) {
                 std::fs::remove_file(entry.path()).map_err(io)?;
             }
@@ -139,13 +138,7 @@ impl WorkDir {
     }
 
     pub fn write_notes(&self, notes: &Notes) -> Result<()> {
-        let path = self.path.join(NOTES);
-        let temporary = self.path.join("counts.tmp");
         let text = serde_json::to_string(notes).expect("notes are plain data");
-        File::create(&temporary)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| std::fs::rename(&temporary, &path))
-            .and_then(|()| File::open(&self.path)?.sync_all())
-            .map_err(|error| Error::write(&path, error))
+        commit_note(&self.path.join(NOTES), text.as_bytes())
     }
 }

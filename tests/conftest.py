@@ -1,9 +1,9 @@
-"""What the tests share: slow ones on demand, any order, a process that each finds alike, and running the command as
-a user does.
+"""Shared by all tests: slow tests on demand, random order, a process that is the same for each test, and running the
+command as a user does.
 
-    pytest --shuffle            files, and the tests in a file, in a random order; its seed is told at the end
-    pytest --shuffle 7          in the order of that seed. Any part of the tests keeps the order it has in the whole
-    pytest --held 3GB           with so much memory held by the process, as if other tests had loaded it
+    pytest --shuffle            files, and the tests in each file, in random order; prints the seed at the end
+    pytest --shuffle 7          in the order of that seed. A subset of the tests keeps its relative order
+    pytest --held 3GB           with this much memory in use by the process, as if other tests had loaded it
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from hypothesis import HealthCheck, settings
 from ramlet.runtime import budget
 from ramlet.runtime.memory import free_memory
 
-# Before torch is loaded, here and in the processes that tests start: threads that wait for work would otherwise spin,
-# and two test processes on two cores would take the processor from each other.
+# Set before torch is loaded, for this process and those that tests start: idle threads would otherwise spin, and two
+# test processes on two cores would slow each other down.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# What a user's shell does not have either: with it, what is never flushed would seem to come.
+# Not set in a user's shell either: it would hide output that is never flushed.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# Nor color: tests read what a pipe gets, and say themselves where they want more.
+# No color by default: tests read the output of a pipe. Tests of color set it themselves.
 for _name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
     os.environ.pop(_name, None)
 
-# Tests that are run in the background of a script ignore Ctrl-C, and so would all that they start and send it to.
+# A background job of a shell script ignores Ctrl-C, and so would the processes that tests start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same cases every time: a red run can be run again, and a green one means something for the next. How long they
-# take to make says what else the machine does.
+# The same cases every time, so that a failure can be reproduced. No limit on the time to generate them, because it
+# depends on what else the machine is doing.
 settings.register_profile(
     "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -50,11 +50,11 @@ RunRamlet = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 AMPLE = "8GB"
-"""The budget of calls in this process where it is not the budget that is tested: what the process holds counts, and
-that is whatever the tests before have loaded. Budgets of other sizes are for processes of their own."""
+"""The budget of calls in this process, in tests that are not about the budget: memory that earlier tests have loaded
+counts too. To test a smaller budget, start a separate process."""
 
 FREE = 16 * 10**9
-"""Bytes that `auto` finds free at least, in this process: what other processes hold now is not what a test is about."""
+"""The least that `auto` sees as free memory in this process, so that tests do not depend on other processes."""
 
 
 HELD = pytest.StashKey[mmap.mmap]()
@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SEED",
         help="run the files, and the tests in each, in random order [default seed: a random one]",
     )
-    parser.addoption("--held", metavar="SIZE", help="hold so much memory all the time")
+    parser.addoption("--held", metavar="SIZE", help="keep this much memory in use during all tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,8 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seed = config.getoption("--shuffle")
     if seed is not None:
-        # A file stays together, for what its tests share takes long to make. Sorted by a number of its own, a test has
-        # the same place before and behind others whichever of them are run.
+        # Tests of a file stay together because their shared fixtures are slow to create. Each test has its own sort
+        # key, so a subset of the tests keeps its relative order.
         def place(item: pytest.Item) -> tuple[float, float]:
             path = item.nodeid.partition("::")[0]
             return random.Random(f"{seed} {path}").random(), random.Random(f"{seed} {item.nodeid}").random()
@@ -103,23 +103,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     seed = config.getoption("--shuffle")
     if seed is not None:
-        terminalreporter.write_line(f"this order again: --shuffle {seed}")
+        terminalreporter.write_line(f"repeat this order with --shuffle {seed}")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _machine_with_room() -> Iterator[None]:
+def _enough_free_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(budget, "free_memory", lambda: max(FREE, free_memory()))
         yield
 
 
 @pytest.fixture(autouse=True)
-def _as_others_found_it() -> Iterator[None]:
-    """Whatever comes next, in whatever order, finds the process as this test did.
+def _process_restored() -> Iterator[None]:
+    """Each test leaves the process as it found it, so that the order of tests does not matter.
 
-    Loading torch and running with it change the environment and the number of threads.
+    Loading and using torch changes the environment and the number of threads.
     """
-    _draw_from_the_start()
+    _seed_everything()
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else None
     environment, folder, handler = dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGINT)
@@ -129,11 +129,11 @@ def _as_others_found_it() -> Iterator[None]:
         del os.environ[name]
     if torch:
         torch.set_num_threads(threads)
-    assert os.getcwd() == folder, "the test ends in another folder than it began in"
-    assert signal.getsignal(signal.SIGINT) == handler, "the test leaves another handler of Ctrl-C"
+    assert os.getcwd() == folder, "the test changed the current folder"
+    assert signal.getsignal(signal.SIGINT) == handler, "the test changed the handler of Ctrl-C"
 
 
-def _draw_from_the_start() -> None:
+def _seed_everything() -> None:
     random.seed(0)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(0)
@@ -142,14 +142,14 @@ def _draw_from_the_start() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _little_to_look_through() -> None:
-    """What the files before have loaded is no garbage: the collections that a training run asks for pass it over."""
+def _garbage_collection_stays_fast() -> None:
+    """Exempts everything that earlier files have loaded from the garbage collections that a training run triggers."""
     gc.collect()
     gc.freeze()
 
 
 def alone(test: Callable[[], None]) -> Callable[[], None]:
-    """For a test of what is resident: it runs in a fresh process, where nothing else comes, goes or is given back."""
+    """For a test of resident memory: runs it in a fresh process, where nothing else allocates or frees memory."""
     start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
     call = f"from {test.__module__} import {test.__name__}; {test.__name__}.__wrapped__()"
 
@@ -164,7 +164,7 @@ def alone(test: Callable[[], None]) -> Callable[[], None]:
 
 @pytest.fixture
 def ramlet(tmp_path: Path) -> RunRamlet:
-    """Runs `ramlet ARGUMENTS` in a process of its own, in the test's folder."""
+    """Runs `ramlet ARGUMENTS` in a separate process, in the test's folder."""
 
     def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
         given = {"cwd": tmp_path, "env": {**os.environ, "COLUMNS": "100"}, **options}

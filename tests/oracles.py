@@ -1,8 +1,8 @@
-"""The definitions, written out: slow, obvious versions of what the native core does fast.
+"""Reference implementations: slow, obvious versions of what the native core does fast.
 
-Splitting by the reference regex on Python's `regex`; counting with a Counter; BPE training that recounts
-every pair before every merge; encoding that looks for the best pair anew each time. Beside them, the same
-questions put to HF tokenizers, and one call that puts them to the native core.
+Splitting with the reference regex and Python's `regex`; counting with a Counter; BPE training that recounts all pairs
+before every merge; encoding that searches for the best pair each time. Also the same with HF tokenizers, and functions
+that call the native core.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNLIMITED = 1 << 30
 
 _PRINTS = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTES = _PRINTS + [byte for byte in range(256) if byte not in _PRINTS]
-"""`BYTES[id]` is the byte with that id, in the order in which GPT-2's vocabulary lists them."""
+"""`BYTES[id]` is the byte with that id, in the order of GPT-2's vocabulary."""
 
 BYTE_OF_CHARACTER = {chr(byte): byte for byte in _PRINTS} | {chr(256 + n): b for n, b in enumerate(BYTES[188:])}
 CHARACTER_OF_BYTE = {byte: character for character, byte in BYTE_OF_CHARACTER.items()}
@@ -40,7 +40,7 @@ Merge = tuple[bytes, bytes]
 
 
 def to_characters(token: bytes) -> str:
-    """A token as byte-level tokenizer files spell it."""
+    """A token as it is written in byte-level tokenizer files."""
     return "".join(CHARACTER_OF_BYTE[byte] for byte in token)
 
 
@@ -71,7 +71,7 @@ SENTENCES = (
 
 
 def many_scripts(size: int, seed: int = 0) -> list[str]:
-    """Documents of about `size` characters in all, in many scripts: words of the sentences in ever new orders."""
+    """Documents in many scripts, about `size` characters in total: the words of SENTENCES, shuffled."""
     chance = random.Random(seed)
     documents: list[str] = []
     while size > 0:
@@ -84,7 +84,7 @@ def many_scripts(size: int, seed: int = 0) -> list[str]:
 
 
 def real_documents(size: int) -> list[str]:
-    """Real text that every machine has: the standard library's sources, and the names of all characters."""
+    """Real text that every machine has: the source code of the standard library, and the names of all characters."""
     documents: list[str] = []
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         documents.append(path.read_text(encoding="utf-8", errors="replace"))
@@ -109,7 +109,7 @@ CLASSES = (r"\s", *(f"\\p{{{name}}}" for name in ("L", "Lu", "Lt", "Ll", "Lm", "
 
 
 def class_members(name: str) -> frozenset[str]:
-    """The members of a class by Oniguruma, through the only door to it: HF's Split."""
+    """The members of a class according to Oniguruma, which can only be reached through HF's Split."""
     rest = pre_tokenizers.Split(tokenizers.Regex(f"{name}+"), "removed").pre_tokenize_str(assigned_planes())
     return frozenset(assigned_planes()).difference(*(piece for piece, _ in rest))
 
@@ -125,9 +125,9 @@ def disputed() -> frozenset[str]:
     """Characters that the two reference engines put in different classes.
 
     They follow different versions of Unicode: Oniguruma (HF tokenizers), regex-syntax and fancy-regex (the native
-    core, tiktoken) are at 16.0, Python's `regex` is ahead. What a later version assigned is unassigned to the
-    others, and a few letters changed sides (U+0295 from Ll to Lo). On these HF is right, for a tokenizer.json
-    must mean there what it means here.
+    core, tiktoken) use 16.0, Python's `regex` a newer one. Newly assigned characters are unassigned in the older
+    version, and a few letters changed class (U+0295 from Ll to Lo). For these HF is right, because a tokenizer.json
+    must mean the same there and here.
     """
     found: set[str] = set()
     for name in CLASSES:
@@ -143,7 +143,7 @@ def undisputed(text: str) -> str:
 
 
 def split(pattern: str, text: str, cap: int | None = None) -> list[str]:
-    """The matches of `pattern` and what lies between them. With a cap, a match sees that many bytes from its start."""
+    """The matches of `pattern` and the text between them. With a cap, a match sees that many bytes from its start."""
     compiled = regex.compile(pattern)
     if cap is None or len(text.encode()) <= cap:
         ends = [0, *(end for match in compiled.finditer(text) for end in match.span()), len(text)]
@@ -162,7 +162,7 @@ def split(pattern: str, text: str, cap: int | None = None) -> list[str]:
 
 
 def cut_out(text: str, specials: Sequence[str]) -> list[tuple[str, bool]]:
-    """The text and the special tokens in it, in order: the leftmost, and of those the longest, first."""
+    """Splits text at special tokens, in order: the leftmost match wins, and of several at one place the longest."""
     parts: list[tuple[str, bool]] = []
     start = at = 0
     while at < len(text):
@@ -215,7 +215,7 @@ def train(
     max_token_bytes: int = UNLIMITED,
     tie_break: str = "hf",
 ) -> list[Merge]:
-    """The definition of BPE: count all pairs, merge the most frequent everywhere, begin again."""
+    """The definition of BPE: count all pairs, merge the most frequent pair everywhere, repeat."""
     vocabulary = [bytes([byte]) for byte in BYTES]
     ids = {token: number for number, token in enumerate(vocabulary)}
     words = [([ids[bytes([byte])] for byte in piece], count) for piece, count in pieces.items()]
@@ -246,7 +246,7 @@ def train(
 
 
 def hf_tokenizer(pattern: str) -> tokenizers.Tokenizer:
-    """An untrained HF tokenizer that cuts by the pattern of this name."""
+    """An untrained HF tokenizer that splits by the pattern of this name."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = hf_pre_tokenizer(pattern)
     tokenizer.decoder = decoders.ByteLevel()
@@ -268,13 +268,13 @@ def hf_train(
     min_frequency: int = 0,
     max_token_bytes: int | None = None,
 ) -> list[Merge]:
-    """What HF tokenizers learns from the same documents."""
+    """The merges that HF tokenizers learns from the same documents."""
     tokenizer = hf_tokenizer(pattern)
     trainer = trainers.BpeTrainer(
         vocab_size=tokens,
         min_frequency=min_frequency,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        # A strict bound there.
+        # HF's limit is exclusive.
         max_token_length=None if max_token_bytes is None else max_token_bytes + 1,
         show_progress=False,
     )
@@ -287,7 +287,7 @@ def hf_train(
 
 
 def encode_piece(piece: bytes, merges: Sequence[tuple[int, int, int]], byte_ids: dict[int, int]) -> list[int]:
-    """The lowest-ranked pair first, the leftmost of equals, one at a time."""
+    """Merges one pair at a time: the one with the lowest rank, the leftmost of equals."""
     ranks: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, (left, right, made) in enumerate(merges):
         ranks.setdefault((left, right), (rank, made))
@@ -323,7 +323,7 @@ def native_train(
     read: dict[str, Any] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """`train_bpe` with settings that a test need not name."""
+    """`train_bpe` with defaults for tests."""
     texts: Iterator[list[str]] | None = None
     if documents is not None:
         remaining = iter(documents)
@@ -351,7 +351,7 @@ def native_train(
 
 
 def text_file(path: Path, compression: str = "", form: str = "text") -> tuple[str, str, str, int, int]:
-    """The file as the native core wants it named."""
+    """The file as the native core expects it."""
     found = path.stat()
     return str(path), form, compression, found.st_size, found.st_mtime_ns
 

@@ -31,17 +31,17 @@ class Browser:
 
     def __init__(self) -> None:
         assert DRIVER is not None
-        # It finds a free port by itself, and tells it.
+        # It picks a free port and prints it.
         self._driver = subprocess.Popen(
             [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
         assert self._driver.stdout is not None
-        told = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
-        port = next(filter(None, told), None)
+        ports = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
+        port = next(filter(None, ports), None)
         if port is None:
             raise RuntimeError("chromedriver does not start")
         self._base = f"http://127.0.0.1:{port[1]}"
-        # Requests to this machine go to this machine, whatever proxy there is.
+        # Requests to this machine never go through a proxy.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._session = ""
 
@@ -51,7 +51,7 @@ class Browser:
             flags = ["--headless=new", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
             flags += ["--disable-background-networking", "--no-first-run", "--no-proxy-server"]
             if os.geteuid() == 0:
-                flags.append("--no-sandbox")  # Chromium refuses to be root with it
+                flags.append("--no-sandbox")  # Chromium's sandbox does not work as root
             wanted = {
                 "browserName": "chrome",
                 "goog:chromeOptions": {"binary": CHROMIUM, "args": flags},
@@ -81,7 +81,7 @@ class Browser:
             return json.load(answer)["value"]
 
     def command(self, name: str, **given: Any) -> Any:
-        """A command of the DevTools."""
+        """Runs a DevTools command."""
         return self._ask("POST", f"{self._session}/goog/cdp/execute", {"cmd": name, "params": given})
 
     def size(self, width: int, height: int = 900) -> None:
@@ -94,7 +94,7 @@ class Browser:
         )
 
     def scheme(self, name: str) -> None:
-        """light or dark."""
+        """Sets the color scheme: light or dark."""
         self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def scripts(self, on: bool) -> None:
@@ -107,17 +107,17 @@ class Browser:
         return self._ask("POST", f"{self._session}/execute/sync", {"script": script, "args": list(arguments)})
 
     def logged(self) -> list[str]:
-        """What the console has told since the last call."""
+        """Console messages since the last call."""
         return [entry["message"] for entry in self._ask("POST", f"{self._session}/se/log", {"type": "browser"})]
 
     def requested(self) -> list[str]:
-        """The addresses that were asked for since the last call."""
+        """URLs requested since the last call."""
         entries = self._ask("POST", f"{self._session}/se/log", {"type": "performance"})
         events = [json.loads(entry["message"])["message"] for entry in entries]
         return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
     def screenshot(self, path: Path, *, whole: bool = True) -> bytes:
-        """Of the whole page, or of what is in view."""
+        """Of the whole page, or of the visible part."""
         given: dict[str, Any] = {"format": "png"}
         if whole:
             given["captureBeyondViewport"] = True

@@ -1,21 +1,21 @@
-"""Cleaning, written out: slow and obvious, with Python's own Unicode tables.
+"""Reference implementation of cleaning: slow and obvious, with Python's own Unicode tables.
 
-Normalise, in this order: line ends (CR LF, CR, U+0085, U+2028, U+2029) become "\\n"; control characters (Cc but tab
-and "\\n"), U+FEFF and noncharacters are removed; NFC; blanks (Zs, tab) at the end of a line are removed, and with
-`collapse_blanks` a run of blanks behind the indentation becomes one space; more than two blank lines in a row become
+Normalization, in this order: line ends (CR LF, CR, U+0085, U+2028, U+2029) become "\\n"; control characters (Cc except
+tab and "\\n"), U+FEFF and noncharacters are removed; NFC; blanks (Zs, tab) at the end of a line are removed, and with
+`collapse_blanks` a run of blanks after the indentation becomes one space; more than two consecutive blank lines become
 two; blank lines at the start and all white space at the end of the document are removed.
 
-Line rules, for lines that are not blank: fewer characters than `min_line_chars`, more than `max_line_chars` (0: no
-limit), a share of symbols above `max_line_symbols`. A line goes with its "\\n". If one goes and the text is normalised,
-blank lines are put in order once more.
+Line rules drop a line that is not blank and has fewer characters than `min_line_chars`, more than `max_line_chars` (0:
+no limit), or a fraction of symbols above `max_line_symbols`. Its "\\n" is dropped too. If a line is dropped and
+normalization is on, blank lines are normalized again.
 
-Document rules, on what is left, the first that applies: nothing but white space; fewer characters than `min_chars`;
-more than `max_chars` (0: no limit); a share of symbols above `max_symbols`; of the characters in lines that are not
-blank a share above `max_repeated` in lines equal to an earlier one, if there are four such lines or more; a share of
-U+FFFD above `max_invalid`.
+Document rules apply to the remaining text; the first that matches is reported: nothing but white space; fewer
+characters than `min_chars`; more than `max_chars` (0: no limit); a fraction of symbols above `max_symbols`; at least
+four nonblank lines, with a fraction of their characters above `max_repeated` in lines equal to an earlier one; a
+fraction of U+FFFD above `max_invalid`.
 
-A symbol is neither L, M, N nor White_Space. A share is above its limit if `count > limit * total`. Without `filter`
-there are no rules but "empty", without `normalize` the text stays as it is.
+A symbol is a character that is neither L, M, N nor White_Space. A fraction is above its limit if
+`count > limit * total`. Without `filter` the only rule is "empty"; without `normalize` the text is not normalized.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ WHITE_SPACE = BLANKS + "\n\x0b\x0c\r\x85\u2028\u2029"
 
 @cache
 def known_characters() -> str:
-    """The characters on which two versions of Unicode cannot differ: assigned in both, or never to be assigned."""
+    """The characters on which two versions of Unicode agree: assigned in both, or never to be assigned."""
     characters = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
-    # The pieces take turns, beginning with the assigned ones.
+    # The pieces alternate between assigned and unassigned characters, starting with assigned ones.
     native = "".join(_native.split_pieces(characters, r"\P{Cn}+|\p{Cn}+")[::2])
     python = {one for one in characters if unicodedata.category(one) != "Cn"}
     return "".join(one for one in native if one in python) + "".join(filter(is_noncharacter, characters))
@@ -123,16 +123,16 @@ def document_rule(text: str, settings: PrepareSettings) -> str | None:
 
 
 class Cleaned(NamedTuple):
-    """What became of a document."""
+    """The result of cleaning a document."""
 
     text: str | None
     rule: str | None
     lines: dict[str, tuple[int, int]]
-    """How many lines, and how many bytes with their line ends, each line rule took; only those that took any."""
+    """For each line rule that dropped any: the number of lines, and of bytes including line ends."""
 
 
 def native(text: str, settings: PrepareSettings | None = None) -> Cleaned:
-    """As the native core cleans it."""
+    """Cleans with the native core."""
     kept, rule, lines = _native.clean_text(text, json.dumps((settings or PrepareSettings()).cleaning()))
     return Cleaned(kept, rule, {name: (count, size) for name, count, size in lines})
 

@@ -1,4 +1,4 @@
-"""Datasets written the slow, obvious way from lists of ids, and XXH64 as its specification reads."""
+"""Datasets written in a slow, obvious way from lists of ids, and XXH64 as in its specification."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def slow_xxh64_file(path: str, start: int = 0) -> tuple[int, int]:
 
 @pytest.fixture(autouse=True)
 def checksums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow checksum where the native module was built without its own."""
+    """Uses the slow checksum if the native module was built without one."""
     if not hasattr(_native, "xxh64_file"):
         monkeypatch.setattr(_native, "xxh64_file", slow_xxh64_file, raising=False)
 
 
 def byte_tokenizer(*, large: bool = False) -> Tokenizer:
-    """256 bytes and an end of text: id 256, or 70,001 where ids must be large."""
+    """256 bytes and an end-of-text token with id 256, or 70,001 with `large`."""
     vocabulary = {byte: bytes([byte]) for byte in range(256)}
     if large:
         vocabulary.update({number: b"#%d" % number for number in range(256, 70_001)})
@@ -81,7 +81,7 @@ def write_dataset(
     pack: int | None = None,
     run: str = "0123456789abcdef",
 ) -> Path:
-    """A valid dataset of these documents, given without their end ids; packing is next-fit."""
+    """Writes a valid dataset of these documents, given without end ids; packing is next-fit."""
     tokenizer = tokenizer or byte_tokenizer()
     end_id = tokenizer.end_of_text if end else None
     wide = tokenizer.vocab_size > 1 << 16
@@ -207,7 +207,7 @@ def packed_shards(
 
 
 def ledger(kept: int, size: int, tokens: dict[str, int]) -> dict[str, Any]:
-    """Of documents that were kept, two that were too short and one line of seven bytes that was too long."""
+    """For `kept` documents, two that were too short, and one line of seven bytes that was too long."""
     rules = "empty too_short too_long symbols repeated_lines bad_encoding duplicate too_few_tokens too_many_tokens"
     documents = dict.fromkeys(rules.split(), 0)
     lines = dict.fromkeys(["line_too_short", "line_too_long", "line_symbols", "duplicate_line"], 0)

@@ -1,7 +1,7 @@
-"""A second engine, as small as one can be: how often each token comes, learned with momentum, in NumPy.
+"""A minimal second engine: a unigram model, trained with momentum, in NumPy.
 
-It is what `ramlet.engines` asks for and no more, so it shows that nothing outside of an engine needs torch, and what
-whoever writes one begins with. All weights of the model are there; only the first column of the embedding is used.
+It implements exactly what `ramlet.engines` requires, which proves that nothing outside an engine needs torch, and makes
+it a starting point for a new engine. It has all weights of the model, but uses only the first column of the embedding.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from ramlet.model.folder import ModelFolder
 from ramlet.model.names import named_tensors
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import Stored, read_tensors_into
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 EMBEDDING = "model.embed_tokens.weight"
 
 
 class Array:
-    """An array as a file stores it: all of these are fp32."""
+    """An array as it is stored in a file; always fp32 here."""
 
     dtype = "F32"
 
@@ -48,7 +49,7 @@ class Array:
 
 
 class Counter:
-    """The model: one logit a token, whatever came before."""
+    """The model: one logit per token, independent of the context."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

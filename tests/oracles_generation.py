@@ -1,4 +1,4 @@
-"""Generating written out slowly: no cache, one sample at a time, a loop over the vocabulary for every draw."""
+"""Reference implementation of generation: no KV cache, one sample at a time, a loop over the vocabulary per token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramlet.generation.settings import SampleSettings
 def slow_continuation(
     model: GPT, prompt: Sequence[int], settings: SampleSettings, sample: int = 0, end_ids: Collection[int] = ()
 ) -> list[int]:
-    """The ids of one sample, its end not among them."""
+    """The ids of one sample, without the end id."""
     generator = torch.Generator().manual_seed((settings.seed or 0) + sample)
     seen, window, written = set(prompt), list(prompt), []
     for _ in range(settings.max_tokens):

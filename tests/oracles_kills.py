@@ -1,4 +1,4 @@
-"""A process that is killed at a chosen change of the disk: before its n-th rename, link, removal, mkdir or fsync."""
+"""Kills a process just before its n-th change on disk: a rename, link, removal, mkdir or fsync."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from oracles_training import apart
 CHANGES = ("rename", "replace", "link", "unlink", "remove", "rmdir", "mkdir", "fsync")
 
 
-def _counted(work: Callable[..., None], arguments: tuple[Any, ...], deadly: int | None, told: Path) -> None:
+def _counted(work: Callable[..., None], arguments: tuple[Any, ...], kill_at: int | None, count_file: Path) -> None:
     calls = 0
 
     def before(real: Callable[..., Any]) -> Callable[..., Any]:
         def called(*given: Any, **named: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == deadly:
+            if calls == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*given, **named)
 
         return called
 
-    os.fsync = lambda file: None  # a kill loses nothing of what was not synced, and waiting for a disk takes long
+    os.fsync = lambda file: None  # killing a process loses no unsynced data, and waiting for the disk is slow
     for name in CHANGES:
         setattr(os, name, before(getattr(os, name)))
     work(*arguments)
-    told.write_text(str(calls))
+    count_file.write_text(str(calls))
 
 
-def changes_of(told: Path, work: Callable[..., None], *arguments: Any) -> int:
-    """How many changes the work makes when it is left alone."""
-    assert apart(_counted, work, arguments, None, told) == 0
-    return int(told.read_text())
+def changes_of(count_file: Path, work: Callable[..., None], *arguments: Any) -> int:
+    """How many changes the work makes if it is not killed."""
+    assert apart(_counted, work, arguments, None, count_file) == 0
+    return int(count_file.read_text())
 
 
 def killed_at(change: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Does the work in a process of its own, until just before this change."""
+    """Runs the work in a separate process and kills it just before this change."""
     assert apart(_counted, work, arguments, change, Path(os.devnull)) == -signal.SIGKILL

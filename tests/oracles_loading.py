@@ -1,4 +1,4 @@
-"""The loader written out slowly: everything in lists, one sample at a time."""
+"""Reference implementation of the loaders: everything in lists, one sample at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def key(*words: int) -> int:
 
 
 def slow_shuffle(length: int, seed: int) -> list[int]:
-    """The permutation as rust/loading/shuffle.rs defines it. Checkpoints depend on it: it must never change."""
+    """The permutation defined in rust/loading/shuffle.rs. Checkpoints depend on it, so it must never change."""
     left = next(side for side in range(1, length + 1) if side * side >= length)
     right = -(-length // left)
     keys = [mixed((seed + (number + 1) * GOLDEN) & WORD) for number in range(8)]
@@ -78,7 +78,7 @@ def masked(example: Example, end_id: int) -> tuple[Row, Row, Row, Row]:
 
 @dataclass
 class SlowMix:
-    """Which example comes when."""
+    """The order of the examples of several datasets."""
 
     counts: list[int]
     """Examples of each dataset."""
@@ -87,7 +87,7 @@ class SlowMix:
     shuffle: bool
 
     def samples(self, count: int) -> Iterator[tuple[int, int]]:
-        """Dataset and example of the first samples; dealt out one by one, then shuffled in their blocks."""
+        """Dataset and example of the first samples: assigned to datasets one by one, then shuffled in blocks."""
         whole = -(-count // MIX_BLOCK) * MIX_BLOCK
         dealt = [0] * len(self.counts)
         turns = []
@@ -109,11 +109,11 @@ class SlowMix:
             yield dataset, example
 
     def turn(self, number: int) -> int:
-        """The one whose share, rounded down, of number + 1 samples is one more than of number."""
+        """The dataset whose share (rounded down) grows by one from `number` to `number + 1` samples."""
         left, total = number, sum(self.weights)
         for dataset, weight in enumerate(self.weights):
-            before, behind = left * weight // total, (left + 1) * weight // total
-            if behind > before:
+            before, after = left * weight // total, (left + 1) * weight // total
+            if after > before:
                 return dataset
             left, total = left - before, total - weight
         raise AssertionError
@@ -126,7 +126,7 @@ def global_batches(samples: Sequence[int], batch_size: int) -> list[list[int]]:
 def slow_stream(
     examples: Sequence[Example], seed: int, shuffle_buffer: int, epochs: int, max_examples: int | None = None
 ) -> list[Example]:
-    """The samples of a stream loader: each epoch in blocks, each block shuffled."""
+    """The samples of a stream loader: each epoch is divided into blocks, and each block is shuffled."""
     samples = []
     for epoch in range(epochs):
         used = list(examples[:max_examples])

@@ -1,4 +1,4 @@
-"""transformers' Llama with the weights of one of ours, and small models to compare."""
+"""transformers' Llama with the weights of our model, and small models to compare with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = {"small": SMALL, "grouped": GROUPED, "untied": UNTIED}
 
 
 def model_of(shape: Shape, seed: int = 1, **options: Any) -> GPT:
-    """A model whose gains are not all 1 and whose weights are large enough for every part to matter."""
+    """A model whose norm gains are not all 1, and whose weights are large enough for every part to matter."""
     model = GPT(shape, **options)
     model.weights.initialize(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -50,7 +50,7 @@ def some_ids(shape: Shape, *size: int, seed: int = 3) -> torch.Tensor:
 
 
 def byte_tokenizer(folder: Path) -> Path:
-    """Bytes and an end of text, 257 tokens, as a tokenizer.json."""
+    """Writes a tokenizer.json with 257 tokens: all bytes and an end of text."""
     vocab = {byte: bytes([byte]) for byte in range(256)}
     Tokenizer.from_merges(vocab, [], ["<|endoftext|>"]).save(folder / "tokenizer.json")
     return folder / "tokenizer.json"

@@ -1,8 +1,7 @@
-"""AdamW with 8-bit states, written out: a table that is searched, one block after the other, in NumPy.
+"""Reference implementation of AdamW with 8-bit states in NumPy: block by block, with a table lookup.
 
-Numbers are computed in 32 bits, each operation on its own, as the definition in docs/design/adamw8bit.md has them. The
-nearest code is looked for among all 256, in 64 bits; where a magnitude is halfway between two but for 1e-6, either
-is one that a step may take.
+All arithmetic is fp32, one operation at a time, as defined in docs/design/adamw8bit.md. The nearest code is searched
+among all 256 in fp64; if a magnitude is within 1e-6 of the middle between two codes, both count as correct.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ HALFWAY = 1e-6
 
 
 def magnitudes(bits: int) -> npt.NDArray[np.float64]:
-    """The map: straight lines through (2^j, 8^(j - bits)), read at code + 1."""
+    """The quantization map: linear interpolation between the points (2^j, 8^(j - bits)), evaluated at code + 1."""
     powers = np.arange(bits + 1)
     return np.interp(np.arange(1, 2**bits + 1), 2.0**powers, 8.0 ** (powers - bits))
 
@@ -54,7 +53,7 @@ class State:
 
 @dataclass
 class Stepped:
-    """The outcome: weights and scales exactly, and of each code those two (mostly the same) that are right."""
+    """The result of a step: exact weights and scales, and the two codes (mostly equal) that are correct."""
 
     weights: Floats
     first_scales: Floats
@@ -79,8 +78,8 @@ def step(weights: Floats, gradients: Floats, state: State, factors: tuple[float,
             first = SIGNED.astype(np.float32)[state.first[block]] * (first_decay * state.first_scales[number])
             first = first + first_gain * gradient
             root = UNSIGNED.astype(np.float32)[state.root[block]] * (root_decay * state.root_scales[number])
-            taken = root_gain * gradient
-            root = np.sqrt(root * root + taken * taken)
+            gained = root_gain * gradient
+            root = np.sqrt(root * root + gained * gained)
             outcome.weights[block] = keep * weights[block] - rate * first / (root + eps)
             outcome.first_scales[number] = scale = block_scale(first)
             low, high = nearest(np.abs(first), scale, magnitudes(7))
@@ -99,7 +98,7 @@ def block_scale(moments: Floats) -> np.float32:
 
 
 def nearest(moments: Floats, scale: np.float32, values: npt.NDArray[np.float64]) -> tuple[Bytes, Bytes]:
-    """The codes of the values nearest to each moment over the scale, from below and from above."""
+    """The codes nearest to each moment divided by the scale, rounding ties down and up."""
     if not scale > 0:
         return np.zeros(len(moments), np.uint8), np.zeros(len(moments), np.uint8)
     shares = (moments * (np.float32(1) / scale)).astype(np.float64)

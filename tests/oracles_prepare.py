@@ -1,7 +1,7 @@
-"""`prepare`, written out: slow and obvious, from documents to shards and the ledger.
+"""Reference implementation of `prepare`: slow and obvious, from documents to shards and the ledger.
 
-Documents are given as lists of texts in the order of the input; how files become documents is tested elsewhere
-(`test_sources.py`, `rust/source`), `read_text` has the little of it that is needed here.
+Documents are lists of texts in input order. Reading documents from files is tested elsewhere (`test_sources.py`,
+`rust/source`); `read_text` has the little that is needed here.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ SPLITS = ("train", "val")
 
 @dataclass
 class Document:
-    """One that is kept, or a piece of one that had too many tokens."""
+    """A document that is kept, or a piece of one that had too many tokens."""
 
     text: str
     ids: list[int]
-    """The end id included."""
+    """Including the end id."""
 
     first_piece: bool = True
 
 
 @dataclass
 class Expected:
-    """What a dataset must hold."""
+    """The expected contents of a dataset."""
 
     splits: dict[str, list[Document]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     read: int = 0
@@ -64,11 +64,11 @@ def read_text(text: str, documents: str, separator: str | None = None) -> list[s
 
 
 def cut(text: str, limit: int) -> list[str]:
-    """Parts of at most `limit` bytes: behind blank lines in the second half, else line ends, else blanks."""
+    """Parts of at most `limit` bytes: split after a blank line in the second half, else a line end, else a blank."""
     parts = []
     while len(text.encode()) > limit:
         prefix = text.encode()[:limit].decode(errors="ignore")
-        # As many bytes as characters here, so that places are places of bytes.
+        # In latin-1 one character is one byte, so positions are byte offsets.
         raw = prefix.encode().decode("latin-1")
         place = 0
         for endings in (("\n\n", "\n\r\n"), ("\n",), (" ", "\t")):
@@ -79,12 +79,12 @@ def cut(text: str, limit: int) -> list[str]:
         first = raw[: place or len(raw)].encode("latin-1").decode()
         parts.append(first)
         text = text[len(first) :]
-    # Nothing of it is left where it was cut at its very end.
+    # Nothing remains if the last cut was at the end of the text.
     return [*parts, text] if text or not parts else parts
 
 
 def without_known_lines(text: str, seen: set[str], arranged: bool) -> tuple[str, int]:
-    """The text without lines that came before, and how many went; blank lines never do, but they are put in order."""
+    """The text without duplicate lines, and how many were dropped. Blank lines are never dropped, only normalized."""
     kept: list[str] = []
     dropped = 0
     for line in text.split("\n"):
@@ -111,7 +111,7 @@ def prepare_slowly(
     limit: int,
     moves: bool = True,
 ) -> Expected:
-    """The whole way. `limit`: bytes beyond which a document is cut. `moves`: a dataset gets a validation document."""
+    """The whole pipeline. Documents over `limit` bytes are split; with `moves`, neither split of a dataset is empty."""
     made = Expected()
     seen: set[str] = set()
     hashes: dict[str, list[int]] = {"train": [], "val": []}
@@ -176,7 +176,7 @@ def _tokenize(
 
 
 def _move_one(made: Expected, hashes: dict[str, list[int]]) -> None:
-    """All went to one split: the document nearest to the other goes there, whole. The only one is for training."""
+    """If one split is empty, the document whose hash is nearest moves there. A single document is for training."""
     train, val = made.splits["train"], made.splits["val"]
     if not train and val:
         last = len(val) - 1 - hashes["val"][::-1].index(max(hashes["val"]))
@@ -187,13 +187,13 @@ def _move_one(made: Expected, hashes: dict[str, list[int]]) -> None:
 
 
 def _taken(documents: list[Document], at: int) -> tuple[list[Document], list[Document]]:
-    """The document that begins there with all its pieces, and the others."""
+    """The document that begins at `at`, with all its pieces, and the other documents."""
     end = next((n for n in range(at + 1, len(documents)) if documents[n].first_piece), len(documents))
     return documents[at:end], documents[:at] + documents[end:]
 
 
 def shards(documents: list[list[int]], most: int) -> list[list[list[int]]]:
-    """Whole documents, at most so many ids together, or one that has more."""
+    """Shards of whole documents with at most `most` ids, or of one longer document."""
     made: list[list[list[int]]] = []
     for ids in documents:
         if not made or sum(map(len, made[-1])) + len(ids) > most:
@@ -203,7 +203,7 @@ def shards(documents: list[list[int]], most: int) -> list[list[list[int]]]:
 
 
 def pack(documents: list[list[int]], length: int) -> list[list[list[int]]]:
-    """Sequences of pieces: cut at `length`, then the longest first, each where it leaves the least room."""
+    """Packs pieces of at most `length` ids by best fit: longest first, into the sequence with the least space left."""
     pieces = [ids[at : at + length] for ids in documents for at in range(0, len(ids), length)]
     order = sorted(range(len(pieces)), key=lambda piece: (-len(pieces[piece]), piece))
     made: list[list[int]] = []
@@ -219,7 +219,7 @@ def pack(documents: list[list[int]], length: int) -> list[list[list[int]]]:
 
 
 def shards_on_disk(folder: Path, manifest: dict[str, Any], split: str) -> list[list[list[int]]]:
-    """The documents of every shard, from the bytes alone."""
+    """The documents of every shard, read directly from its bytes."""
     kind = np.dtype("<u2" if manifest["dtype"] == "uint16" else "<u4")
     found = []
     for at, shard in enumerate(manifest["splits"][split]["shards"]):
@@ -243,7 +243,7 @@ def shards_on_disk(folder: Path, manifest: dict[str, Any], split: str) -> list[l
 
 
 def check_ledger(ledger: dict[str, Any], expected: Expected | None = None) -> None:
-    """It adds up; and says what is expected."""
+    """Checks that the ledger adds up and has the expected numbers."""
     documents, amounts = ledger["documents"], ledger["bytes"]
     assert documents["read"] + documents["cut"] == documents["kept"] + sum(documents["dropped"].values())
     accounted = sum(amounts["dropped"].values()) + sum(amounts["lines_dropped"].values()) + amounts["normalised"]

@@ -1,4 +1,4 @@
-"""Folders as the stages write them, made by hand: what a report is told, without training anything."""
+"""Folders as the stages write them, made by hand: input for a report without training anything."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def memory(peak: int = 90_000_000, budget: int = 500_000_000) -> dict[str, Any]:
 
 
 class Outline(HTMLParser):
-    """What a page consists of; a tag that is not closed where it should be fails."""
+    """The structure of a page; fails if a tag is not closed properly."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -117,7 +117,7 @@ class Outline(HTMLParser):
         self.attributes += [(tag, name, value or "") for name, value in attrs]
 
     def handle_endtag(self, tag: str) -> None:
-        # SVG's <path> and <rect> have ends where they hold a title.
+        # SVG's <path> and <rect> have end tags if they contain a title.
         if tag in _EMPTY:
             return
         assert self._open[-1] == tag, (self._open[-3:], tag, self.getpos())

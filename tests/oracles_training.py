@@ -1,4 +1,4 @@
-"""Small data, small runs, what a run leaves behind; and slow, obvious versions of what the trainer does."""
+"""Small datasets and runs, the files a run leaves, and slow, obvious versions of what the trainer does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 """A run of a second."""
 MEMORY = AMPLE
 TIMES = ("tokens_per_second", "memory", "seconds")
-"""What two runs differ in, of each line of metrics.jsonl."""
+"""The fields of metrics.jsonl that differ between two runs."""
 
 _WORDS = [
     *("the", "a", "one", "red", "old", "small", "house", "tree", "river", "road"),
@@ -52,7 +52,7 @@ def sentences(count: int, seed: int = 0, words: list[str] | None = None) -> str:
 
 
 def make_data(folder: Path, name: str = "data", *, lines: int = 400, seed: int = 0, **settings: Any) -> Path:
-    """A dataset of bytes, one document a line."""
+    """A dataset of bytes, one document per line."""
     words = settings.pop("words", None)
     text = folder / f"{name}.txt"
     text.write_text(sentences(lines, seed, words))
@@ -62,13 +62,13 @@ def make_data(folder: Path, name: str = "data", *, lines: int = 400, seed: int =
 
 
 def run(data: Any, out: Path, **changes: Any) -> Any:
-    """`ramlet.train` with the settings above; what is None is left out."""
+    """`ramlet.train` with the settings above; settings that are None are not passed."""
     given = {**SMALL, "memory": MEMORY, "threads": 1, **changes}
     return train(data, out, **{name: value for name, value in given.items() if value is not None})
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, without what no two runs have in common."""
+    """The lines of metrics.jsonl, without TIMES."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
 
@@ -86,10 +86,10 @@ def last_checkpoint(out: Path) -> Path:
 
 
 def left_behind(out: Path) -> dict[str, Any]:
-    """All of a finished run that must be the same however often it was interrupted: every byte, but for times."""
+    """Everything in a finished run that must not depend on interruptions: every byte except times."""
     last = last_checkpoint(out)
     state = json.loads((last / "state.json").read_text())
-    # Where metrics.jsonl ended depends on how many digits the times have.
+    # The length of metrics.jsonl depends on the number of digits in the times.
     journal = state.pop("journal")
     assert journal == (out / "metrics.jsonl").stat().st_size
     state["progress"].pop("seconds")
@@ -113,46 +113,52 @@ def assert_same_run(out: Path, other: Path) -> None:
 
 
 def apart(work: Callable[..., None], *arguments: Any) -> int:
-    """Runs it in a process of its own, whose exit code this is; a signal's number is negative.
+    """Runs `work` in a separate process and returns its exit code, or the negative number of a signal.
 
-    Forked, for loading torch takes seconds; all of its threads are those of the run that ended before.
+    Forked, because loading torch takes seconds; torch's threads are idle, since no run is active in this process.
     """
-    return _ended(_begun(work, *arguments))
+    return _exit_code(_started(work, *arguments))
 
 
 def ranks(world: int, work: Callable[..., None], *arguments: Any) -> list[int]:
-    """The same, in so many processes that torchrun might have begun; the exit code of each."""
+    """The same in `world` processes, as torchrun would start them; returns the exit code of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
     def one(rank: int) -> None:
-        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in told.items()})
+        env = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        os.environ.update({name: str(value) for name, value in env.items()})
         work(*arguments)
 
-    return [_ended(child) for child in [_begun(one, rank) for rank in range(world)]]
+    return [_exit_code(child) for child in [_started(one, rank) for rank in range(world)]]
 
 
-def _begun(work: Callable[..., None], *arguments: Any) -> int:
+def _started(work: Callable[..., None], *arguments: Any) -> int:
     child = os.fork()
     if child:
         return child
-    signal.alarm(300)  # one that waits for another for ever ends, also when no one waits for it
+    signal.alarm(300)  # a process that hangs ends, even if nobody waits for it
     try:
         work(*arguments)
-    except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
+    except BaseException:  # noqa: BLE001 - the child ends here, whatever the error
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
 
 
-def _ended(child: int) -> int:
+def _exit_code(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def slow_loss(model: Any, rows: list[list[int]]) -> tuple[float, int]:
-    """Summed loss of sequences of ids, and how many tokens were foretold: row by row, token by token, in doubles."""
+    """Total loss of sequences of ids, and the number of predicted tokens: row by row, token by token, in fp64."""
     import torch
 
     total, count = 0.0, 0
@@ -167,7 +173,7 @@ def slow_loss(model: Any, rows: list[list[int]]) -> tuple[float, int]:
 
 
 def stored_ids(data: Path, split: str) -> list[int]:
-    """All ids of a split, in their order."""
+    """All ids of a split, in order."""
     import numpy as np
 
     note = json.loads((data / "dataset_metadata.json").read_text())

@@ -1,4 +1,4 @@
-"""What a step really holds, by torch's record of every allocation; and kernels that allocate no more than they must."""
+"""The real peak memory of a step, from torch's record of every allocation; and kernels that allocate only results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.profiler import ProfilerActivity, profile
 
 LIBRARY = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product")
 LARGE = 64
-"""Smaller allocations are scalars, which no prediction is about."""
+"""Smaller allocations are scalars, which the predictions ignore."""
 
 
 def highest(work: Callable[[], object]) -> int:
-    """The most bytes that tensors made while `work` runs have held at once.
+    """Peak memory in bytes of the tensors that `work` allocates.
 
-    Left out is what a library takes and gives back within one product or one attention: it is bounded, whatever the
-    tensors' size, and predicted as overhead.
+    Scratch memory that a library allocates and frees within one matrix product or attention does not count: it is
+    bounded whatever the tensors' size, and predicted as overhead.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         work()
@@ -45,19 +45,19 @@ def highest(work: Callable[[], object]) -> int:
 
 
 def _freed_within(events: list[tuple[int, int, int, int]]) -> set[tuple[int, int]]:
-    """Address and operation of all that was taken and freed within the same operation of a library."""
-    taken: dict[int, int] = {}
+    """Address and operation of everything that was allocated and freed within the same library operation."""
+    allocated_in: dict[int, int] = {}
     found = set()
     for _, size, pointer, within in events:
         if size > 0:
-            taken[pointer] = within
-        elif within and taken.get(pointer) == within:
+            allocated_in[pointer] = within
+        elif within and allocated_in.get(pointer) == within:
             found.add((pointer, within))
     return found
 
 
 def lean_kernels() -> ModuleType:
-    """The kernels as the native ones are: each allocates its result, in the type of its input, and nothing else."""
+    """Stand-ins for the native kernels: each allocates its result, in its input's dtype, and nothing else."""
     lean = ModuleType("lean_kernels")
 
     def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:

@@ -10,7 +10,7 @@ from ramlet.errors import SettingsError
 from ramlet.runtime import amounts
 from ramlet.runtime.amounts import COUNTS, SIZES, amount
 from ramlet.settings.declared import read
-from ramlet.settings.kinds import Count, Kind, Memory, Number, Place, Size, Switch, Text, Words
+from ramlet.settings.kinds import Count, Kind, Memory, Number, Place, Size, Strings, Switch, Text
 from ramlet.training.settings import RunSettings
 
 
@@ -37,7 +37,7 @@ def test_counts(text: object, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "M", "ten", "10X", "1..5M", "0", "-5M", "inf", "nan", "1.5", "1,0", "9" * 5000])
 def test_no_counts(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"^params is a (number like 2048, 32k or 10M|whole number of at least 1)"):
+    with pytest.raises(SettingsError, match=r"^params must be (a number like 2048, 32k or 10M|at least 1)"):
         read(RunSettings, "params", text)
 
 
@@ -53,15 +53,15 @@ def test_a_comma_is_no_decimal_point() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
-        (Switch(), "yes", "is true or false, not 'yes'"),
-        (Text(), 2024, "is a string, not 2024: put it in quotes if it is meant so"),
-        (Place(what="a folder"), " ", "is a folder, not ' '"),
-        (Words(what="some text", spaces=True), ["a", ""], "is some text, not ''"),
-        (Number(above=0, most=1), 0, "is a number above 0 and at most 1, not 0"),
-        (Number(above=0), "inf", "is a number above 0, not inf"),
-        (Number(), [1], "is a number like 0.1, not a list"),
-        (Count(least=2, most=9), 10, "is a whole number from 2 to 9, not 10"),
-        (Memory(), True, "is a size like 512MB, 2GB, 50% or auto, not True"),
+        (Switch(), "yes", "must be true or false, not 'yes'"),
+        (Text(), 2024, "must be a string, not 2024: put it in quotes if you mean the text"),
+        (Place(what="a folder"), " ", "must be a folder, not ' '"),
+        (Strings(what="some text", spaces=True), ["a", ""], "must be some text, not ''"),
+        (Number(above=0, most=1), 0, "must be above 0 and at most 1, not 0"),
+        (Number(above=0), "inf", "must be above 0, not inf"),
+        (Number(), [1], "must be a number like 0.1, not a list"),
+        (Count(least=2, most=9), 10, "must be between 2 and 9, not 10"),
+        (Memory(), True, "must be a size like 512MB, 2GB, 50% or auto, not True"),
     ],
 )
 def test_what_it_should_be(kind: Kind, value: object, words: str) -> None:
@@ -71,8 +71,8 @@ def test_what_it_should_be(kind: Kind, value: object, words: str) -> None:
 
 
 def test_one_word_is_a_list_of_one() -> None:
-    assert Words().read("a") == ("a",)
-    assert Words().read(iter(["a", "b"])) == ("a", "b")
+    assert Strings().read("a") == ("a",)
+    assert Strings().read(iter(["a", "b"])) == ("a", "b")
 
 
 def test_examples() -> None:

@@ -144,7 +144,7 @@ def test_the_command_says_that_there_is_no_text(tmp_path: Path, ramlet: RunRamle
 def test_an_empty_compressed_file_is_broken(tmp_path: Path) -> None:
     for packer in PACKERS:
         path = write(tmp_path / f"empty.{packer}", b"")
-        with pytest.raises(BrokenInput, match="is empty, which no"):
+        with pytest.raises(BrokenInput, match="is empty, so it is not a"):
             native_train(files=[text_file(path, packer)])
 
 
@@ -155,7 +155,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     path = write(tmp_path / "gone.txt", "text")
     file = text_file(path)
     path.unlink()
-    with pytest.raises(SourceChanged, match=r"gone\.txt is no longer there"):
+    with pytest.raises(SourceChanged, match=r"gone\.txt does not exist anymore"):
         native_train(files=[file])
 
 
@@ -268,9 +268,9 @@ BROKEN = {
     '{"text": "\\x"}': "JSON",
     '{"text": "a"} {"text": "b"}': "JSON",
     "[1]": "JSON",
-    '{"text": 5}': "something other than a string",
-    '{"text": null}': "something other than a string",
-    '{"text": ["a"]}': "something other than a string",
+    '{"text": 5}': "does not have a string",
+    '{"text": null}': "does not have a string",
+    '{"text": ["a"]}': "does not have a string",
     '{"other": "a"}': 'no field "text"',
     "{}": 'no field "text"',
 }

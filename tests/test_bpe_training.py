@@ -335,7 +335,7 @@ import psutil
 settings = json.loads(sys.argv[3])
 native_train(["the code itself takes memory too, when it first runs"], tokens=260)
 before = psutil.Process().memory_info().rss
-# As `Budget` divides it: 1/32 is kept for what no one accounts for.
+# As `Budget` divides it: 1/32 is kept as a safety margin.
 total = (before + settings["memory"]) * 32 // 31
 Path("/proc/self/clear_refs").write_text("5")
 trained = native_train(files=[text_file(Path(sys.argv[1]))], resident_limit=total, **settings)

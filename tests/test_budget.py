@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from conftest import alone
 from ramlet.errors import BudgetError
 from ramlet.runtime import budget as budget_module
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime import meter as meter_module
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -208,7 +210,7 @@ def test_meter_catches_a_spike_between_two_samples() -> None:
     script = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 with Meter(interval=3600) as meter:
     base = meter.sample()
     meter.stage("spike")
@@ -267,9 +269,9 @@ def test_meter_sees_children_come_and_go() -> None:
 def test_timeline_stays_bounded_and_keeps_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter(range(1, 100_000))
     clock = iter(range(1_000_000))
-    monkeypatch.setattr(budget_module, "resident_memory", lambda: 99_999 if (n := next(readings)) == 7001 else n % 500)
-    monkeypatch.setattr(budget_module.PeakCounter, "grown", lambda self: 0)
-    monkeypatch.setattr(budget_module.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(meter_module, "resident_memory", lambda: 99_999 if (n := next(readings)) == 7001 else n % 500)
+    monkeypatch.setattr(meter_module.PeakCounter, "grown", lambda self: 0)
+    monkeypatch.setattr(meter_module.time, "monotonic", lambda: float(next(clock)))
     meter = Meter()
     meter.stage("count")
     lengths = set()
@@ -286,8 +288,8 @@ def test_timeline_stays_bounded_and_keeps_the_peak(monkeypatch: pytest.MonkeyPat
 
 
 def test_closing_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_module, "resident_memory", lambda: 1_430_000_000)
-    monkeypatch.setattr(budget_module.PeakCounter, "grown", lambda self: 0)
+    monkeypatch.setattr(meter_module, "resident_memory", lambda: 1_430_000_000)
+    monkeypatch.setattr(meter_module.PeakCounter, "grown", lambda self: 0)
     with Meter(Budget.parse("2GB")) as meter:
         pass
     assert meter.closing_line() == "peak 1.43 GB of 2.00 GB"
@@ -315,5 +317,5 @@ def test_a_meter_is_for_one_run() -> None:
     meter = Meter()
     with meter:
         pass
-    with pytest.raises(RuntimeError, match="make another"):
+    with pytest.raises(RuntimeError, match="create another"):
         meter.__enter__()

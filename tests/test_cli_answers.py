@@ -64,7 +64,7 @@ def test_every_object_has_its_path(command: str, path: str, capsys: pytest.Captu
     [
         ("data inspect nowhere", 1, "DatasetError", "no such folder: nowhere"),
         ("prepare nothing.txt --out x", 1, "SourceError", "no such file or folder: nothing.txt"),
-        ("train --bogus", 2, "UsageError", "no option --bogus: ramlet train --help tells what there is"),
+        ("train --bogus", 2, "UsageError", "unknown option --bogus: see ramlet train --help"),
         ("plan --memory 1MB --params 10M", 1, "BudgetError", None),
         ("generate nowhere --prompt x", 1, "ModelError", None),
     ],
@@ -103,7 +103,7 @@ def test_ctrl_c_is_an_object_too(capsys: pytest.CaptureFixture[str], monkeypatch
 )
 def test_only_near_names_are_meant(word: str, names: list[str], meant: str | None) -> None:
     assert nearest(word, names) == meant
-    with pytest.raises(SettingsError, match=f"did you mean {meant}" if meant else "they are "):
+    with pytest.raises(SettingsError, match=f"did you mean {meant}" if meant else "choose from "):
         check_names([word], names)
 
 

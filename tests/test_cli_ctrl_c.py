@@ -21,7 +21,7 @@ from ramlet.cli import generate
 from ramlet.cli.progress import Progress
 from ramlet.reporting import doctor
 
-GO_ON = "interrupted; run the same command to go on\n"
+GO_ON = "interrupted; run the same command to resume\n"
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_evaluating(bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_writing_a_text(bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What was written stands, its line is ended."""
     monkeypatch.chdir(bench)
-    monkeypatch.setattr(generate, "_shown", interrupting(4, lambda text: "x"))
+    monkeypatch.setattr(generate, "_displayed", interrupting(4, lambda text: "x"))
     assert cli.main(["generate", "run", "--prompt", "red", "--device", "cpu", "--threads", "1", "--seed", "1"]) == 130
     assert capsys.readouterr() == ("redxxx\n", GO_ON)
 

@@ -54,7 +54,7 @@ class TestInspect:
         code, out, _ = run("inspect", "d", "--samples", "4", "--sample-tokens", "20")
         assert code == 0
         assert "train        335 tokens, 4 documents, 2 shards" in out
-        assert "a token      1.00 characters, 1.00 bytes" in out
+        assert "per token    1.00 characters, 1.00 bytes" in out
         assert "    8-15           4  ████" in out
         assert "  too_short                  2       5 B  fewer characters than min_chars" in out
         # What a document holds is never sent to the terminal as it is.
@@ -90,7 +90,7 @@ class TestInspect:
     def test_packed(self, tmp_path: Path, run: Run) -> None:
         write_dataset(tmp_path / "p", [[65] * 20], pack=8)
         out = run("inspect", "p")[1]
-        assert "packed       3 sequences of 8, 12.5% padding, 1 document in several pieces" in out
+        assert "packed       3 sequences of 8, 12.5% padding, 1 document split" in out
         assert "train, piece 2: 5 tokens" in out
 
 
@@ -109,14 +109,14 @@ class TestVerify:
         code, out, err = run("verify", "d")
         assert code == 1
         assert out.splitlines()[:2] == ["train/shard_00000.bin: missing", "d has 1 problem"]
-        assert err == "val/other: no file of the dataset\n"
+        assert err == "val/other: not a file of the dataset\n"
         code, out, err = run("verify", "d", "--json", "--quiet")
         told = json.loads(out)
         assert (code, told["sound"], told["problems"]) == (1, False, ["train/shard_00000.bin: missing"])
 
     def test_adopt(self, path: Path, run: Run) -> None:
         (path / "train/shard_00009.bin").write_bytes(struct.pack("<4H", 1, 256, 2, 256))
-        assert "train/shard_00009.bin: the manifest does not have it" in run("verify", "d")[1]
+        assert "train/shard_00009.bin: not in the manifest" in run("verify", "d")[1]
         code, out, err = run("verify", "d", "--adopt")
         assert code == 0
         assert "d is sound: 4 shards, 7 documents, 352 tokens" in out
@@ -142,7 +142,7 @@ class TestMerge:
         assert out.startswith("2 datasets merged into m: 4 shards, 6 documents, 352 tokens\npeak ")
         assert run("verify", "m")[0] == 0
         assert run("merge", "e", "d", "--out", "m")[2] == (
-            "error: m exists already and holds something else: choose another folder, or remove it first\n"
+            "error: m already exists and has something else in it: choose another folder, or remove it first\n"
         )
         told = json.loads(run("merge", "d", "e", "--out", "n", "--link", "--json")[1])
         assert told["splits"]["train"] == {"shards": 3, "documents": 5, "tokens": 339}
@@ -164,5 +164,5 @@ class TestExport:
         code, _, err = run("export", "d", "--to", "csv", "--out", "x")
         assert (code, err) == (
             1,
-            "error: there is no layout 'csv': choose nanogpt, llm.c, megatron, npy, hf\n",
+            "error: unknown format 'csv': use nanogpt, llm.c, megatron, npy, hf\n",
         )

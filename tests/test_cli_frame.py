@@ -20,7 +20,8 @@ from conftest import RunRamlet
 from ramlet import cli
 from ramlet.cli import progress as progress_module
 from ramlet.cli.progress import Progress
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 TOY = r'''
 """A command that does what it is told, to try the frame with."""
@@ -29,7 +30,7 @@ import sys, time
 from typing import Annotated
 import typer
 from ramlet import errors
-from ramlet.cli.options import Debug, Inputs, Json, Memory, Quiet, new_app
+from ramlet.cli.options import Inputs, Json, Memory, Quiet, new_app
 
 app = new_app("Tries the frame.")
 
@@ -41,7 +42,6 @@ def run(
     memory: Memory = "auto",
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Does it.
 
@@ -74,14 +74,11 @@ def run(
     if what == "flood":
         for number in range(10**6):
             print(number)
-    print(inputs, tokens_per_shard, repr(separator), memory, json, quiet, debug)
+    print(inputs, tokens_per_shard, repr(separator), memory, json, quiet)
 
 @app.command()
 def other() -> None:
     """Does nothing."""
-
-def add_to(root: typer.Typer) -> None:
-    root.add_typer(app, name="toy")
 '''
 
 
@@ -93,7 +90,7 @@ def toy(tmp_path: Path) -> list[str]:
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
         from ramlet import cli
-        cli.COMMANDS["toy"] = "toy_command"
+        cli.COMMANDS["toy"] = "toy_command:app"
         sys.exit(cli.main())
     """
     (tmp_path / "start.py").write_text(textwrap.dedent(start))
@@ -109,23 +106,23 @@ class TestErrors:
         ("what", "code", "sentence"),
         [
             ("ramlet-error", 1, "error: no such file or folder: x; did you mean y?"),
-            ("interrupt", 130, "interrupted; run the same command to go on"),
-            ("interrupted", 130, "interrupted; run the same command to go on"),
+            ("interrupt", 130, "interrupted; run the same command to resume"),
+            ("interrupted", 130, "interrupted; run the same command to resume"),
             ("saved", 130, "interrupted at step 5, and saved"),
             ("disk", 1, "error: /nowhere/at/all: No such file or directory"),
-            ("full", 1, "error: x.bin: No space left on device; make room and run the same again"),
-            ("memory", 1, "error: the machine is out of memory: give a smaller --memory, or free some"),
+            ("full", 1, "error: x.bin: No space left on device; free some space and run the same command again"),
+            ("memory", 1, "error: the machine is out of memory: use a smaller --memory, or close other programs"),
             (
                 "bug",
                 1,
-                "error: ZeroDivisionError: what a day; this is a defect of ramlet, "
-                "run it again with --debug to see where",
+                "error: ZeroDivisionError: what a day; this is a bug in ramlet, "
+                "run the same command with --debug to see where",
             ),
             (
                 "panic",
                 1,
-                "error: PanicException: index out of bounds; this is a defect of ramlet, "
-                "run it again with --debug to see where",
+                "error: PanicException: index out of bounds; this is a bug in ramlet, "
+                "run the same command with --debug to see where",
             ),
         ],
     )
@@ -149,7 +146,7 @@ class TestErrors:
         assert child.stdout.readline() == "asleep\n"
         child.send_signal(signal.SIGINT)
         _, errors = child.communicate(timeout=120)
-        assert (child.returncode, errors) == (130, "interrupted; run the same command to go on\n")
+        assert (child.returncode, errors) == (130, "interrupted; run the same command to resume\n")
 
     def test_a_closed_pipe_is_no_error(self, toy: list[str]) -> None:
         child = subprocess.Popen(
@@ -168,28 +165,28 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["toy", "run"], "INPUT... is missing; an example: ramlet toy run corpus/ --tokens-per-shard 3"),
+            (["toy", "run"], "INPUT... is missing; for example: ramlet toy run corpus/ --tokens-per-shard 3"),
             (
                 ["toy", "run", "x", "--tokens-per-shrd=3"],
-                "no option --tokens-per-shrd: did you mean --tokens-per-shard?",
+                "unknown option --tokens-per-shrd: did you mean --tokens-per-shard?",
             ),
             (
                 ["toy", "run", "x", "--tokens_per_shrd=3"],
-                "no option --tokens-per-shrd: did you mean --tokens-per-shard?",
+                "unknown option --tokens-per-shrd: did you mean --tokens-per-shard?",
             ),
-            (["toy", "run", "x", "--shard", "3"], "no option --shard: did you mean --tokens-per-shard?"),
-            (["toy", "run", "x", "--zzz"], "no option --zzz: ramlet toy run --help tells what there is"),
-            (["toy", "run", "x", "-z"], "no option -z: ramlet toy run --help tells what there is"),
+            (["toy", "run", "x", "--shard", "3"], "unknown option --shard: did you mean --tokens-per-shard?"),
+            (["toy", "run", "x", "--zzz"], "unknown option --zzz: see ramlet toy run --help"),
+            (["toy", "run", "x", "-z"], "unknown option -z: see ramlet toy run --help"),
             (
                 ["toy", "run", "x", "--tokens-per-shard", "many"],
-                "--tokens-per-shard: 'many' is not a whole number (ramlet toy run --help tells what it takes)",
+                "--tokens-per-shard: 'many' is not a whole number (see ramlet toy run --help)",
             ),
-            (["toy", "run", "x", "--tokens-per-shard"], "--tokens-per-shard needs a value after it, and there is none"),
-            (["toy", "other", "x"], "nothing is known to do with x: ramlet toy other --help tells what there is"),
+            (["toy", "run", "x", "--tokens-per-shard"], "--tokens-per-shard needs a value"),
+            (["toy", "other", "x"], "unexpected argument x: see ramlet toy other --help"),
             (["toy", "rnu"], "no such command 'rnu': did you mean 'run'?"),
             (["tyo"], "no such command 'tyo': did you mean 'toy'?"),
-            (["xyzzy"], "no such command 'xyzzy': ramlet --help tells what there is"),
-            (["--versoin"], "no option --versoin: did you mean --version?"),
+            (["xyzzy"], "no such command 'xyzzy': see ramlet --help"),
+            (["--versoin"], "unknown option --versoin: did you mean --version?"),
         ],
     )
     def test_wrong_usage_is_told_with_the_nearest(self, toy: list[str], arguments: list[str], sentence: str) -> None:
@@ -198,16 +195,16 @@ class TestUsage:
 
     @pytest.mark.parametrize("option", ["--tokens_per_shard", "--tokens-per-shard", "--tokens_per-shard"])
     def test_underscores_in_option_names_are_hyphens(self, toy: list[str], option: str) -> None:
-        assert run(toy, "toy", "run", "x", option, "3").stdout == "['x'] 3 '' auto False False False\n"
-        assert run(toy, "toy", "run", "x", f"{option}=3").stdout == "['x'] 3 '' auto False False False\n"
+        assert run(toy, "toy", "run", "x", option, "3").stdout == "['x'] 3 '' auto False False\n"
+        assert run(toy, "toy", "run", "x", f"{option}=3").stdout == "['x'] 3 '' auto False False\n"
 
     def test_values_and_inputs_keep_their_underscores(self, toy: list[str]) -> None:
         done = run(toy, "toy", "run", "a_b", "--separator", "_x_", "--memory=2GB")
-        assert done.stdout == "['a_b'] 7 '_x_' 2GB False False False\n"
+        assert done.stdout == "['a_b'] 7 '_x_' 2GB False False\n"
 
     def test_shared_options(self, toy: list[str]) -> None:
         done = run(toy, "toy", "run", "x", "y", "--json", "--quiet", "--debug")
-        assert done.stdout == "['x', 'y'] 7 '' auto True True True\n"
+        assert done.stdout == "['x', 'y'] 7 '' auto True True\n"
 
     def test_version(self, ramlet: RunRamlet) -> None:
         assert ramlet("--version").stdout == f"ramlet {package.__version__}\n"
@@ -235,7 +232,9 @@ class TestUsage:
     def test_a_command_does_not_load_the_others(self, toy: list[str], tmp_path: Path) -> None:
         (tmp_path / "broken_command.py").write_text("raise SystemExit('loaded')")
         start = tmp_path / "start.py"
-        start.write_text(start.read_text().replace("sys.exit(", "cli.COMMANDS['broken'] = 'broken_command'\nsys.exit("))
+        start.write_text(
+            start.read_text().replace("sys.exit(", "cli.COMMANDS['broken'] = 'broken_command:app'\nsys.exit(")
+        )
         assert run(toy, "toy", "other").returncode == 0
         assert run(toy, "broken").stderr == "loaded\n"
 

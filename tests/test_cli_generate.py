@@ -54,11 +54,11 @@ class TestGenerate:
     def test_the_prompt_and_what_comes_after(self, ramlet: RunRamlet, run: Path, text: str) -> None:
         done = ramlet("generate", str(run), "--prompt", "the cat", "--max-tokens", "20", "--seed", "4", *PLAIN)
         assert done.stdout.rstrip("\n") == ("the cat" + text).rstrip("\n")
-        assert re.search(r"20 tokens, .* a second, seed 4\npeak \d+ MB of ", done.stderr)
+        assert re.search(r"20 tokens, .* per second, seed 4\npeak \d+ MB of ", done.stderr)
 
     def test_a_space_behind_the_prompt_is_advised_against(self, ramlet: RunRamlet, run: Path) -> None:
         done = ramlet("generate", str(run), "--prompt", "the cat ", "--max-tokens", "1", *PLAIN)
-        assert done.stderr.startswith("note: the prompt ends with a space, and words bring their own")
+        assert done.stderr.startswith("note: the prompt ends with a space, but tokens begin with their own")
         assert done.stdout.startswith("the cat ")
 
     def test_from_standard_input(self, ramlet: RunRamlet, run: Path, text: str) -> None:
@@ -85,9 +85,9 @@ class TestGenerate:
         ("arguments", "how"),
         [
             (["nowhere", "-p", "x"], "there is no folder nowhere: give a run"),
-            (["-p", "x"], "name one model"),
+            (["-p", "x"], "give one model"),
             (["RUN", "-p", "the " * 100], "tokens, more than the model's context of 48: shorten it"),
-            (["RUN", "-p", "x", "--temperature", "-1"], "--temperature is a number of at least 0, not -1"),
+            (["RUN", "-p", "x", "--temperature", "-1"], "--temperature must be at least 0, not -1"),
             (["RUN", "-p", "x", "--memory", "90MB"], "needs at least "),
             (["RUN", "-p", "x", "--precision", "fp16"], "fp16 needs a GPU"),
         ],
@@ -130,7 +130,7 @@ class TestGenerate:
         done = ramlet("generate", str(run), *options, "--truncate", input="so " * 100_000)
         assert done.returncode == 0
         done = ramlet("generate", str(run), *options, input="so " * 6_000_000)
-        assert "there is more than 16.8 MB on standard input" in done.stderr
+        assert "standard input has more than 16.8 MB" in done.stderr
 
 
 class Terminal:
@@ -183,8 +183,8 @@ class TestDialogue:
     def test_a_prompt_a_line(self, run: Path, tmp_path: Path, text: str) -> None:
         screen = Terminal(tmp_path, "generate", str(run), "-n", "20", "--seed", "4", *PLAIN)
         greeting = screen.until("> ")
-        assert "goes on from what you type" in greeting
-        assert "not taught to answer" in greeting
+        assert "continues what you type" in greeting
+        assert "not trained to answer" in greeting
         screen.type("the cat\n")
         first = screen.until("\n> ").encode("latin-1").decode()
         # Control characters are shown and not obeyed.
@@ -197,9 +197,9 @@ class TestDialogue:
         screen.type(":settings\n")
         assert "max_tokens 3\ntemperature 0.8\ntop_k none" in screen.until("> ")
         screen.type("the " * 60 + "\n")
-        assert "error: the prompt is" in screen.until("> ")
+        assert "error: the prompt has" in screen.until("> ")
         screen.type(":what\n")
-        assert "there is no command :what" in screen.until("> ")
+        assert "unknown command :what" in screen.until("> ")
         screen.type(":quit\n")
         assert screen.close() == 0
 
@@ -246,7 +246,7 @@ class TestExport:
         llama = transformers.AutoModelForCausalLM.from_pretrained(run)
         llama.save_pretrained(tmp_path / "shards", max_shard_size="50KB")
         done = export_model(tmp_path / "shards", tmp_path / "one")
-        assert done.notes == ["there is no tokenizer beside the model: copy it into the folder"]
+        assert done.notes == ["the model has no tokenizer.json: copy it into the folder"]
         whole = safetensors.torch.load_file(tmp_path / "one" / "model.safetensors")
         assert all(torch.equal(whole[name], llama.get_parameter(name)) for name in whole)
 
@@ -290,7 +290,7 @@ class TestExport:
 
     def test_nothing_is_overwritten_and_nothing_half_written(self, run: Path, tmp_path: Path) -> None:
         (tmp_path / "there").mkdir()
-        with pytest.raises(SettingsError, match="there exists already"):
+        with pytest.raises(SettingsError, match="there already exists"):
             export_model(run, tmp_path / "there")
         with pytest.raises(SettingsError, match="unknown export format 'onnx': choose from hf, gguf-ready"):
             export_model(run, tmp_path / "out", to="onnx")
@@ -307,4 +307,4 @@ class TestExport:
         refused = ramlet("export", str(run), "third", "--memory", "30MB")
         assert "needs at least" in refused.stderr
         assert not (tmp_path / "third").exists()
-        assert "name one new folder" in ramlet("export", str(run)).stderr
+        assert "give one new folder" in ramlet("export", str(run)).stderr

@@ -44,7 +44,7 @@ def test_the_closing_table(ramlet: RunRamlet, corpus: Path) -> None:
     assert re.fullmatch(r"peak [\d.]+ MB of 500 MB", lines[-1])
     again = ramlet("prepare", "in.txt", "--out", "out", "-T", "byte", "--docs", "line", "--min-chars", "5", *MEMORY)
     assert (again.returncode, again.stderr) == (0, "")
-    assert again.stdout == "out already holds this dataset, from the same inputs and settings: nothing to do\n"
+    assert again.stdout == "out already has this dataset, from the same inputs and settings: nothing to do\n"
 
 
 def test_what_was_skipped_is_told_by_file_and_line(ramlet: RunRamlet, corpus: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_config_with_the_keys_of_krill(ramlet: RunRamlet, corpus: Path) -> Non
     done = ramlet("prepare", "config.yaml")
     assert done.returncode == 0, done.stderr
     assert "learning_rate is for another stage" in done.stderr
-    assert "preprocess_chunk_size decides nothing here" in done.stderr
+    assert "preprocess_chunk_size has no effect here" in done.stderr
     found = manifest(corpus / "out")
     assert found["packed"]["sequence_length"] == 16
     assert found["tokens_per_shard"] == 100_000
@@ -153,7 +153,7 @@ def test_standard_input(ramlet: RunRamlet, corpus: Path) -> None:
     text = "from a pipe\nand more\n"
     assert ramlet(*given, input=text).returncode == 0
     assert manifest(corpus / "out")["ledger"]["documents"]["kept"] == 2
-    assert "already holds" in ramlet(*given, input=text).stdout
+    assert "already has" in ramlet(*given, input=text).stdout
     other = ramlet(*given, input="something else")
     assert other.returncode == 1
     assert "other inputs or settings" in other.stderr
@@ -162,17 +162,17 @@ def test_standard_input(ramlet: RunRamlet, corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["in.txt"], 1, "name it with --out"),
-        ([], 2, "is missing; an example: ramlet prepare corpus/"),
-        (["in.txt", "--out", "out", "--no-such"], 2, "no option --no-such: "),
+        (["in.txt"], 1, "give one with --out"),
+        ([], 2, "is missing; for example: ramlet prepare corpus/"),
+        (["in.txt", "--out", "out", "--no-such"], 2, "unknown option --no-such: "),
         (["missing.txt", "--out", "out"], 1, "no such file or folder: missing.txt"),
         (["in.txt", "--out", "out", "--memory", "2 bananas"], 1, "cannot read '2 bananas'"),
-        (["in.txt", "--out", "out", "--no-dedup", "--dedup", "line"], 1, "say different things"),
-        (["in.txt", "--out", "out", "--val-fraction", "1"], 1, "from 0 to below 1"),
-        (["in.txt", "--out", "out", "--pack", "1"], 1, "pack is a whole number of at least 2"),
-        (["in.txt", "--out", "x.npy", "--format", "npy", "--pack", "8"], 1, "neither --append nor --pack"),
+        (["in.txt", "--out", "out", "--no-dedup", "--dedup", "line"], 1, "contradicts"),
+        (["in.txt", "--out", "out", "--val-fraction", "1"], 1, "at least 0 and below 1"),
+        (["in.txt", "--out", "out", "--pack", "1"], 1, "pack must be at least 2"),
+        (["in.txt", "--out", "x.npy", "--format", "npy", "--pack", "8"], 1, "remove --append and --pack"),
         (["in.txt", "--out", "out", "--append"], 1, "no dataset"),
-        (["in.txt", "--out", "out", "-T", "gpt2", "--end-token", "<x>"], 1, "no special token"),
+        (["in.txt", "--out", "out", "-T", "gpt2", "--end-token", "<x>"], 1, "not a special token"),
         (["in.txt", "--out", "in.txt"], 1, "is a file"),
         (["in.txt", "--out", "in.txt/out"], 1, "cannot write into"),
     ],
@@ -183,5 +183,5 @@ def test_mistakes(ramlet: RunRamlet, corpus: Path, arguments: list[str], code: i
     assert said in done.stderr
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
-    assert "defect" not in done.stderr
+    assert "bug in ramlet" not in done.stderr
     assert sorted(path.name for path in corpus.iterdir()) == ["in.txt"]

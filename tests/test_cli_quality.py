@@ -129,7 +129,7 @@ class TestExitCodes:
         [
             (None, 0, ""),
             (SettingsError("no: yes"), 1, "error: no: yes\n"),
-            (KeyboardInterrupt(), 130, "interrupted; run the same command to go on\n"),
+            (KeyboardInterrupt(), 130, "interrupted; run the same command to resume\n"),
             (Interrupted("saved"), 130, "saved\n"),
             (BrokenPipeError(), 141, ""),
         ],
@@ -161,7 +161,7 @@ class TestExitCodes:
     @every_command
     def test_an_unknown_option(self, path: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main([*path.split()[1:], "--debgu"]) == 2
-        assert capsys.readouterr() == ("", "error: no option --debgu: did you mean --debug?\n")
+        assert capsys.readouterr() == ("", "error: unknown option --debgu: did you mean --debug?\n")
 
     @every_command
     def test_underscores(self, path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,8 +181,8 @@ class TestExitCodes:
             if any(one.required for one in command.params):
                 assert cli.main(path.split()[1:]) == 2
                 said = capsys.readouterr().err
-                assert re.fullmatch(r"error: .* is missing; an example: .*\n", said)
-                assert said.partition("an example: ")[2].strip() in examples(command)
+                assert re.fullmatch(r"error: .* is missing; for example: .*\n", said)
+                assert said.partition("for example: ")[2].strip() in examples(command)
                 shown += 1
         assert shown > 8
 
@@ -215,7 +215,7 @@ class TestColours:
         screen = self.Terminal()
         monkeypatch.setattr(sys, "stderr", screen)
         assert cli.main(["--versoin"]) == 2
-        assert screen.getvalue() == "\x1b[1;31merror:\x1b[0m no option --versoin: did you mean --version?\n"
+        assert screen.getvalue() == "\x1b[1;31merror:\x1b[0m unknown option --versoin: did you mean --version?\n"
         screen.truncate(0)
         screen.seek(0)
         monkeypatch.setenv("NO_COLOR", "1")
@@ -279,11 +279,11 @@ class TestCompletion:
     def test_help_goes_with_it(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setenv("_RAMLET_COMPLETE", "1")
         cli.main(["tr"])
-        assert capsys.readouterr().out == "train\tTrain a model, within a memory budget.\n"
+        assert capsys.readouterr().out == "train\tTrain a model within a memory budget.\n"
 
     def test_an_unknown_shell(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["completion", "tcsh"]) == 1
-        assert capsys.readouterr().err == "error: there is no completion for tcsh: give one of bash, zsh, fish\n"
+        assert capsys.readouterr().err == "error: unknown shell 'tcsh': choose from bash, zsh, fish\n"
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_in_the_shell(self, shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

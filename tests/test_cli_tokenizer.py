@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-import ramlet.cli.tokenizer.options
-import ramlet.cli.tokenizer.show
+import ramlet.cli.passage
 from conftest import RunRamlet
 from oracles import hf_train, many_scripts
 from ramlet import Tokenizer
@@ -55,8 +54,7 @@ def many_words(size: int) -> str:
 
 
 def test_the_docstrings_examples() -> None:
-    for module in (ramlet.cli.tokenizer.options, ramlet.cli.tokenizer.show):
-        assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(ramlet.cli.passage) == (0, 1)
 
 
 class TestTrain:
@@ -85,7 +83,7 @@ class TestTrain:
         assert done.stderr.startswith("read 1 file, 1 document, ")
         again = ramlet(*words)
         assert again.returncode == 0
-        assert again.stdout == "new already holds this tokenizer, from the same inputs and settings: nothing to do\n"
+        assert again.stdout == "new already has this tokenizer, from the same inputs and settings: nothing to do\n"
 
     def test_json_and_quiet(self, corpus: Path, ramlet: RunRamlet) -> None:
         done = ramlet("tokenizer", "train", str(corpus), "-v", "300", "-o", "new", "--json")
@@ -102,7 +100,9 @@ class TestTrain:
         words = ("tokenizer", "train", str(corpus), "--special-token", END, "--out", "out")
         refused = ramlet(*words, "--vocab-size", "800")
         assert refused.returncode == 1
-        sentence = "out holds a tokenizer from other inputs or settings: --force replaces it, or choose another folder"
+        sentence = (
+            "out has a tokenizer trained with other inputs or settings: --force replaces it, or choose another folder"
+        )
         assert refused.stderr == f"error: {sentence}\n"
         corpus.write_bytes(corpus.read_bytes() + b"more")
         assert ramlet(*words, "--vocab-size", "700").returncode == 1
@@ -110,7 +110,7 @@ class TestTrain:
         forced = ramlet(*words, "--vocab-size", "800", "--force")
         assert forced.returncode == 0, forced.stderr
         assert Tokenizer.load(out).vocab_size == 800
-        assert ramlet(*words, "--vocab-size", "800").stdout.startswith("out already holds this tokenizer")
+        assert ramlet(*words, "--vocab-size", "800").stdout.startswith("out already has this tokenizer")
 
     def test_a_tokenizer_that_was_changed_is_not_taken_for_finished(
         self, out: Path, corpus: Path, ramlet: RunRamlet
@@ -124,23 +124,23 @@ class TestTrain:
         (tmp_path / "mine" / "thesis.tex").write_text("precious")
         words = ("tokenizer", "train", str(corpus), "-v", "300", "-o")
         refused = ramlet(*words, "mine")
-        assert "mine is not empty (thesis.tex is in it): choose another folder" in refused.stderr
+        assert "mine is not empty (it contains thesis.tex): choose another folder" in refused.stderr
         assert ramlet(*words, "mine", "--force").returncode == 0
         assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
-        assert "corpus.txt is a file: name a folder" in ramlet(*words, "corpus.txt").stderr
+        assert "corpus.txt is a file: give a folder" in ramlet(*words, "corpus.txt").stderr
 
     @pytest.mark.parametrize(
         ("words", "code", "sentence"),
         [
-            (["-v", "255"], 1, "no room for the 256 bytes and 0 special tokens: give at least 256"),
-            (["-v", "many"], 1, "--vocab-size is a number like 2048, 32k or 10M, not 'many'"),
+            (["-v", "255"], 1, "too small for the 256 bytes and 0 special tokens: it must be at least 256"),
+            (["-v", "many"], 2, "--vocab-size must be a number like 2048, 32k or 10M, not 'many'"),
             (["-v", "300", "-s", "A"], 1, "is how tokenizer.json spells the ordinary token b'A'"),
             (["-v", "32k", "-m", "20MB", "-t", "2"], 1, "needs at least "),
             (["-v", "300", "-m", "lots"], 1, "cannot read 'lots' as memory"),
-            (["-v", "300", "--docs", "page"], 1, "--docs is one of file, line, not 'page'"),
-            ([], 1, "say how many tokens to learn"),
+            (["-v", "300", "--docs", "page"], 1, "--docs must be one of file, line, not 'page'"),
+            ([], 1, "no vocabulary size"),
             (["-v", "300", "-t", "0"], 2, "0 is not in the range"),
-            (["-v", "300", "--format", "csv"], 1, "--format is one of text, jsonl, parquet, not 'csv'"),
+            (["-v", "300", "--format", "csv"], 1, "--format must be one of text, jsonl, parquet, not 'csv'"),
         ],
     )
     def test_one_sentence_for_what_is_wrong(
@@ -155,7 +155,7 @@ class TestTrain:
     def test_inputs_without_text(self, tmp_path: Path, ramlet: RunRamlet) -> None:
         (tmp_path / "empty.txt").write_text("")
         done = ramlet("tokenizer", "train", "empty.txt", "-v", "300", "-o", "new")
-        assert done.stderr == "error: there is no text in the input: nothing can be learned from it\n"
+        assert done.stderr == "error: the input has no text: there is nothing to train on\n"
         assert (
             "no such file or folder: nothing.txt"
             in ramlet("tokenizer", "train", "nothing.txt", "-v", "300", "-o", "x").stderr
@@ -182,7 +182,7 @@ class TestTrain:
         (tmp_path / "bad.txt").write_bytes(b"good \xff\xfe words " + b"x" * 10_000)
         done = ramlet("tokenizer", "train", "bad.txt", "-v", "270", "-o", "new")
         assert "2 invalid UTF-8 sequences were replaced" in done.stderr
-        assert "longer than 4096 bytes cut" in done.stderr
+        assert "longer than 4096 bytes split" in done.stderr
 
     def test_standard_input_and_compression(self, tmp_path: Path, corpus: Path, ramlet: RunRamlet) -> None:
         with open(corpus, "rb") as file:
@@ -244,7 +244,7 @@ class TestTrain:
             process.send_signal(how)
             said = process.communicate()[1]
             if process.returncode == 130:
-                assert "interrupted; run the same command to go on" in said
+                assert "interrupted; run the same command to resume" in said
             if process.returncode == 0:
                 break
             assert not (tmp_path / "out" / "stats.json").exists()
@@ -324,13 +324,13 @@ class TestEncodeAndDecode:
         ("words", "sentence"),
         [
             (["encode", "--text", "x", "-T", "nothing.json"], "no such tokenizer file or folder: nothing.json"),
-            (["encode", "--text", "x", "-T", "gpt2", "-o", "y"], "leave out the inputs and --out"),
+            (["encode", "--text", "x", "-T", "gpt2", "-o", "y"], "--text cannot be combined with inputs or --out"),
             (["encode", "odd.bin", "-T", "gpt2", "-m", "20MB"], "needs at least "),
-            (["decode", "999999", "-T", "gpt2"], "there is no token 999999"),
-            (["decode", "1", "x", "-T", "gpt2"], "'x' is no token id"),
+            (["decode", "999999", "-T", "gpt2"], "no token has the id 999999"),
+            (["decode", "1", "x", "-T", "gpt2"], "'x' is not a token id"),
             (["decode", "none.bin", "-T", "gpt2"], "cannot read none.bin: No such file"),
-            (["decode", "odd.bin", "-T", "gpt2"], "is not made of uint16 ids"),
-            (["decode", "odd.bin", "-T", "gpt2", "--dtype", "int8"], "uint16 or uint32, not int8"),
+            (["decode", "odd.bin", "-T", "gpt2"], "does not contain uint16 ids"),
+            (["decode", "odd.bin", "-T", "gpt2", "--dtype", "int8"], "uint16 or uint32, not 'int8'"),
             (["show", "missing.tiktoken"], "no such tokenizer file or folder"),
             (["compare", "-", "-v", "300"], "standard input can be read only once"),
         ],

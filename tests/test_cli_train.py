@@ -22,7 +22,7 @@ from ramlet.cli.progress import Progress
 from ramlet.engines.torch import base_memory
 from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import BudgetError
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.evaluate_run import evaluate
 from ramlet.training.settings import RunSettings
@@ -72,7 +72,7 @@ def test_one_layer_is_no_layers(capsys: pytest.CaptureFixture[str]) -> None:
         notes=(),
     )
     with Meter(None) as meter, Progress(meter, silent=True) as bar:
-        command._Shown(bar, quiet=False).planned(plan, 0)
+        command._Printer(bar, quiet=False).planned(plan, 0)
     assert capsys.readouterr().err.startswith("9 parameters: 1 layer of 64, 1 head, feed-forward 8, 257 tokens\n")
 
 
@@ -161,14 +161,14 @@ def test_amounts_and_names(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--params", "1M"], "name what to train on with one of --data, --input and --stream"),
-        (["--data", "d", "--input", "f.txt"], "name what to train on with one of --data, --input and --stream"),
-        (["--data", "d", "--max-steps", "many"], "--max-steps is a number like 2048, 32k or 10M"),
-        (["--data", "d", "--max-steps", "0"], "--max-steps is a whole number of at least 1, not 0"),
+        (["--params", "1M"], "give the training data with one of --data, --input and --stream"),
+        (["--data", "d", "--input", "f.txt"], "give the training data with one of --data, --input and --stream"),
+        (["--data", "d", "--max-steps", "many"], "--max-steps must be a number like 2048, 32k or 10M"),
+        (["--data", "d", "--max-steps", "0"], "--max-steps must be at least 1, not 0"),
         (["--data", "d", "--max-steps", "5", "--epochs", "1"], "--max-steps and --epochs both say when to stop"),
-        (["--data", "d", "--use-8bit-optimizer", "--optimizer", "adamw"], "say different things: leave one out"),
-        (["--data", "d", "--eval", "=x"], "give each set a name of its own"),
-        (["--data", "d", "--eval", "a=x", "--eval", "a=y"], "give each set a name of its own"),
+        (["--data", "d", "--use-8bit-optimizer", "--optimizer", "adamw"], "use only one of them"),
+        (["--data", "d", "--eval", "=x"], "give each dataset its own name"),
+        (["--data", "d", "--eval", "a=x", "--eval", "a=y"], "give each dataset its own name"),
         (["--data", "d=heavy"], "the weight after = must be a number, as in d=0.5"),
         (["--data", "d", "--memory", "much"], "cannot read 'much' as memory"),
         (["--data", "none-here"], "no such file or folder: none-here"),
@@ -178,7 +178,7 @@ def test_amounts_and_names(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["--input", "none.txt"], "the model's size is missing"),
         (["--input", "none.txt", "--params", "1M"], "no such file or folder: none.txt"),
-        (["--data", "d", "--no-such-flag"], "no option --no-such-flag: ramlet train --help"),
+        (["--data", "d", "--no-such-flag"], "unknown option --no-such-flag: see ramlet train --help"),
     ],
 )
 def test_one_sentence_for_each_mistake(ran: Any, tmp_path: Path, arguments: list[str], sentence: str) -> None:
@@ -214,17 +214,17 @@ def test_what_is_printed(ran: Any, data: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"  val: loss \d\.\d{4}, perplexity [\d.]+, \d\.\d{3} bits per byte", lines[1])
     assert re.fullmatch(r"peak .* of 8\.00 GB \(predicted .*\)", lines[2])
     assert "40,128 parameters" in said.err
-    assert "6 x 32 tokens a step" in said.err
+    assert "6 x 32 tokens per step" in said.err
     assert "step 6: val: loss" in said.err
     assert "step 6 writes:" in said.err
     again = ran("train", "--data", str(data), "--out", "out", *FEW)
     assert (again.code, again.err) == (0, "")
-    assert again.out == "out holds this run, finished: nothing to do (--resume with a later end goes on)\n"
+    assert again.out == "out already has this run, finished: nothing to do (use --resume to train it for longer)\n"
     other = ran("train", "--data", str(data), "--out", "out", *FEW, "--seed", "9")
     assert other.code == 1
     assert other.err.startswith("error: out has a run with seed 1, not 9: choose another --out")
     more = ran("train", "--data", str(data), "--out", "out", *FEW, "--resume", "--max-steps", "8")
-    assert "going on from step 6" in more.err
+    assert "resuming from step 6" in more.err
     assert more.out.startswith("8 steps")
 
 
@@ -375,14 +375,14 @@ def test_eval_mistakes(ran: Any, data: Path, run: Path) -> None:
         ([str(run), "-d", "nowhere"], "no such file or folder: nowhere"),
         ([str(run), "-d", str(other)], "another tokenizer"),
         ([str(run), "-d", str(data), "--seq-len", "33"], "must be between 1 and the model's context of 32"),
-        ([str(run), "-d", str(data), "--tokens", "some"], "is a number like 2048, 32k or 10M"),
+        ([str(run), "-d", str(data), "--tokens", "some"], "must be a number like 2048, 32k or 10M"),
         ([str(run), "-d", str(data), "--tokens", "0"], "tokens must be a number of at least 1, or all"),
-        ([str(run), "-d", str(data), "--split", "test"], "the splits are train and val"),
-        ([str(run), "-d", str(data), "-d", str(data)], "give each set a name of its own"),
+        ([str(run), "-d", str(data), "--split", "test"], "unknown split 'test': use train or val"),
+        ([str(run), "-d", str(data), "-d", str(data)], "give each dataset its own name"),
         ([str(run), "-d", str(data), "--memory", "60MB"], "needs at least"),
-        ([str(run), "-d", str(data), "--device", "tpu"], "unknown device 'tpu': use auto, cpu or cuda"),
+        ([str(run), "-d", str(data), "--device", "tpu"], "device must be one of auto, cpu, cuda"),
     ):
         said = ran("eval", *arguments)
-        assert (said.code, said.out) == (1, "")
+        assert (said.code, said.out) == (2 if "some" in arguments else 1, "")
         assert sentence in said.err
         assert said.err.count("\n") == 1

@@ -14,7 +14,7 @@ from conftest import AMPLE
 from ramlet import cli
 from ramlet.cli import progress
 from ramlet.cli.color import bold, colored, marked
-from ramlet.cli.tokenizer.options import note
+from ramlet.cli.options import note
 from ramlet.loading.stream_loader import StreamLoader
 from ramlet.runtime import plurals
 
@@ -48,7 +48,7 @@ def test_one_layer(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 50)
     with StreamLoader(str(tmp_path / "a.txt"), tokenizer="byte", seq_len=8, batch_size=1) as loader:
-        assert "500 bytes in 1 file, tokenised on the way" in loader.describe()
+        assert "500 bytes in 1 file, tokenized on the fly" in loader.describe()
 
 
 def test_one_document(tmp_path: Path) -> None:

@@ -82,6 +82,6 @@ def test_any_value_of_the_manifest(
 def show(path: Path) -> None:
     dataset = Dataset(path)
     inspect_command._show_dropped(told := figures(dataset))
-    inspect_command._show_figures(told)
+    inspect_command._show_statistics(told)
     inspect_command._show_lengths(told)
     samples(dataset, "train", 2, 0, 10)

@@ -12,9 +12,8 @@ import pytest
 
 from oracles_dataset import byte_tokenizer, checksums, write_dataset  # noqa: F401
 from ramlet import Dataset, DatasetError, SettingsError
-from ramlet.dataset import export as export_module
-from ramlet.dataset import export_hf
-from ramlet.dataset.export import export
+from ramlet.dataset.export import hf, llm_c, megatron
+from ramlet.dataset.export.run import export
 from test_dataset_reader import TRAIN, VAL, text_ids
 
 
@@ -85,7 +84,7 @@ def read_llm_c(path: Path) -> list[int]:
 class TestLlmC:
     @pytest.mark.parametrize("size", [10, 100, 331, 332, 333, 100_000_000])
     def test_byte_by_byte(self, path: Path, tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(export_module, "LLM_C_TOKENS", size)
+        monkeypatch.setattr(llm_c, "FILE_TOKENS", size)
         done = export(path, "llm.c", tmp_path / "out", name="tiny")
         for split, documents in (("train", TRAIN), ("val", VAL)):
             names = [name for name in done.files if f"_{split}_" in name]
@@ -106,9 +105,9 @@ class TestLlmC:
     def test_what_it_cannot_hold(self, large: Path, packed: Path, tmp_path: Path) -> None:
         bare = write_dataset(tmp_path / "bare", TRAIN, end=False)
         for source, sentence in (
-            (large, "llm.c reads uint16 ids, and the 70,002 tokens"),
-            (packed, "is packed, and llm.c packs by itself"),
-            (bare, "tells documents apart by an end id"),
+            (large, "llm.c reads uint16 ids, but the 70,002 tokens"),
+            (packed, "is packed, but llm.c packs by itself"),
+            (bare, "separates documents by an end id"),
         ):
             with pytest.raises(DatasetError, match=sentence):
                 export(source, "llm.c", tmp_path / "out")
@@ -141,7 +140,7 @@ class TestMegatron:
     def test_byte_by_byte(
         self, path: Path, large: Path, packed: Path, tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(export_module, "BLOCK_ENDS", block)
+        monkeypatch.setattr(megatron, "BLOCK_ENDS", block)
         done = export(path, "megatron", tmp_path / "a")
         assert done.files == ["train.bin", "train.idx", "val.bin", "val.idx"]
         assert read_megatron(tmp_path / "a/train") == [[*document, 256] for document in TRAIN]
@@ -156,7 +155,7 @@ class TestHf:
     @pytest.fixture(autouse=True)
     def small_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("pyarrow", reason="the extra hf is not installed")
-        monkeypatch.setattr(export_hf, "FILE_BYTES", 300)
+        monkeypatch.setattr(hf, "FILE_BYTES", 300)
 
     def arrow_rows(self, folder: Path) -> list[list[int]]:
         import pyarrow as pa
@@ -190,9 +189,8 @@ class TestHf:
         assert datasets.load_from_disk(str(tmp_path / "c"))["train"]["input_ids"][:] == rows(packed, "train")
 
     def test_without_pyarrow(self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        import sys
 
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        monkeypatch.setattr(hf, "pa", None)
         with pytest.raises(SettingsError, match=r"needs pyarrow: pip install 'ramlet\[hf\]'"):
             export(path, "hf", tmp_path / "out")
 
@@ -203,9 +201,9 @@ class TestAll:
         only_train = write_dataset(tmp_path / "e", TRAIN)
         nothing = write_dataset(tmp_path / "f", [])
         for source, to, out, splits, sentence in (
-            (path, "gguf", "out", None, "there is no layout 'gguf': choose nanogpt, llm.c, megatron, npy, hf"),
-            (path, "npy", "there", None, "there exists already"),
-            (path, "npy", "out", ["test"], "the splits train and val, not 'test'"),
+            (path, "gguf", "out", None, "unknown format 'gguf': use nanogpt, llm.c, megatron, npy, hf"),
+            (path, "npy", "there", None, "there already exists"),
+            (path, "npy", "out", ["test"], "unknown split 'test': use train or val"),
             (only_train, "npy", "out", ["val"], "has nothing in val"),
             (nothing, "npy", "out", None, "is empty: there is nothing to export"),
         ):

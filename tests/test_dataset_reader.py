@@ -111,9 +111,9 @@ class TestDataset:
     def test_numbers_and_splits_that_are_not_there(self, tmp_path: Path) -> None:
         dataset = ramlet.Dataset(write_dataset(tmp_path / "d", TRAIN))
         for number in (-1, len(TRAIN)):
-            with pytest.raises(IndexError, match=r"7 documents in train: there is no number"):
+            with pytest.raises(IndexError, match=r"7 documents in train: number"):
                 dataset.document("train", number)
-        with pytest.raises(SettingsError, match="the splits train and val, not 'test'"):
+        with pytest.raises(SettingsError, match="unknown split 'test': use train or val"):
             dataset.tokens("test")
 
     def test_it_holds_no_files_and_can_be_pickled(self, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ class TestManifest:
         ("changes", "sentence"),
         [
             ({"format": "other"}, "was not written by ramlet"),
-            ({"version": 2}, "has version 2, and this ramlet reads 1: install a newer ramlet"),
+            ({"version": 2}, "has version 2, but this ramlet reads 1: install a newer ramlet"),
             ({"dtype": "int8"}, "dtype is not uint16 or uint32"),
             ({"vocab_size": -1}, "vocab_size is not a count"),
             ({"end_id": "x"}, "end_id is not a count"),
@@ -167,7 +167,7 @@ class TestManifest:
             ({"runs": [3]}, r"runs\[0\] is not an object"),
             ({"lengths": 3}, "lengths is not a list"),
             ({"lengths": [-3]}, "lengths is not a list of at most 64 counts"),
-            ({"ledger": {}}, r"ledger\.documents is not a count, or the counts that belong there"),
+            ({"ledger": {}}, r"ledger\.documents is not a count or an object of counts"),
             ({"examples": {"empty": [3]}}, r"examples\.empty is not a list of objects"),
         ],
     )
@@ -185,13 +185,13 @@ class TestManifest:
     def test_folders_that_are_no_dataset(self, tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match="no such folder"):
             Manifest.read(tmp_path / "none")
-        with pytest.raises(DatasetError, match=r"is no dataset: it has no dataset_metadata\.json"):
+        with pytest.raises(DatasetError, match=r"is not a dataset: it has no dataset_metadata\.json"):
             Manifest.read(tmp_path)
         (tmp_path / ".work").mkdir()
         with pytest.raises(DatasetError, match="is not finished: run the same `ramlet prepare` again"):
             Manifest.read(tmp_path)
         (tmp_path / "file").write_text("")
-        with pytest.raises(DatasetError, match="is a file: name the folder"):
+        with pytest.raises(DatasetError, match="is a file: give the folder"):
             Manifest.read(tmp_path / "file")
         for content in (b"{", b"\xff\xfe", b"[]", b"[" * 100_000):
             (tmp_path / "dataset_metadata.json").write_bytes(content)
@@ -219,7 +219,7 @@ class TestLedger:
         with pytest.raises(ValueError, match="'characters', 'a count"):
             ledger_module.read(wrong, ValueError)
         del wrong["lines"]["dropped"]
-        with pytest.raises(ValueError, match=r"'lines\.dropped', 'a count, or the counts that belong there"):
+        with pytest.raises(ValueError, match=r"'lines\.dropped', 'a count or an object of counts"):
             ledger_module.read(wrong, ValueError)
         with pytest.raises(ValueError, match="''"):
             ledger_module.read([], ValueError)

@@ -50,6 +50,10 @@ def patch(path: Path, name: str, at: int, data: bytes, *, resum: bool = True) ->
         (path / "dataset_metadata.json").write_text(json.dumps(record))
 
 
+def lines(path: Path) -> list[str]:
+    return [str(problem) for problem in verify(path).problems]
+
+
 class TestVerify:
     @pytest.mark.parametrize("large", [False, True])
     @pytest.mark.parametrize("pack", [None, 1, 7, 64])
@@ -71,8 +75,8 @@ class TestVerify:
 
     def test_a_flipped_bit(self, path: Path) -> None:
         patch(path, "train/shard_00001.bin", 6, b"\x07", resum=False)
-        assert verify(path).problems == [
-            "train/shard_00001.bin: its checksum is not the manifest's: it was changed or damaged"
+        assert lines(path) == [
+            "train/shard_00001.bin: its checksum differs from the manifest: it was changed or damaged"
         ]
 
     def test_sizes_and_missing_files_all_at_once(self, path: Path) -> None:
@@ -81,7 +85,7 @@ class TestVerify:
         (path / "val/shard_00000.idx").write_bytes(b"")
         (path / "train/shard_00002.bin").unlink()
         (path / "tokenizer.json").unlink()
-        assert verify(path).problems == [
+        assert lines(path) == [
             "train/shard_00000.bin: 133 bytes instead of 132",
             "train/shard_00002.bin: missing",
             "val/shard_00000.idx: 0 bytes instead of 16",
@@ -90,42 +94,42 @@ class TestVerify:
 
     def test_ids_beyond_the_vocabulary(self, path: Path) -> None:
         patch(path, "train/shard_00000.bin", 8, struct.pack("<H", 300))
-        assert verify(path).problems == [
-            "train/shard_00000.bin: ids beyond the vocabulary of 257: 300 at place 4",
-            # Place 4 is where the second document should end.
+        assert lines(path) == [
+            "train/shard_00000.bin: ids beyond the vocabulary of 257: 300 at position 4",
+            # Position 4 is where the second document should end.
             "train/shard_00000.idx: documents without the end id 256: one ends at 5",
         ]
 
     @pytest.mark.parametrize(
         ("ends", "problem"),
         [
-            ((2, 2, 66), "its ends do not rise: 2 comes after 2"),
-            ((0, 5, 66), "its ends do not rise: 0 comes after 0"),
+            ((2, 2, 66), "its ends are not increasing: 2 comes after 2"),
+            ((0, 5, 66), "its ends are not increasing: 0 comes after 0"),
             ((2, 5, 67), "its ends go beyond the shard: 67 of 66 ids"),
             ((2, 5, 64), "documents without the end id 256: one ends at 64"),
         ],
     )
     def test_ends(self, path: Path, ends: tuple[int, ...], problem: str) -> None:
         patch(path, "train/shard_00000.idx", 0, struct.pack("<3Q", *ends))
-        assert f"train/shard_00000.idx: {problem}" in verify(path).problems
+        assert f"train/shard_00000.idx: {problem}" in lines(path)
 
     def test_the_last_end(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", [[1, 2], [3, 4, 5]], end=False)
         patch(path, "train/shard_00000.idx", 8, struct.pack("<Q", 4))
-        assert verify(path).problems == ["train/shard_00000.idx: the last document ends at 4, but the shard has 5 ids"]
+        assert lines(path) == ["train/shard_00000.idx: the last document ends at 4, but the shard has 5 ids"]
 
     def test_packed_rules(self, tmp_path: Path) -> None:
         documents = [[1, 2, 3], [4, 5], [6, 7]]  # with the end id: 4, 3 and 3 ids, a sequence of 5 each
         for number, (file, at, data, problem) in enumerate(
             [
-                ("bin", 8, struct.pack("<H", 9), "bin: padding that is not the pad id 256: place 4"),
+                ("bin", 8, struct.pack("<H", 9), "bin: padding that is not the pad id 256: at position 4"),
                 ("idx", 0, struct.pack("<3Q", 4, 12, 13), "idx: a piece crosses a sequence of 5: it ends at 12"),
-                ("idx", 0, struct.pack("<3Q", 4, 5, 8), "idx: a sequence of nothing but padding"),
+                ("idx", 0, struct.pack("<3Q", 4, 5, 8), "idx: a sequence with nothing but padding"),
             ]
         ):
             path = write_dataset(tmp_path / f"{number}", documents, pack=5)
             patch(path, f"train/shard_00000.{file}", at, data)
-            assert any(problem in line for line in verify(path).problems), verify(path).problems
+            assert any(problem in line for line in lines(path)), lines(path)
 
     @pytest.mark.parametrize(
         ("edit", "problem"),
@@ -139,38 +143,38 @@ class TestVerify:
             (lambda m: m.update(vocab_size=256), "manifest: end_id 256 is beyond the vocabulary of 256"),
             (lambda m: m.update(vocab_size=70_000), "manifest: ids of 70,000 tokens do not fit uint16"),
             (lambda m: m.update(lengths=[1]), "manifest: lengths has 1 document, but 9 were kept"),
-            (lambda m: m["tokenizer"].update(fingerprint="ab"), "tokenizer.json: it is not the tokenizer that made"),
+            (lambda m: m["tokenizer"].update(fingerprint="ab"), "tokenizer.json: not the tokenizer that made"),
             (lambda m: m.update(tokens_per_shard=20), "manifest: train/shard_00000.bin has more than the 20 tokens"),
-            (lambda m: m["splits"]["val"]["shards"][0].update(run=4), "manifest: val/shard_00000.bin is of run 4"),
+            (lambda m: m["splits"]["val"]["shards"][0].update(run=4), "manifest: val/shard_00000.bin is from run 4"),
             (lambda m: m["splits"]["train"]["shards"].pop(0), "manifest: shard 0 of train is named"),
         ],
     )
     def test_the_manifest(self, path: Path, edit: Callable[[dict[str, Any]], Any], problem: str) -> None:
         change(path, edit)
-        assert any(line.startswith(problem) for line in verify(path).problems), verify(path).problems
+        assert any(line.startswith(problem) for line in lines(path)), lines(path)
 
     def test_packed_totals(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", TRAIN, VAL, pack=16)
         change(path, lambda m: m["packed"].update(pieces=1, padding=2, sequences=3))
-        lines = [line for line in verify(path).problems if "are listed, but the shards have" in line]
-        assert len(lines) == 3
+        assert sum("are listed, but the shards have" in line for line in lines(path)) == 3
 
     def test_files_that_no_one_knows(self, path: Path) -> None:
         (path / "train/shard_00009.bin").write_bytes(b"\0\0")
         (path / "train/notes.txt").write_text("")
         (path / "val/.shard_00001.bin.ramlet-tmp").write_text("")
         report = verify(path)
-        assert report.problems == ["train/shard_00009.bin: the manifest does not have it"]
+        assert [str(problem) for problem in report.problems] == ["train/shard_00009.bin: not in the manifest"]
+        assert [problem.file for problem in report.problems] == report.adoptable
         assert report.adoptable == ["train/shard_00009.bin"]
         assert report.notes == [
-            "train/notes.txt: no file of the dataset",
+            "train/notes.txt: not a file of the dataset",
             "val/.shard_00001.bin.ramlet-tmp: left by a write that was killed",
         ]
 
     def test_an_unreadable_tokenizer(self, path: Path) -> None:
         (path / "tokenizer.json").write_text("{")
         (problem,) = verify(path).problems
-        assert problem.startswith("tokenizer.json: ")
+        assert problem.file == "tokenizer.json"
 
 
 def ids_file(path: Path, ids: list[int], ends: list[int] | None = None) -> None:
@@ -220,17 +224,17 @@ class TestAdopt:
         assert verify(path).problems == []
         assert [ids.tolist() for ids in Dataset(path).documents("val")][-2:] == [[1, 2, 256], [3, 3, 3, 256]]
         ids_file(path / "val/shard_9.bin", [1, 2, 3, 256])
-        with pytest.raises(DatasetError, match=r"the dataset is packed, so it needs its shard_9\.idx"):
+        with pytest.raises(DatasetError, match=r"the dataset is packed, so it needs shard_9\.idx"):
             adopt(path)
 
     @pytest.mark.parametrize(
         ("ids", "ends", "sentence"),
         [
-            ([], None, "its 0 bytes are no uint16 ids"),
-            ([1, 257], None, r"shard_x\.bin: ids beyond the vocabulary of 257: 257 at place 1; nothing was changed"),
+            ([], None, "its 0 bytes are not uint16 ids"),
+            ([1, 257], None, r"shard_x\.bin: ids beyond the vocabulary of 257: 257 at position 1; nothing was changed"),
             ([1, 2], [1], r"the last document ends at 1, but the shard has 2 ids"),
-            ([1, 2], [2, 1], "its ends do not rise"),
-            ([1, 2], [], "its 0 bytes are no uint64 ends"),
+            ([1, 2], [2, 1], "its ends are not increasing"),
+            ([1, 2], [], "its 0 bytes are not uint64 ends"),
         ],
     )
     def test_what_is_refused_changes_nothing(
@@ -246,7 +250,7 @@ class TestAdopt:
     def test_no_end_id_to_cut_at(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", TRAIN, end=False)
         ids_file(path / "train/shard_x.bin", [1, 2])
-        with pytest.raises(DatasetError, match="cut at the end id, and this dataset has none"):
+        with pytest.raises(DatasetError, match="split into documents at the end id, but this dataset has none"):
             adopt(path)
 
     @pytest.mark.parametrize("stop_at", range(12))

@@ -1,4 +1,4 @@
-"""A setting that is declared once has every face: option, key, check, argv, help. The class here is no one's own."""
+"""Option, key, check, argv and help are derived from one declaration. The settings class here is made up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.help_page import Command
-from ramlet.cli.wording import as_flag, speak_of
+from ramlet.cli.wording import as_flag
 from ramlet.errors import SettingsError, option
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.settings.declared import Declared, argv, declared, differing, keys, options, setting
-from ramlet.settings.kinds import Choice, Count, Number, Switch, Words
+from ramlet.settings.kinds import Choice, Count, Number, Strings, Switch
 from ramlet.settings.yaml_nodes import compose
 from ramlet.settings.yaml_settings import SettingsReader
 
@@ -27,7 +27,7 @@ class Oven(Declared):
     light: bool = setting(False, Switch(), "Turn the light on.", decides=False)
     mode: str = setting("auto", Choice(("auto", "grill")), "Mode.", stands_for={"grill": "grill"})
     hours: float | None = setting(None, Number(above=0), "Time.", shown="until it is done")
-    racks: tuple[str, ...] = setting((), Words(), "Racks.")
+    racks: tuple[str, ...] = setting((), Strings(), "Racks.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,7 +46,7 @@ def test_a_class_reads_its_own_values() -> None:
     assert "light" not in oven.decisive()
     with pytest.raises(SettingsError) as caught:
         Oven(degrees=301)
-    assert str(caught.value) == "degrees is a whole number from 1 to 300, not 301"
+    assert str(caught.value) == "degrees must be between 1 and 300, not 301"
     assert caught.value.facts == {"setting": "degrees", "value": 301}
 
 
@@ -79,10 +79,10 @@ def run(*words: str) -> Given:
 def test_options() -> None:
     assert run() == {}
     assert run("-d", "0.2k", "--still", "--grill", "--racks", "low", "--racks", "high") == {
-        "degrees": "0.2k",
+        "degrees": 200,
         "fan": False,
         "mode": "grill",
-        "racks": ["low", "high"],
+        "racks": ("low", "high"),
     }
     assert run("--mode", "auto", "--grill") == {"mode": "grill"}
 
@@ -91,7 +91,7 @@ def test_two_options_that_say_different_things() -> None:
     @with_settings(*options(PrepareSettings, "dedup"))
     def command(given: Given) -> None: ...
 
-    with pytest.raises(SettingsError, match='no_dedup and dedup="doc" say different things: leave one out'):
+    with pytest.raises(SettingsError, match='no_dedup contradicts dedup="doc": use only one of them'):
         command(dedup="doc", no_dedup=True)
 
 
@@ -126,9 +126,9 @@ def test_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("degrees: 5\nheat: 6\n", "line 2: 'heat' and 'degrees' mean the same (the other in line 1)"),
+        ("degrees: 5\nheat: 6\n", "line 2: 'heat' and 'degrees' mean the same (the other is in line 1)"),
         ("fan: true\nstill: false\n", "line 2: 'still' and 'fan' mean the same"),
-        ("light: true\nheat: 400\n", "line 2: heat is a whole number from 1 to 300, not 400"),
+        ("light: true\nheat: 400\n", "line 2: heat must be between 1 and 300, not 400"),
         ("light: true\nmode: grill\n", "line 2: mode: grill goes without fan: turn it off"),
     ],
 )
@@ -140,10 +140,7 @@ def test_mistakes_have_their_line(tmp_path: Path, text: str, sentence: str) -> N
 
 def test_a_flag_is_that_of_the_command_that_runs() -> None:
     """`--format` is how text is read of one command, and what is written of the other."""
-    speak_of(declared(PrepareSettings))
-    try:
-        assert (as_flag("format", "text"), as_flag("output_format", None)) == ("--input-format text", "--format")
-    finally:
-        speak_of({})
+    own = declared(PrepareSettings)
+    assert (as_flag("format", "text", own), as_flag("output_format", None, own)) == ("--input-format text", "--format")
     assert (as_flag("documents", "line"), as_flag("kind", "char")) == ("--docs line", "--type char")
     assert as_flag("out", None) == "--out"

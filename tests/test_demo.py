@@ -57,7 +57,7 @@ class TestText:
         assert paths == ["00.py", "04.py", "08.py", "12.py", "16.py"]
 
     def test_a_python_without_sources_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceError, match="holds no Python sources"):
+        with pytest.raises(SourceError, match="has no Python sources"):
             gather(tmp_path / "text.jsonl", root=tmp_path)
         assert not list(tmp_path.iterdir())
 
@@ -155,7 +155,10 @@ def test_the_quick_demo_goes_from_text_to_a_report(tmp_path: Path) -> None:
     assert "step 0 writes" in done.stderr  # notes of `ramlet train`
     measures = json.loads((out / "run" / "measures.json").read_text())["measures"]
     untrained, trained, real = (point["value"] for point in measures[0]["points"])
-    assert untrained < trained < real
+    # On a busy machine the model trains for few steps: its lines may be no better yet, but its loss is.
+    assert untrained <= trained < real
+    losses = [line["loss"] for line in map(json.loads, (out / "run" / "metrics.jsonl").open()) if "loss" in line]
+    assert losses[-1] < losses[0]
     page = (out / "report.html").read_text(encoding="utf-8")
     assert measures[0]["name"] in page
     stats = json.loads((out / "run" / "stats.json").read_text())

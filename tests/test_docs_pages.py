@@ -119,9 +119,9 @@ def test_troubleshooting_quotes_what_is_said() -> None:
     text = (DOCS / "troubleshooting.md").read_text()
     for phrase in (
         "give more, or use a smaller model, a shorter --seq-len",
-        "the machine is out of memory: give a smaller --memory, or free some",
+        "the machine is out of memory: use a smaller --memory, or close other programs",
         "or a smaller --micro-batch; the last checkpoint is complete",
-        "layers made again on the way back",
+        "activation checkpointing",
         "so the run was stopped; ",
         "there is no checkpoint before it: run it again with a lower --lr",
         "continue from it with --init-from and a lower --lr",
@@ -135,14 +135,14 @@ def test_troubleshooting_quotes_what_is_said() -> None:
         "has no checkpoints any more, so it cannot be resumed: choose another --out, with --init-from ",
         "PyTorch finds no GPU here: use --device cpu",
         " processes need a GPU each, and there are ",
-        "nothing went to validation",
-        "the tokenizer has no token that ends a document",
+        "the validation split is empty",
+        "the tokenizer has no end-of-text token",
         "is not in this tokenizer's vocabulary",
         "was trained with another tokenizer (",
         "no such file or folder: ",
-        "is no file or folder here, and cannot be read from the hub",
+        " here, and it cannot be read from the hub",
         "is text, and there is no ",
-        "is no dataset: it has no ",
+        "is not a dataset: it has no ",
         "is not finished: run the same",
     ):
         assert phrase in text, phrase

@@ -1,4 +1,4 @@
-"""The tables of settings in docs/ are those of the code, and leave none out."""
+"""The tables of settings in docs/ match the code and are complete."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from documented import ROOT
-from ramlet.settings.declared import declared, keys, told
+from ramlet.settings.declared import declared, keys, with_flags
 from ramlet.settings.owners import COMMANDS, owner
-from ramlet.settings.tables import marked, renewed
+from ramlet.settings.tables import documented, updated
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
@@ -17,21 +17,21 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_table_is_stale(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert renewed(text) == text, f"python -m ramlet.settings.tables docs/{page.name} writes it anew"
+    assert updated(text) == text, f"python -m ramlet.settings.tables docs/{page.name} updates it"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_setting_is_in_a_table(command: str) -> None:
-    told = {pair for page in PAGES for pair in marked(page.read_text(encoding="utf-8"))}
-    assert [name for name in declared(owner(command)) if (command, name) not in told] == []
+    shown = {pair for page in PAGES for pair in documented(page.read_text(encoding="utf-8"))}
+    assert [name for name in declared(owner(command)) if (command, name) not in shown] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_setting_says_what_it_is(command: str) -> None:
-    """One sentence in the field's words: defaults are told by `shown`, other settings by their marks."""
+    """One sentence; defaults are in `shown`, other settings are marked."""
     settings = declared(owner(command))
     for each in settings.values():
-        line = told(each.help, settings)
+        line = with_flags(each.help, settings)
         assert line.endswith("."), each.name
         assert len(line) < 120, each.name
         assert each.panel, each.name

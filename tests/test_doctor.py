@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import RunRamlet
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 from ramlet.reporting import doctor
 from ramlet.runtime.memory import cgroup_limit, total_memory
 from ramlet.runtime.threads import available_threads, cpu_quota
@@ -60,14 +60,14 @@ def test_nothing_to_say_about_a_sound_machine() -> None:
     ("where", "value", "level", "words"),
     [
         ("torch", {"installed": False}, "warning", "pip install 'ramlet[train]'"),
-        ("torch", {"installed": True, "error": "boom"}, "problem", "PyTorch does not start (boom): install it again"),
-        ("torch", {"installed": True, "threads": 8}, "warning", "give --threads 2"),
+        ("torch", {"installed": True, "error": "boom"}, "problem", "PyTorch does not start (boom): reinstall it"),
+        ("torch", {"installed": True, "threads": 8}, "warning", f"give {option('threads', 2)}"),
         ("native", "ImportError: x", "problem", "the native core does not load (ImportError: x)"),
-        ("disk.error", "Read-only file system", "problem", "nothing can be written here (Read-only file system)"),
+        ("disk.error", "Read-only file system", "problem", "cannot write here (Read-only file system)"),
         ("disk.kind", "tmpfs", "warning", "this folder is in memory"),
-        ("disk.free", 300 * MB, "warning", "300 MB are free on this disk: make room"),
+        ("disk.free", 300 * MB, "warning", "only 300 MB is free on this disk: free some space"),
         ("temporary.kind", "tmpfs", "warning", "set TMPDIR to a folder on a disk"),
-        ("memory.free", 200 * MB, "warning", "200 MB of memory are free"),
+        ("memory.free", 200 * MB, "warning", "only 200 MB of memory is free"),
         ("limits.open_files", 64, "warning", "only 64 files may be open at once: ulimit -n 1024"),
         ("limits.address_space", 4000 * MB, "warning", "limited to 4.00 GB"),
     ],
@@ -188,7 +188,7 @@ class TestDisk:
         assert doctor._disk(tmp_path, Path("/"))["error"] == "Read-only file system"
 
     def test_no_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingsError, match="is no folder to work in"):
+        with pytest.raises(SettingsError, match="is not a folder"):
             doctor.examine(tmp_path / "none")
 
 
@@ -232,9 +232,9 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert cli.main(["doctor", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "  GPU          Big One, 79.0 GB free of 80.0 GB, bf16\n" in said
-    assert "  training     on cuda, 70.0 GB of its memory, in bf16\n" in said
+    assert "  training     on cuda, with 70.0 GB of its memory, in bf16\n" in said
     assert "  largest      7B parameters in 4.00 GB, about 2.0 h for 2.48B tokens\n" in said
-    assert "  in a day     124M parameters in 4.00 GB, about 2.0 h for 2.48B tokens; ramlet plan tells more\n" in said
+    assert "  in a day     124M parameters in 4.00 GB, about 2.0 h for 2.48B tokens; see ramlet plan for more\n" in said
     monkeypatch.setattr(doctor, "_ask_torch", lambda _: {"installed": False})
     assert cli.main(["doctor", str(tmp_path), "--quiet"]) == 0
     assert "warning: PyTorch is not installed" in capsys.readouterr().out

@@ -79,7 +79,7 @@ def test_all_dropped_by_rules(tmp_path: Path, text: Path, given: dict[str, Any],
 
 def test_no_document_at_all(tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").write_text('{"other": 1}\n' * 3)
-    with pytest.raises(SourceError, match=r"no document was read \(3 without a text\)"):
+    with pytest.raises(SourceError, match=r"no document was read \(3 without text\)"):
         run(tmp_path / "text.jsonl", tmp_path / "out", on_error="skip")
     assert not (tmp_path / "out").exists()
 
@@ -104,7 +104,7 @@ def test_nothing_new_to_append(tmp_path: Path, text: Path, capsys: pytest.Captur
     command = ["prepare", str(text), "-o", str(tmp_path / "out"), "--append", "--docs", "line", "--memory", AMPLE]
     assert main([*command, "--dedup-cache", cache]) == 0
     assert "nothing new for" in (said := capsys.readouterr().out)
-    assert "which stays as it was: every document was dropped: 20 as duplicate" in said
+    assert "which is unchanged: every document was dropped: 20 as duplicate" in said
     assert main([*command, "--min-chars", "1000", "--json"]) == 0
     assert "too_short" in json.loads(capsys.readouterr().out)["nothing_new"]
     assert files(tmp_path) == before
@@ -133,7 +133,7 @@ def test_what_is_made_of_nothing(tmp_path: Path, text: Path, capsys: pytest.Capt
     (tmp_path / "empty.txt").write_text("")
     encode = ["tokenizer", "encode", str(tmp_path / "empty.txt"), "--tokenizer", "byte", "--memory", AMPLE]
     assert main([*encode, "--out", str(tmp_path / "ids.bin")]) == 1
-    assert "there is no text to encode" in capsys.readouterr().err
+    assert "no text to encode" in capsys.readouterr().err
     assert not (tmp_path / "ids.bin").exists()
 
 

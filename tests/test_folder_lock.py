@@ -17,7 +17,7 @@ import pytest
 from oracles_dataset import write_dataset
 from ramlet import Tokenizer
 from ramlet.dataset.adopt import adopt
-from ramlet.dataset.export import export
+from ramlet.dataset.export.run import export
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.merge import merge
 from ramlet.errors import DatasetError, RamletError, SettingsError

@@ -190,7 +190,7 @@ class TestAgainstTransformers:
         )
         caught = []
         chooser = Chooser(settings, 50, prompt)
-        chooser._draw = lambda probabilities: caught.append(probabilities) or probabilities.argmax(-1)  # type: ignore[method-assign,func-returns-value]
+        chooser._sample = lambda probabilities: caught.append(probabilities) or probabilities.argmax(-1)  # type: ignore[method-assign,func-returns-value]
         chooser(logits.clone())
         processors: list[Any] = []
         if penalty != 1:
@@ -363,17 +363,17 @@ class TestModels:
         [
             ({"device": "tpu"}, "unknown device 'tpu': use auto, cpu or cuda"),
             ({"precision": "int4"}, "unknown precision 'int4': use auto, bf16"),
-            ({"max_tokens": 0}, "max_tokens is a whole number of at least 1, not 0"),
-            ({"num_samples": True}, "num_samples is a whole number of at least 1, not True"),
-            ({"top_k": 0}, "top_k is a whole number of at least 1, not 0"),
-            ({"top_p": 0.0}, "top_p is a number above 0 and at most 1, not 0"),
-            ({"top_p": 1.5}, "top_p is a number above 0 and at most 1, not 1.5"),
-            ({"temperature": -1}, "temperature is a number of at least 0, not -1"),
-            ({"temperature": float("nan")}, "temperature is a number of at least 0, not nan"),
-            ({"repetition_penalty": 0}, "repetition_penalty is a number above 0, not 0"),
-            ({"seed": -1}, "seed is a whole number from 0 to 9,223,372,036,854,775,807, not -1"),
-            ({"seed": 1 << 63}, "seed is a whole number from 0 to .*, not 9223372036854775808"),
-            ({"stop": ["a", ""]}, "stop is some text, not ''"),
+            ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
+            ({"num_samples": True}, "num_samples must be a whole number, not True"),
+            ({"top_k": 0}, "top_k must be at least 1, not 0"),
+            ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0"),
+            ({"top_p": 1.5}, "top_p must be above 0 and at most 1, not 1.5"),
+            ({"temperature": -1}, "temperature must be at least 0, not -1"),
+            ({"temperature": float("nan")}, "temperature must be at least 0, not nan"),
+            ({"repetition_penalty": 0}, "repetition_penalty must be above 0, not 0"),
+            ({"seed": -1}, "seed must be between 0 and 9,223,372,036,854,775,807, not -1"),
+            ({"seed": 1 << 63}, "seed must be between 0 and .*, not 9223372036854775808"),
+            ({"stop": ["a", ""]}, "stop must be some text, not ''"),
         ],
     )
     def test_settings_that_make_no_sense(self, run: Path, options: dict[str, Any], how: str) -> None:
@@ -395,10 +395,10 @@ class TestSettingsAsTyped:
         ("name", "text", "how"),
         [
             ("temprature", "1", "unknown setting 'temprature': choose from max_tokens, temperature"),
-            ("temperature", "hot", "temperature is a number like 0.1, not 'hot'"),
-            ("max_tokens", "2.5", "max_tokens is a number like 2048, 32k or 10M, not '2.5'"),
-            ("max_tokens", "none", "max_tokens is a number like 2048, 32k or 10M, not 'none'"),
-            ("truncate", "maybe", "truncate is true or false, not 'maybe'"),
+            ("temperature", "hot", "temperature must be a number like 0.1, not 'hot'"),
+            ("max_tokens", "2.5", "max_tokens must be a number like 2048, 32k or 10M, not '2.5'"),
+            ("max_tokens", "none", "max_tokens must be a number like 2048, 32k or 10M, not 'none'"),
+            ("truncate", "maybe", "truncate must be true or false, not 'maybe'"),
         ],
     )
     def test_refused(self, name: str, text: str, how: str) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 import ramlet
 from oracles_training import make_data, run, sentences
-from ramlet.dataset.export import export
-from ramlet.dataset.nanogpt_meta import needs_meta
+from ramlet.dataset.export.nanogpt import tokens_loaded
+from ramlet.dataset.export.run import export
 from ramlet.tokenizer.files.gpt2 import FINGERPRINT
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +64,7 @@ class TestMeta:
         folder = text.parent
         ramlet.prepare(text, folder / "data", tokenizer="gpt2", documents="line", memory="8GB", threads=1)
         assert export(folder / "data", "nanogpt", folder / "nanogpt").files == ["train.bin", "val.bin"]
-        assert not needs_meta(ramlet.Dataset(folder / "data").manifest)
+        assert not tokens_loaded(ramlet.Dataset(folder / "data").manifest)
 
 
 def test_transformers_pads(tmp_path: Path) -> None:

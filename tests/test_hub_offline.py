@@ -14,7 +14,8 @@ import pytest
 
 import ramlet
 from ramlet.errors import SourceError, TokenizerError
-from ramlet.inputs import hub as staging_hub
+from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging import stage
 from ramlet.runtime import reachable
 from ramlet.tokenizer.files import gpt2
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -94,7 +95,7 @@ def test_no_answer(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_told_to_stay_offline(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(reachable, "_asked", lambda address: pytest.fail("the network was asked"))
+    monkeypatch.setattr(reachable, "_connection_error", lambda address: pytest.fail("the network was asked"))
     with pytest.raises(TokenizerError, match="HF_HUB_OFFLINE is set, and it is not in the cache"):
         Tokenizer.load("some/model")
     assert asked == [True]
@@ -119,9 +120,9 @@ def test_what_is_cached_needs_no_network(asked: list[bool], tmp_path: Path, monk
     assert Tokenizer.load("some/model").fingerprint == made.fingerprint
 
 
-def test_datasets_of_the_hub(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_of_the_hub(asked: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
     hub_at(monkeypatch, closed_port())
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: pytest.fail("the client was let loose"))
-    with pytest.raises(SourceError, match="org/name is no file or folder here, and the hub cannot be asked"):
-        staging_hub._revision("org/name", None)
+    with pytest.raises(SourceError, match=r"no file or folder org/name here, and it .* from the hub \(no connection"):
+        stage(["org/name"], tmp_path, reading=ReadSettings())

@@ -51,9 +51,9 @@ def test_a_size_that_was_asked_for_has_layers_too(place: Path, monkeypatch: pyte
 def test_the_time_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "a.txt"]) == 0
     said = capsys.readouterr()
-    assert "--time allows 60 min" in said.err
-    assert "layers of " in said.err
-    assert "of 60 min that --time allows" in Path("pipeline.yaml").read_text()
+    assert "time limit 60 min" in said.err
+    assert "layers of width " in said.err
+    assert "(time limit 60 min)" in Path("pipeline.yaml").read_text()
     assert main(["init", "a.txt", "--time", "10 minutes", "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["time_limit"] == 600
     assert main(["init", "a.txt", "--time", "1h30m", "--force", "-q"]) == 0
@@ -63,7 +63,7 @@ def test_the_time_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("wrong", ["soon", "10", "0min", "-5min", "1h 5", "5 parsecs", "", "1e3h"])
 def test_times_that_are_none(place: Path, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "a.txt", "--time", wrong]) == 1
-    assert f"--time is a time like 20min, 1h or 2d, not {wrong!r}" in capsys.readouterr().err
+    assert f"--time must be a time like 20min, 1h or 2d, not {wrong!r}" in capsys.readouterr().err
     assert not Path("pipeline.yaml").exists()
 
 
@@ -72,5 +72,5 @@ def test_the_input_is_looked_at_before_the_output(place: Path, capsys: pytest.Ca
     assert main(["init", "nosuchdir"]) == 1
     assert "no such file or folder: nosuchdir" in capsys.readouterr().err
     assert main(["init", "a.txt"]) == 1
-    assert "pipeline.yaml is there already" in capsys.readouterr().err
+    assert "pipeline.yaml already exists" in capsys.readouterr().err
     assert Path("pipeline.yaml").read_text() == "mine"

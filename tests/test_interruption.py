@@ -397,7 +397,7 @@ def test_a_full_disk_is_named_and_the_same_call_goes_on(
     )
     assert done.returncode == 0, done.stderr
     said, left, first, trained = json.loads(done.stdout)
-    assert "no room left" in said
+    assert "no disk space left" in said
     assert str(disk) in said
     # Runs are whole or not there; nothing else of ours is of any size.
     assert not [name for name in left if name.endswith(".tmp") and left[name]]

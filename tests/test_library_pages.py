@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ramlet import _native
+from ramlet.engines.plan import Task
 from ramlet.engines.torch import base_memory, probe
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.model.shape import Shape
@@ -58,7 +59,7 @@ def test_a_probe_gives_back_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_peak_before_the_first_step_is_part_of_the_prediction() -> None:
     shape = Shape(vocab_size=300, width=48, layers=2, heads=4, kv_heads=2, feed_forward=96, context=64)
-    plan = make_plan(shape, seq_len=48, batch_size=8, budget=Budget(10**9))
+    plan = make_plan(Task(shape, seq_len=48, batch_size=8, budget=Budget(10**9)))
     assert plan.at_least(plan.peak - 1) == plan
     higher = plan.at_least(plan.peak + 5)
     assert higher.peak == plan.peak + 5

@@ -132,7 +132,7 @@ class TestExamples:
             if count:
                 assert len(Loader(path, seq_len=20).examples) == count
             else:
-                with pytest.raises(DatasetError, match=r"has 20 tokens in train, and one sequence takes 21: choose a"):
+                with pytest.raises(DatasetError, match=r"has 20 tokens in train, but one sequence needs 21: choose a"):
                     Loader(path, seq_len=20)
 
     def test_max_examples_are_the_first(self, dataset: Path) -> None:
@@ -323,18 +323,18 @@ class TestResuming:
     def test_what_does_not_fit_is_named(self, dataset: Path, tmp_path: Path) -> None:
         state = Loader(dataset, seq_len=16).state()
         for changes, sentence in (
-            ({"seq_len": 17}, "noted with seq_len 16, and now it is 17: give the same, or start anew"),
-            ({"stride": 5}, "noted with stride 16, and now it is 5"),
-            ({"shuffle": False}, "noted with shuffle True, and now it is False"),
-            ({"max_examples": 5}, "noted with examples .*, and now it is 5"),
-            ({"split": "val"}, "the data is not what it was when the state was noted"),
+            ({"seq_len": 17}, "saved with seq_len 16, but now it is 17: use the same, or start over"),
+            ({"stride": 5}, "saved with stride 16, but now it is 5"),
+            ({"shuffle": False}, "saved with shuffle True, but now it is False"),
+            ({"max_examples": 5}, "saved with examples .*, but now it is 5"),
+            ({"split": "val"}, "the data has changed since the state was saved"),
         ):
             with pytest.raises(DatasetError, match=sentence):
                 Loader(dataset, **{"seq_len": 16, **changes}).restore(state)
-        with pytest.raises(DatasetError, match="noted with seq_len None"):
+        with pytest.raises(DatasetError, match="saved with seq_len None"):
             Loader(dataset, seq_len=16).restore({})
         changed = write_dataset(tmp_path / "d", [*documents(1, 59), [1]])
-        with pytest.raises(DatasetError, match="the data is not what it was"):
+        with pytest.raises(DatasetError, match="the data has changed since the state"):
             Loader(changed, seq_len=16).restore(state)
         copy = write_dataset(tmp_path / "copy", documents(1, 60), documents(2, 9))
         Loader(copy, seq_len=16).restore(state)
@@ -376,7 +376,7 @@ class TestMix:
         other = Loader(data, seq_len=16, batch_size=8, epochs=2)
         other.restore(loader.state())
         assert half + drawn(other, 10**6) == whole
-        with pytest.raises(DatasetError, match="the data is not what it was"):
+        with pytest.raises(DatasetError, match="the data has changed since the state"):
             Loader(list(zip(three, (3, 2, 2))), seq_len=16).restore(loader.state())
 
     def test_max_examples_are_shared(self, three: list[Path]) -> None:
@@ -393,7 +393,7 @@ class TestMix:
         other = write_dataset(tmp_path / "other", documents(1, 12), tokenizer=byte_tokenizer(large=True))
         with pytest.raises(DatasetError) as error:
             Loader([(three[0], 1), (three[1], 1), (other, 1)], seq_len=16)
-        assert f"{three[0]} and {other} were made with two tokenizers" in str(error.value)
+        assert f"{three[0]} and {other} were made with different tokenizers" in str(error.value)
 
     @pytest.mark.parametrize("data", [[], ["a", "b"], [("a", 1, 2)], [("a", 0)], [("a", -1)], [("a", float("nan"))]])
     def test_what_is_no_mix(self, data: Any) -> None:
@@ -405,18 +405,18 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("wrong", "sentence"),
         [
-            ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
-            ({"micro_batch": 0}, "micro_batch is 0"),
-            ({"world": 0}, "world is 0"),
-            ({"rank": 2, "world": 2}, "rank is 2, but of 2 ranks the last is 1"),
-            ({"seq_len": 0}, "seq_len is 0"),
-            ({"stride": 0}, "stride is 0"),
-            ({"epochs": 0}, "epochs is 0"),
-            ({"max_examples": 0}, "max_examples is 0"),
-            ({"read_ahead": -1}, "read_ahead is -1"),
-            ({"seed": -1}, "seed is -1"),
-            ({"seed": 1 << 64}, "seed is 18446744073709551616"),
-            ({"split": "test"}, "the splits are train and val, not 'test'"),
+            ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+            ({"micro_batch": 0}, "micro_batch must be at least 1, not 0"),
+            ({"world": 0}, "world must be at least 1, not 0"),
+            ({"rank": 2, "world": 2}, "rank must be from 0 to 1 with world=2, not 2"),
+            ({"seq_len": 0}, "seq_len must be at least 1, not 0"),
+            ({"stride": 0}, "stride must be at least 1, not 0"),
+            ({"epochs": 0}, "epochs must be at least 1, not 0"),
+            ({"max_examples": 0}, "max_examples must be at least 1, not 0"),
+            ({"read_ahead": -1}, "read_ahead must be at least 0, not -1"),
+            ({"seed": -1}, "seed must be from 0 to 18446744073709551615, not -1"),
+            ({"seed": 1 << 64}, "seed must be from 0 to 18446744073709551615, not 18446744073709551616"),
+            ({"split": "test"}, "unknown split 'test'"),
         ],
     )
     def test_what_makes_no_sense(self, dataset: Path, wrong: dict[str, Any], sentence: str) -> None:

@@ -68,7 +68,7 @@ class TestPacked:
         assert Loader(path, seq_len=32).seq_len == 32
         with pytest.raises(SettingsError, match=r"packed in sequences of 32, not 64: choose seq_len=32, or prepare"):
             Loader(path, seq_len=64)
-        with pytest.raises(SettingsError, match="leave stride out"):
+        with pytest.raises(SettingsError, match="do not give a stride"):
             Loader(path, stride=3)
 
     def test_mixed_with_one_that_is_not(self, tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ class TestArrays:
                 except DatasetError as error:
                     counts[fraction, split] = str(error)[-80:]
         assert counts[0, "train"] == 101
-        assert "with val_fraction=0 none of it is left" in str(counts[0, "val"])
+        assert "val_fraction=0 leaves no tokens for it" in str(counts[0, "val"])
         assert (counts[0.1, "train"], counts[0.1, "val"]) == (91, 10)
         assert (counts[0.25, "train"], counts[0.25, "val"]) == (76, 25)
         assert counts[0.999, "val"] == 100
-        with pytest.raises(SettingsError, match="val_fraction is 1"):
+        with pytest.raises(SettingsError, match="val_fraction must be at least 0 and below 1, not 1"):
             Loader(tmp_path / "a.npy", val_fraction=1)
 
     def test_one_that_prepare_made_and_the_text_beside_it(self, tmp_path: Path) -> None:
@@ -136,20 +136,20 @@ class TestArrays:
         state = Loader(tmp_path / "a.npy", seq_len=16).state()
         shutil.copy(tmp_path / "a.npy", tmp_path / "copy.npy")
         Loader(tmp_path / "copy.npy", seq_len=16).restore(state)
-        with pytest.raises(DatasetError, match="the data is not what it was"):
+        with pytest.raises(DatasetError, match="the data has changed since the state"):
             Loader(tmp_path / "a.npy", seq_len=16, val_fraction=0.1001).restore(state)
         ids[len(ids) // 3] += 1
         np.save(tmp_path / "a.npy", ids)
-        with pytest.raises(DatasetError, match="the data is not what it was"):
+        with pytest.raises(DatasetError, match="the data has changed since the state"):
             Loader(tmp_path / "a.npy", seq_len=16).restore(state)
 
     @pytest.mark.parametrize(
         ("array", "sentence"),
         [
-            (np.zeros((3, 4), np.uint16), r"has 2 dimensions, and ids are one: save it with reshape\(-1\)"),
-            (np.zeros(9, np.float32), "holds float32 and no ids: save them as integers"),
-            (np.zeros(9, ">u2"), r"bytes in the other order: save it with astype\('<u2'\)"),
-            (np.zeros(0, np.uint16), "holds nothing in train"),
+            (np.zeros((3, 4), np.uint16), r"has 2 dimensions, but ids need 1: save it with reshape\(-1\)"),
+            (np.zeros(9, np.float32), "has the dtype float32, not ids: save integers"),
+            (np.zeros(9, ">u2"), r"is big-endian: save it with astype\('<u2'\)"),
+            (np.zeros(0, np.uint16), "has nothing in train"),
         ],
     )
     def test_arrays_of_something_else(self, tmp_path: Path, array: Any, sentence: str) -> None:
@@ -160,7 +160,7 @@ class TestArrays:
     def test_files_that_are_no_arrays(self, tmp_path: Path) -> None:
         for content in (b"", b"hello", b"\x93NUMPY\x01\x00\xff\xff"):
             (tmp_path / "a.npy").write_bytes(content)
-            with pytest.raises(DatasetError, match=r"is no \.npy file that can be read"):
+            with pytest.raises(DatasetError, match=r"is not a readable \.npy file"):
                 Loader(tmp_path / "a.npy")
         for name in ("none.npy", "none"):
             with pytest.raises(DatasetError, match="no such file"):
@@ -171,7 +171,7 @@ class TestArrays:
         note = tmp_path / "a.npy.json"
         for content in ("{", "[]", '{"format": "ramlet dataset", "vocab_size": "x"}'):
             note.write_text(content)
-            with pytest.raises(DatasetError, match=r"a\.npy\.json .*; prepare .* anew, or remove it"):
+            with pytest.raises(DatasetError, match=r"a\.npy\.json .*; prepare .* again, or remove that file"):
                 Loader(tmp_path / "a.npy")
         note.write_text('{"format": "of someone else"}')
         assert Loader(tmp_path / "a.npy", seq_len=4).vocab_size == 1
@@ -198,7 +198,7 @@ class TestDamage:
         with pytest.raises(DatasetError, match=r"train/shard_00003\.bin is damaged: it has 2 bytes instead of"):
             Loader(dataset, seq_len=8)
         (dataset / "train/shard_00003.bin").unlink()
-        with pytest.raises(DatasetError, match=r"train/shard_00003\.bin is missing: `ramlet data verify` tells"):
+        with pytest.raises(DatasetError, match=r"train/shard_00003\.bin is missing: run `ramlet data verify`"):
             Loader(dataset, seq_len=8)
 
     @pytest.mark.parametrize("read_ahead", [0, 2])
@@ -206,7 +206,7 @@ class TestDamage:
         loader = Loader(dataset, seq_len=8, epochs=1, read_ahead=read_ahead)
         shard = dataset / "train/shard_00007.bin"
         os.truncate(shard, 10)
-        with pytest.raises(DatasetError, match=r"shard_00007\.bin is damaged: it is shorter than it was"):
+        with pytest.raises(DatasetError, match=r"shard_00007\.bin is damaged: it is shorter than when"):
             list(loader)
 
     @pytest.mark.parametrize("read_ahead", [0, 2])
@@ -221,7 +221,7 @@ class TestDamage:
         ids = np.fromfile(shard, "<u2")
         ids[len(ids) // 2] = 257
         ids.tofile(shard)
-        with pytest.raises(DatasetError, match=r"shard_00005\.bin has the id 257, beyond the vocabulary of 257"):
+        with pytest.raises(DatasetError, match=r"shard_00005\.bin has the id 257, outside the vocabulary of 257"):
             list(Loader(dataset, seq_len=8, epochs=1))
         ids[len(ids) // 2] = 256
         ids.tofile(shard)
@@ -230,7 +230,7 @@ class TestDamage:
     def test_the_index_of_a_packed_one(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", [[1, 2, 0]], pack=8, end=False)
         (path / "train/shard_00000.idx").write_bytes(b"")
-        with pytest.raises(DatasetError, match=r"shard_00000\.idx is damaged: no piece ends in the sequence at 0"):
+        with pytest.raises(DatasetError, match=r"shard_00000\.idx is damaged: no document ends in the sequence at 0"):
             list(Loader(path, epochs=1))
         (path / "train/shard_00000.idx").unlink()
         with pytest.raises(DatasetError, match=r"shard_00000\.idx is missing"):
@@ -238,11 +238,11 @@ class TestDamage:
 
     def test_nothing_in_a_split(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", documents(1, 60))
-        with pytest.raises(DatasetError, match="holds nothing in val: prepare it anew with a larger val_fraction"):
+        with pytest.raises(DatasetError, match="has nothing in val: prepare it again with a larger val_fraction"):
             Loader(path, split="val")
 
     def test_folders_that_are_no_dataset(self, tmp_path: Path) -> None:
-        with pytest.raises(DatasetError, match="is no dataset"):
+        with pytest.raises(DatasetError, match="is not a dataset"):
             Loader(tmp_path)
 
 

@@ -131,7 +131,7 @@ def test_one_loop_at_a_time(dataset: Path) -> None:
     loader = Loader(dataset, seq_len=8)
     first, second = iter(loader), iter(loader)
     next(second)
-    with pytest.raises(SettingsError, match="a loader serves one loop at a time"):
+    with pytest.raises(SettingsError, match="a loader runs one loop at a time"):
         next(first)
     assert next(second) is not None
     # Closed from inside, a loop just ends.
@@ -181,7 +181,7 @@ def test_after_a_fork_it_says_so_or_begins_anew(dataset: Path) -> None:
     rest = """
 import os, warnings
 warnings.simplefilter("ignore")
-while threading.active_count() < 2 or len(loader._loop._reading._shelf.items) < 2: time.sleep(0.01)
+while threading.active_count() < 2 or len(loader._reading._queue.items) < 2: time.sleep(0.01)
 child = os.fork()
 if child == 0:
     try:

@@ -61,7 +61,7 @@ MISTAKES = {
         "prepare corpus.txt --memory 2 --out new", 1, "2 is less than a megabyte", "give a unit, as in 512MB or 2GB"
     ),
     "a typo in YAML": Mistake(
-        "prepare typo.yaml", 1, "typo.yaml, line 3: no key 'tokenizr'", "did you mean 'tokenizer'?"
+        "prepare typo.yaml", 1, "typo.yaml, line 3: unknown key 'tokenizr'", "did you mean tokenizer?"
     ),
     "YAML that is none": Mistake(
         "prepare broken.yaml", 1, "broken.yaml, line 2: not valid YAML", "expected ',' or ']'"
@@ -70,14 +70,14 @@ MISTAKES = {
         f"{TRAIN} --data data --device cuda --out new", 1, "PyTorch finds no GPU here", "use --device cpu"
     ),
     "a device of another name": Mistake(
-        f"{TRAIN} --data data --device gpu --out new", 1, "not 'gpu'", "device is one of auto, cpu, cuda"
+        f"{TRAIN} --data data --device gpu --out new", 1, "not 'gpu'", "device must be one of auto, cpu, cuda"
     ),
     "a typo in a flag": Mistake(
-        f"{TRAIN} --data data --batch-sise 8 --out new", 2, "no option --batch-sise", "did you mean --batch-size?"
+        f"{TRAIN} --data data --batch-sise 8 --out new", 2, "unknown option --batch-sise", "did you mean --batch-size?"
     ),
     "a typo in a command": Mistake("tokeniser train corpus.txt", 2, "no such command 'tokeniser'", "'tokenizer'"),
     "nothing to write to": Mistake(
-        "tokenizer train corpus.txt --vocab-size 300", 2, "--out is missing", "an example: ramlet tokenizer train"
+        "tokenizer train corpus.txt --vocab-size 300", 2, "--out is missing", "for example: ramlet tokenizer train"
     ),
     "a dataset in the place of text": Mistake(
         "prepare data --tokenizer tok --out new", 1, "data is a dataset, not text", "train on it as data"
@@ -89,14 +89,15 @@ MISTAKES = {
         f"{TRAIN} --data corpus.txt --out new", 1, "corpus.txt is text", "prepare it with --format npy"
     ),
     "a run in the place of a dataset": Mistake(
-        "data inspect run", 1, "run is no dataset: it has no dataset_metadata.json", "ramlet prepare makes one"
+        *("data inspect run", 1),
+        *("run is not a dataset: it has no dataset_metadata.json", "create one with `ramlet prepare`"),
     ),
     "a dataset in the place of a run": Mistake(
         "generate data --prompt a --device cpu", 1, "data is not a model", "ramlet train writes them"
     ),
     "a shard cut short": Mistake(
         f"{TRAIN} --data cut --device cpu --out new",
-        *(1, r"cut/train/shard_00000.bin is damaged", "bring it back from a copy, or prepare the data anew"),
+        *(1, r"cut/train/shard_00000.bin is damaged", "restore it from a copy, or prepare the data again"),
     ),
     "a run of other settings": Mistake(
         f"{TRAIN} --data data --lr 0.5 --out run",
@@ -106,10 +107,10 @@ MISTAKES = {
         "tokenizer train corpus.txt --vocab-size 300 --out data", 1, "data", "choose another|--force|another folder"
     ),
     "an empty file": Mistake(
-        "prepare empty.txt --tokenizer tok --out new", 1, "there is no text", "every input is empty"
+        "prepare empty.txt --tokenizer tok --out new", 1, "no text to prepare", "every input is empty"
     ),
     "an empty file to train on": Mistake(
-        f"{TRAIN} --input empty.txt --out new", 1, "there is no text", "every input is empty"
+        f"{TRAIN} --input empty.txt --out new", 1, "no text to prepare", "every input is empty"
     ),
     "a prompt longer than the context": Mistake(
         "generate run --device cpu --prompt " + "long" * 40,
@@ -117,7 +118,7 @@ MISTAKES = {
     ),
     "a vocabulary too small for the bytes": Mistake(
         "tokenizer train corpus.txt --vocab-size 100 --out new",
-        *(1, "a vocabulary of 100 has no room for the 256 bytes", "give at least 256"),
+        *(1, "a vocabulary of 100 is too small for the 256 bytes", "it must be at least 256"),
     ),
     "a file in the way of the result": Mistake(
         "prepare corpus.txt --tokenizer tok --out corpus.txt/new",
@@ -128,13 +129,13 @@ MISTAKES = {
         *(1, "cannot write into corpus.txt/new: Not a directory", "choose another --out"),
     ),
     "a program in the place of text": Mistake(
-        "tokenizer train program --vocab-size 300 --out new", 1, "program is no text, it has NUL bytes", "name another"
+        "tokenizer train program --vocab-size 300 --out new", 1, "program is not text, it has NUL bytes", "give another"
     ),
     "an archive in the place of text": Mistake(
         "prepare corpus.tar.gz --out new", 1, "corpus.tar.gz is an archive", "unpack it and give the folder"
     ),
     "a result that is there already": Mistake(
-        "data export data --to npy --out other", 1, "other exists already", "choose another folder, or remove it first"
+        "data export data --to npy --out other", 1, "other already exists", "choose another folder, or remove it first"
     ),
 }  # fmt: skip
 
@@ -185,7 +186,7 @@ def assert_one_sentence(said: str, cause: str, way_out: str) -> None:
     assert said.count("\n") == 1, said
     assert said.endswith("\n")
     assert "Traceback" not in said
-    assert "defect" not in said
+    assert "bug in ramlet" not in said
     assert re.search(cause, said), said
     assert re.search(way_out, said), said
 
@@ -208,7 +209,7 @@ def test_a_damaged_shard_is_found(bench: Path, tmp_path: Path) -> None:
     before = files_of(tmp_path)
     done = told(tmp_path, "data verify data")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "train/shard_00000.bin: its checksum is not the manifest's" in done.stdout
+    assert "train/shard_00000.bin: its checksum differs from the manifest" in done.stdout
     assert files_of(tmp_path) == before
 
 

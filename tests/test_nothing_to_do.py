@@ -11,11 +11,12 @@ import pytest
 
 from oracles_dataset import write_dataset
 from ramlet.cli import main
-from ramlet.dataset.export import FORMATS, export
+from ramlet.dataset.export import FORMATS
+from ramlet.dataset.export.run import export
 from ramlet.dataset.merge import merge
 from ramlet.errors import SettingsError
 
-OTHER = "exists already and holds something else: choose another folder, or remove it first"
+OTHER = "already exists and has something else in it: choose another folder, or remove it first"
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_merged_again(parts: list[Path], tmp_path: Path) -> None:
             merge(others, tmp_path / "m")
     assert times(tmp_path) == before
     (tmp_path / "m/train/shard_00000.bin").write_bytes(b"")
-    with pytest.raises(SettingsError, match=r"shard_00000.bin is missing or not whole.*remove .*m, and run the same"):
+    with pytest.raises(SettingsError, match=r"shard_00000.bin is missing or incomplete.*remove .*m, and run the same"):
         merge(parts[:2], tmp_path / "m")
 
 
@@ -65,7 +66,9 @@ def test_exported_again(parts: list[Path], tmp_path: Path, to: str) -> None:
     assert times(tmp_path / "x") == before
     lost = next(path for path in (tmp_path / "x").iterdir() if path.suffix in (".bin", ".npy"))
     lost.unlink()
-    with pytest.raises(SettingsError, match=f"{lost.name} is missing or not whole.*remove .*x, and run the same again"):
+    with pytest.raises(
+        SettingsError, match=f"{lost.name} is missing or incomplete.*remove .*x, and run the same again"
+    ):
         export(parts[0], to, tmp_path / "x")
 
 

@@ -13,7 +13,7 @@ import pytest
 import ramlet
 from conftest import AMPLE
 from ramlet import Dataset, Loader, Tokenizer
-from ramlet.dataset.export import export
+from ramlet.dataset.export.run import export
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.merge import merge
 from ramlet.dataset.verify import verify

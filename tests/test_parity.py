@@ -171,7 +171,7 @@ def test_npy_totals(command: Command, folder: Path) -> None:
     said = command.ran("prepare", "wiki.txt", "--format", "npy", "--tokenizer", "byte", *ONE)
     tokens = len(np.load("wiki.npy"))
     assert f"{tokens:,} tokens in wiki.npy" in said
-    assert "1.00 characters a token" in said
+    assert "1.00 characters per token" in said
     note = json.loads((folder / "wiki.npy.json").read_text())
     assert note["ledger"]["characters"] == tokens - note["ledger"]["tokens"]["end_ids"]
 
@@ -251,7 +251,7 @@ def test_krill_inspect(command: Command, folder: Path) -> None:
 def test_later_near_duplicates() -> None:
     """What the guide calls future work is done, but for one, and the page says which."""
     row = next(line for line in TABLE.read_text().splitlines() if "test_later_near_duplicates" in line)
-    assert "near-duplicate removal is a later step" in row
+    assert "near-duplicate removal: not yet" in row
     with pytest.raises(ramlet.SettingsError):
         ramlet.prepare(".", "d", dedup="near")
 

@@ -11,7 +11,7 @@ import tokenizers
 
 import ramlet
 from oracles_training import metrics, sentences
-from ramlet.cli.help_page import spread
+from ramlet.cli.help_page import repeat_option
 from test_parity import ONE, Command
 
 TINY = (
@@ -54,13 +54,13 @@ def test_several_special_tokens(command: Command) -> None:
 def test_words_go_to_the_flag_before_them(flag: str) -> None:
     given = ["a.txt", flag, "<a>", "<b>", "-v", "300", flag, "<c>", "--", "<d>"]
     wanted = ["a.txt", flag, "<a>", flag, "<b>", "-v", "300", flag, "<c>", "--", "<d>"]
-    assert spread(given) == spread(wanted) == wanted
+    assert repeat_option(given) == repeat_option(wanted) == wanted
 
 
 def test_processes_in_python() -> None:
     one = ramlet.Tokenizer.train("wiki.txt", vocab_size=290, processes=2, memory="8GB")
     assert one.merges == ramlet.Tokenizer.train("wiki.txt", vocab_size=290, threads=1, memory="8GB").merges
-    with pytest.raises(ramlet.SettingsError, match="both are the same: leave one out"):
+    with pytest.raises(ramlet.SettingsError, match="mean the same: give only one"):
         ramlet.Tokenizer.train("wiki.txt", vocab_size=290, processes=2, threads=1)
 
 
@@ -82,7 +82,7 @@ def test_the_streaming_loader() -> None:
         )
         count += len(batch["input_ids"])
     assert count == loader.count_examples() > 4
-    with pytest.raises(ramlet.SettingsError, match=r"take ramlet\.Loader"):
+    with pytest.raises(ramlet.SettingsError, match=r"use ramlet\.Loader"):
         ramlet.StreamLoader("wiki.txt", tokenizer=tokenizer, streaming=False)
     assert ramlet.Tokenizer.load(tokenizer).fingerprint == ramlet.Tokenizer.load("tokenizer.json").fingerprint
     with pytest.raises(ramlet.TokenizerError, match="not int"):
@@ -163,7 +163,7 @@ def test_a_krill_file_without_a_folder(command: Command) -> None:
     assert "configs/small" in told
     assert ramlet.Dataset("configs/small").sequence_length == 64
     assert "nothing to do" in command.ran("prepare", "configs/small.yaml", *ONE)
-    assert "name it with --out" in command.refused("prepare", "corpus.jsonl", *ONE)
+    assert "give one with --out" in command.refused("prepare", "corpus.jsonl", *ONE)
 
 
 # -- training on sharded datasets
@@ -201,8 +201,8 @@ def test_shards_moved_under_the_same_names(command: Command, capsys: pytest.Capt
     shutil.copyfile("new/train/shard_00000.bin", "old/train/shard_00000.bin")
     assert main(["data", "verify", "old", "--adopt", "--memory", "8GB"]) == 1
     assert (
-        "if another shard was moved over train/shard_00000.bin, what it held before is not in the dataset any more: "
-        "put the old file back, and move the new one to a name that is free, train/shard_00001.bin for example"
+        "if another shard was moved over train/shard_00000.bin, its old content is no longer in the dataset: "
+        "put the old file back, and move the new one to a free name, such as train/shard_00001.bin"
     ) in capsys.readouterr().err
     shutil.copyfile("kept.bin", "old/train/shard_00000.bin")
     shutil.copyfile("new/train/shard_00000.bin", "old/train/shard_00001.bin")

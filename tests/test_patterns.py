@@ -206,5 +206,5 @@ def check_blocks(tmp_path: Path, pattern: str) -> None:
 
 
 def test_a_regex_that_cannot_be_used_is_refused() -> None:
-    with pytest.raises(SettingsError, match="not a regex"):
+    with pytest.raises(SettingsError, match="is not a usable regex"):
         split_pieces("text", "(unclosed")

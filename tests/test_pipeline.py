@@ -26,9 +26,10 @@ from ramlet.errors import BudgetError, Interrupted, PipelineError, RamletError, 
 from ramlet.pipeline import process as stage_process
 from ramlet.pipeline import run as spine
 from ramlet.pipeline import stages
-from ramlet.pipeline.process import Ended, run_stage
+from ramlet.pipeline.executor import StageExit
+from ramlet.pipeline.process import run_stage
 from ramlet.pipeline.run import run_pipeline
-from ramlet.pipeline.wording import in_words_of_the_file
+from ramlet.pipeline.wording import with_keys
 from ramlet.runtime.budget import Budget
 
 FILE: dict[str, Any] = {
@@ -217,11 +218,11 @@ def test_force_and_only(made: tuple[Path, Any]) -> None:
     path = folder / "pipeline.yaml"
     assert due(path, force="data") == ["data"]
     assert due(path, only="training") == []
-    with pytest.raises(SettingsError, match=r"there is no stage 'trainin': did you mean training\?"):
+    with pytest.raises(SettingsError, match=r"unknown stage 'trainin': did you mean training\?"):
         due(path, only="trainin")
-    with pytest.raises(SettingsError, match=r"asks for no text: its stages are tokenizer, data, training"):
+    with pytest.raises(SettingsError, match=r"has no stage text: its stages are tokenizer, data, training"):
         due(path, force=["text"])
-    with pytest.raises(SettingsError, match='only="data" leaves out training, which force asks for'):
+    with pytest.raises(SettingsError, match='only="data" excludes training, which force asks for'):
         due(path, only="data", force="training")
     write(folder, tokenizer__vocab_size=290)
     assert due(path, only="tokenizer") == ["tokenizer"]
@@ -251,7 +252,7 @@ def test_results_of_another_file_are_left_alone(made: tuple[Path, Any]) -> None:
             run_pipeline(other, dry_run=dry)
         assert str(refused.value) == (
             f"{folder}/model holds the results of {folder}/pipeline.yaml: give {other} a `work` of its own, "
-            f"or move {folder}/pipeline.yaml away to go on with them"
+            f"or move {folder}/pipeline.yaml away to continue with its results"
         )
     assert not list(folder.glob("model/*.old-*"))
     other.unlink()
@@ -355,7 +356,7 @@ def test_a_report_is_of_what_is_there(place: Path) -> None:
 def test_a_folder_that_is_not_ours_is_left_alone(place: Path) -> None:
     (place / "model" / "tokenizer").mkdir(parents=True)
     (place / "model" / "tokenizer" / "thesis.txt").write_text("years of work")
-    with pytest.raises(PipelineError, match=r"^tokenizer: .*model/tokenizer is not empty \(thesis.txt is in it\)"):
+    with pytest.raises(PipelineError, match=r"^tokenizer: .*model/tokenizer is not empty \(it contains thesis.txt\)"):
         run_pipeline(write(place))
     assert (place / "model" / "tokenizer" / "thesis.txt").read_text() == "years of work"
 
@@ -393,8 +394,8 @@ def test_interrupted_between_a_stage_and_its_record(place: Path, monkeypatch: py
     path = write(place, model=None, training=None)
     real = spine.run_stage
 
-    def killed(words: list[str], *, captured: bool) -> Ended:
-        real(words, captured=captured)
+    def killed(argv: list[str], *, captured: bool) -> StageExit:
+        real(argv, captured=captured)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(spine, "run_stage", killed)
@@ -412,7 +413,7 @@ def test_interrupted_between_a_stage_and_its_record(place: Path, monkeypatch: py
 
 def test_changed_after_an_interruption(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun with other settings is moved aside too."""
-    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(1, "", RamletError("no"), False))
+    monkeypatch.setattr(spine, "run_stage", lambda argv, captured: StageExit(1, "", RamletError("no"), False))
     (place / "model" / "tokenizer" / ".work").mkdir(parents=True)
     (place / "model" / "tokenizer" / ".work" / "counts").touch()
     with pytest.raises(PipelineError, match=r"^tokenizer: no$"):
@@ -510,7 +511,7 @@ def test_killed_within_training(place: Path, begun: Any) -> None:
     assert process.returncode == 130
     assert errors.count("interrupted at step") == 1
     assert "interrupted; " not in errors
-    assert f"going on from step {at:,}" in errors
+    assert f"resuming from step {at:,}" in errors
     assert not running(place)
 
 
@@ -530,8 +531,11 @@ def test_a_signal_while_a_stage_is_being_loaded(
         return process
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    ended = run_stage(["--help"], captured=False)
-    assert (ended.code, ended.asked_to_stop) == (130, True)
+    # On a busy machine the stage may have finished before this process gets to forward the signal.
+    codes = [ended.code for ended in (run_stage(["--help"], captured=False) for _ in range(5)) if ended.asked_to_stop]
+    assert len(codes) == 5
+    assert 130 in codes
+    assert set(codes) <= {0, 130}
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -545,11 +549,11 @@ def test_two_at_once(place: Path) -> None:
 
 def test_interrupted_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "interrupted at step 5 of 9, and saved: run the same command to resume"
-    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(130, "", Interrupted(said), True))
+    monkeypatch.setattr(spine, "run_stage", lambda argv, captured: StageExit(130, "", Interrupted(said), True))
     with pytest.raises(Interrupted, match=said):
         run_pipeline(write(place))
-    monkeypatch.setattr(spine, "run_stage", lambda words, captured: Ended(-9, "", None, False))
-    with pytest.raises(PipelineError, match=r"tokenizer: it was ended from outside \(signal 9"):
+    monkeypatch.setattr(spine, "run_stage", lambda argv, captured: StageExit(-9, "", None, False))
+    with pytest.raises(PipelineError, match=r"tokenizer: it was killed by signal 9 \("):
         run_pipeline(write(place))
 
 
@@ -560,12 +564,12 @@ def test_interrupted_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -
     ("changes", "sentence"),
     [
         ({"text": ["nowhere"]}, "no such file or folder: nowhere"),
-        ({"training__eval": {"general": "gone"}}, "eval general: there is no dataset gone; make one with"),
-        ({"model": {"params": "40k", "init_from": "gone"}}, "init_from gone in pipeline.yaml is not there"),
-        ({"tokenizer__vocab_size": 30000}, "has room for a vocabulary of 30,000"),
-        ({"text": ["."]}, "work, model, lies in ., which is read as text"),
+        ({"training__eval": {"general": "gone"}}, "eval general: no dataset at gone; make one with"),
+        ({"model": {"params": "40k", "init_from": "gone"}}, "init_from gone in pipeline.yaml does not exist"),
+        ({"tokenizer__vocab_size": 30000}, "too few for a vocabulary of 30,000"),
+        ({"text": ["."]}, "work, model, is inside ., which is read as text"),
         ({"memory": "30MB"}, "needs at least"),
-        ({"data": "gone", "text": None, "tokenizer": None}, "data: there is no dataset gone"),
+        ({"data": "gone", "text": None, "tokenizer": None}, "data: no dataset at gone"),
         ({"work": "corpus/a.txt", "text": ["corpus/a.txt"]}, "cannot write into corpus/a.txt"),
     ],
 )
@@ -644,7 +648,7 @@ def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixt
 )
 def test_a_stage_names_settings_and_a_file_has_keys(name: str, sentence: str, told: str) -> None:
     stage = stages.Stage(name, "out", (), {}, {})
-    said = in_words_of_the_file(stage, RamletError(sentence), "p.yaml", own="32 MB", given=False)
+    said = with_keys(stage, RamletError(sentence), "p.yaml", own="32 MB", given=False)
     assert said.endswith(told)
 
 
@@ -653,13 +657,13 @@ def test_a_stage_names_settings_and_a_file_has_keys(name: str, sentence: str, to
     [
         (False, False, "much; give `memory: 438MB` in p.yaml"),
         (True, False, 'much; give memory="438MB"'),
-        (False, True, "much; and 32 MB of memory are for the process that waits"),
+        (False, True, "much; 32 MB of memory is for the process that waits"),
     ],
 )
 def test_a_budget_is_raised_where_it_was_given(given: bool, on_gpu: bool, told: str) -> None:
     stage = stages.Stage("training", "out", (), {}, {}, on_gpu=on_gpu)
     error = BudgetError("needs at least 438MB: much", needed=437_100_000)
-    said = in_words_of_the_file(stage, error, "p.yaml", own="32 MB", given=given)
+    said = with_keys(stage, error, "p.yaml", own="32 MB", given=given)
     assert str(PipelineError(said)) == f"needs at least 438MB: {told}"
 
 
@@ -668,9 +672,9 @@ def test_an_error_of_any_length_comes_through() -> None:
     long = "é" * 3000
     for error in (SettingsError(long, value=long), BudgetError("short", parts={long: 1}), Interrupted("")):
         hearing, telling = os.pipe()
-        stage_process._tell(error, telling)
+        stage_process._send_error(error, telling)
         os.close(telling)
-        heard = stage_process._heard(hearing)
+        heard = stage_process._receive_error(hearing)
         os.close(hearing)
         assert type(heard) is type(error)
         assert str(heard) == str(error)[:500]
@@ -701,7 +705,7 @@ def test_memory_on_a_gpu_is_left_to_the_stage(made: tuple[Path, Any], monkeypatc
     pipeline = spine.load(folder / "pipeline.yaml")
     *_, training = stages.stages(pipeline)
     assert not training.on_gpu
-    run = spine._Run(pipeline, spine.Record("x"), Budget.parse("1GB"), "1GB", None, spine.PipelineListener())
+    run = spine._Run(pipeline, spine.Record("x"), Budget.parse("1GB"), "1GB", None, spine.PipelineListener(), run_stage)
     there = stages.replace(training, on_gpu=True)
     for stage in (training, there):
         assert Budget.parse(run._memory(stage)).asked == 10**9
@@ -715,5 +719,5 @@ def test_the_report_is_the_last_stage(made: tuple[Path, Any]) -> None:
     folder, _ = made
     pipeline = spine.load(write(folder, report=True))
     *_, training, report = stages.stages(pipeline)
-    assert report.words == ("report", training.out, "--out", str(folder / "model" / "report.html"))
-    assert report.command("1GB", 2)[-2:] == ["--memory", "1GB"]
+    page = str(folder / "model" / "report.html")
+    assert report.argv(memory="1GB", threads=2) == ["report", training.out, "--out", page, "--memory", "1GB"]

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from ramlet import cli
 from ramlet.errors import RamletError, SettingsError
 from ramlet.inputs.staging import Input
-from ramlet.pipeline import file, krill, places, stages, starter
+from ramlet.pipeline import file, krill, places, proposal, stages
 from ramlet.pipeline.file import Pipeline, Section, load
 from ramlet.preparing.settings import PrepareSettings
+from ramlet.settings import owners
 from ramlet.settings.declared import argv, declared
 from ramlet.settings.kinds import Switch
 from ramlet.tokenizer.settings import TrainSettings
@@ -161,44 +162,50 @@ def test_values_that_look_like_flags() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("text: a\nmemry: 2GB\n", "line 2: no key 'memry': did you mean 'memory'?"),
-        ("text: a\nmemory: 2XB\n", "line 2: memory is wrong: cannot read '2XB' as memory"),
-        ("text: a\nthreads: 0\n", "line 2: threads is a whole number of at least 1, not 0"),
-        ("text: a\nthreads: two\n", "line 2: threads is a number like 2048, 32k or 10M, not 'two'"),
-        ("text: a\ntext: b\n", "line 2: 'text' is given twice (the other in line 1)"),
-        ("text: a\ninputs: b\n", "line 2: 'inputs' and 'text' mean the same (the other in line 1)"),
+        ("text: a\nmemry: 2GB\n", "line 2: unknown key 'memry': did you mean memory?"),
+        ("text: a\nmemory: 2XB\n", "line 2: memory is not valid: cannot read '2XB' as memory"),
+        ("text: a\nthreads: 0\n", "line 2: threads must be at least 1, not 0"),
+        ("text: a\nthreads: two\n", "line 2: threads must be a number like 2048, 32k or 10M, not 'two'"),
+        ("text: a\ntext: b\n", "line 2: 'text' is given twice (the other is in line 1)"),
+        ("text: a\ninputs: b\n", "line 2: 'inputs' and 'text' mean the same (the other is in line 1)"),
         ("text: []\n", "line 1: text is empty"),
-        ("text: 5\n", "line 1: text is a string, not 5"),
+        ("text: 5\n", "line 1: text must be a string, not 5"),
         ("text: '-'\n", "a pipeline reads its text more than once"),
         ("memory: 2GB\n", "names no text: add `text: [FILE or FOLDER]`"),
         ("", "is empty: `ramlet init TEXT` writes one"),
-        ("- a\n", "line 1: the file is a list or a single value"),
+        ("- a\n", "line 1: the file must be KEY: VALUE lines"),
         ("text: [a\n", "not valid YAML"),
         ("text: a\nwork: !!python/object:os.system x\n", "line 2: could not determine a constructor"),
         ("text: a\nbatch_size: 5\n", "line 2: 'batch_size' belongs under `training`, not the top of the file"),
         ("text: a\nmodel: {batch_size: 5}\n", "line 2: 'batch_size' belongs under `training`, not model"),
-        ("text: a\ndata:\n  memory: 2GB\n", "line 3: 'memory' stands at the top of the file, not under data"),
-        ("text: a\ntokenizer:\n  vocab_siz: 5\n", "line 3: no key 'vocab_siz': did you mean 'vocab_size'?"),
-        ("text: a\ntokenizer: {vocab_size: 5}\n", "line 2: a vocabulary of 5 has no room"),
-        ("text: a\ntokenizer: {vocab_size: [5]}\n", "line 2: vocab_size is a number like 2048, 32k or 10M, not a list"),
-        ("text: a\ntokenizer: {}\n", "line 2: say how many tokens to learn"),
-        ("text: a\ntokenizer: [gpt2]\n", "line 2: tokenizer is a list or a single value"),
-        ("text: a\ntokenizer: {special_tokens: 5}\n", "line 2: special_tokens is a string, not 5"),
-        ("text: a\ndata: {dedup: maybe}\n", "line 2: dedup is one of doc, line, none, not 'maybe'"),
-        ("text: a\ndata:\n  min_chars: 9\n  max_chars: 3\n", "line 3: min_chars is 9 and max_chars 3"),
-        ("text: a\ndata: {format: npy}\n", "line 2: a pipeline keeps its dataset in shards"),
-        ("data: there\n", "line 1: a dataset that is there, and nothing to make of it"),
-        ("text: a\nmodel: {seq_len: 5}\n", "line 2: how large is the model to be? Add `model: {params: 10M}`"),
-        ("text: a\nmodel:\n  params: 1M\ntraining:\n  schedule: up\n", "line 5: schedule is one of cosine, linear"),
+        ("text: a\ndata:\n  memory: 2GB\n", "line 3: 'memory' belongs at the top of the file, not under data"),
+        ("text: a\ntokenizer:\n  vocab_siz: 5\n", "line 3: unknown key 'vocab_siz': did you mean vocab_size?"),
+        ("text: a\ntokenizer: {vocab_size: 5}\n", "line 2: a vocabulary of 5 is too small"),
+        (
+            "text: a\ntokenizer: {vocab_size: [5]}\n",
+            "line 2: vocab_size must be a number like 2048, 32k or 10M, not a list",
+        ),
+        ("text: a\ntokenizer: {}\n", "line 2: no vocabulary size"),
+        ("text: a\ntokenizer: [gpt2]\n", "line 2: tokenizer must be KEY: VALUE lines"),
+        ("text: a\ntokenizer: {special_tokens: 5}\n", "line 2: special_tokens must be a string, not 5"),
+        ("text: a\ndata: {dedup: maybe}\n", "line 2: dedup must be one of doc, line, none, not 'maybe'"),
+        ("text: a\ndata:\n  min_chars: 9\n  max_chars: 3\n", "line 3: min_chars is 9, more than max_chars, 3"),
+        ("text: a\ndata: {format: npy}\n", "line 2: a pipeline stores its dataset in shards"),
+        ("data: there\n", "line 1: an existing dataset and nothing to do with it"),
+        ("text: a\nmodel: {seq_len: 5}\n", "line 2: the size of the model is missing: add `model: {params: 10M}`"),
+        (
+            "text: a\nmodel:\n  params: 1M\ntraining:\n  schedule: up\n",
+            "line 5: schedule must be one of cosine, linear",
+        ),
         (
             "text: a\nmodel: {params: 1M}\ntraining: {max_steps: 2, epochs: 3}\n",
             "line 3: max_steps and epochs both say",
         ),
-        ("text: a\nmodel: {params: 1M}\ntraining: {optimizer: sgd}\n", "line 3: optimizer is one of auto, adamw"),
-        ("text: a\nmodel: {params: 1M}\ntraining: {eval: {a: 5}}\n", "line 3: eval is a string, not 5"),
+        ("text: a\nmodel: {params: 1M}\ntraining: {optimizer: sgd}\n", "line 3: optimizer must be one of auto, adamw"),
+        ("text: a\nmodel: {params: 1M}\ntraining: {eval: {a: 5}}\n", "line 3: eval must be a string, not 5"),
         ("text: a\nmodel: {params: 1M}\ntraining: {eval: [b, c]}\n", "line 3: eval: give each set a name of its own"),
-        ("text: a\nreport: maybe\n", "line 2: report is true or false, not 'maybe'"),
-        ("text: a\n? [a, b]\n: c\n", "line 2: a key is one word, not a list"),
+        ("text: a\nreport: maybe\n", "line 2: report must be true or false, not 'maybe'"),
+        ("text: a\n? [a, b]\n: c\n", "line 2: a key must be a single word, not a list"),
     ],
 )
 def test_mistakes_have_their_line(read: Any, text: str, sentence: str) -> None:
@@ -337,12 +344,12 @@ def test_krill_as_it_is(read: Any, text: str) -> None:
     )
     notes = "\n".join(found.notes)
     for sentence in (
-        "sequence_len is taken for data: pack",
-        "micro_batch_size is taken for training: batch_size",
-        "output_dir is taken for work",
-        "model_config_name is taken for model: {params: 20000000}",
-        "optimizer muon is not here: AdamW is taken",
-        "hub_model_id decides nothing here",
+        "sequence_len is read as data: pack",
+        "micro_batch_size is read as training: batch_size",
+        "output_dir is read as work",
+        "model_config_name is read as model: {params: 20000000}",
+        "optimizer muon is not supported: AdamW is used",
+        "hub_model_id has no effect here",
     ):
         assert sentence in notes
 
@@ -359,6 +366,6 @@ def test_a_thing_said_in_both_words_is_said_twice(read: Any) -> None:
         read("text: a\nsequence_len: 5\ndata: {pack: 6}\n")
 
 
-@pytest.mark.parametrize("module", [krill, places, starter])
+@pytest.mark.parametrize("module", [krill, owners, places, proposal])
 def test_examples_in_the_docs(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

@@ -84,7 +84,7 @@ def test_a_folder_of_text(place: Path) -> None:
 def test_a_budget_that_was_asked_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "a.txt").write_text(sentences(50))
     assert main(["init", "a.txt", "--memory", "600MB"]) == 0
-    assert "memory: 600MB  # as asked for" in Path("pipeline.yaml").read_text()
+    assert "memory: 600MB  # as given" in Path("pipeline.yaml").read_text()
     assert main(["init", "a.txt", "--memory", "much", "--force"]) == 1
     assert "cannot read 'much' as memory" in capsys.readouterr().err
 
@@ -154,7 +154,7 @@ def test_results_of_another_file_are_no_text(place: Path) -> None:
 def test_text_that_is_elsewhere(place: Path) -> None:
     found = proposed("org/name:train")
     assert (found.tokens, found.vocab_size) == (0, 4000)  # by the size that an hour is enough for
-    assert "not known before it is fetched" in Path("pipeline.yaml").read_text()
+    assert "unknown until it is fetched" in Path("pipeline.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_text_that_is_elsewhere(place: Path) -> None:
         (["nowhere"], SourceError, "no such file or folder: nowhere"),
         (["-"], SettingsError, "reads its text more than once"),
         ([], SourceError, "no text in the folder"),
-        ([".."], SettingsError, "would lie in .., among the text"),
+        ([".."], SettingsError, "would be inside .., among the text"),
     ],
 )
 def test_refused(place: Path, inputs: list[str], error: type[Exception], sentence: str) -> None:
@@ -247,7 +247,7 @@ def test_a_text_of_a_few_words_has_short_sequences(place: Path) -> None:
 def test_a_size_that_was_asked_for(place: Path) -> None:
     (place / "a.txt").write_text(sentences(500))
     assert proposed("a.txt", params=1_000_000).params == 1_000_000
-    with pytest.raises(SettingsError, match="has room for a vocabulary of 1,000"):
+    with pytest.raises(SettingsError, match="too few for a vocabulary of 1,000"):
         starter.propose_pipeline(["a.txt"], out="p.yaml", params=1000)
 
 
@@ -259,13 +259,13 @@ def test_never_written_over(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     (place / "pipeline.yaml").write_text("mine")
     assert main(["init", "a.txt"]) == 1
     assert (
-        capsys.readouterr().err == "error: pipeline.yaml is there already: --force replaces it, or give another --out\n"
+        capsys.readouterr().err == "error: pipeline.yaml already exists: --force replaces it, or give another --out\n"
     )
     assert (place / "pipeline.yaml").read_text() == "mine"
     assert main(["init", "a.txt", "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["params"] == 100_000
     assert main(["init", "a.txt", "--out", "other.yaml", "--time", "soon"]) == 1
-    assert "--time is a time like 20min, 1h or 2d, not 'soon'" in capsys.readouterr().err
+    assert "--time must be a time like 20min, 1h or 2d, not 'soon'" in capsys.readouterr().err
     assert not (place / "other.yaml").exists()
 
 

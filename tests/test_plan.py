@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.engines.plan import Correction, Plan
+from ramlet.engines.plan import Correction, Plan, Task
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.order import GROUP_TOKENS
 from ramlet.engines.torch.predict import predict
@@ -24,16 +24,9 @@ BASE = 310_000_000
 
 
 def planned(budget: int | str, **changes) -> Plan:
-    given = {
-        "shape": TEN_MILLION,
-        "seq_len": 256,
-        "batch_size": 64,
-        "compute": "bf16",
-        "base": BASE,
-        "threads": 2,
-        **changes,
-    }
-    return make_plan(given.pop("shape"), budget=Budget.parse(budget), **given)
+    given = {"threads": 2, **{name: changes.pop(name) for name in ("device", "world", "correction") if name in changes}}
+    task = {"shape": TEN_MILLION, "seq_len": 256, "batch_size": 64, "precision": "bf16", "resident": BASE, **changes}
+    return make_plan(Task(budget=Budget.parse(budget), **task), **given)
 
 
 def smallest(**changes) -> int:
@@ -137,7 +130,7 @@ def test_the_smallest_budget_is_true(
         "shape": shape,
         "seq_len": seq_len,
         "batch_size": batch,
-        "compute": compute,
+        "precision": compute,
         "device": device,
         "world": world,
         "document_mask": masked,
@@ -153,7 +146,7 @@ def test_the_smallest_budget_is_true(
 
 
 def test_the_smallest_budget_bears_a_base_that_is_a_little_larger() -> None:
-    assert planned(smallest(), base=BASE + 1_500_000).peak <= smallest()
+    assert planned(smallest(), resident=BASE + 1_500_000).peak <= smallest()
 
 
 def test_an_error_names_the_parts_and_the_way_out() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import RunRamlet
 from oracles_dataset import write_dataset
-from ramlet.cli.plan import duration_words
+from ramlet.cli.plan import rough_duration
 from ramlet.engines.plan import Plan
 from ramlet.errors import BudgetError, SettingsError
 from ramlet.training import propose as proposing
@@ -53,7 +53,7 @@ def test_without_arguments_it_says_what_to_do(ramlet: RunRamlet, tmp_path: Path)
     done = ramlet("plan", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "dataset my data: " in done.stdout
-    assert "estimates" in done.stdout
+    assert "estimated" in done.stdout
     command = shlex.split(done.stdout.strip().splitlines()[-1])
     assert command[:6] == ["ramlet", "train", "--data", "my data", "--out", "RUN"]
     assert command[command.index("--params") + 1] == "300k"
@@ -151,7 +151,7 @@ def test_a_machine_without_torch_is_looked_at_without_measuring() -> None:
 
 
 def test_times_are_said_as_people_say_them() -> None:
-    assert [duration_words(seconds) for seconds in (40, 600, 9000, 400_000, 1e9)] == [
+    assert [rough_duration(seconds) for seconds in (40, 600, 9000, 400_000, 1e9)] == [
         *("40 s", "10 min", "2.5 h", "4.6 days", "32 years")
     ]
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.engines.plan import Choice, Plan
+from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.engines.torch.ladder import make_plan
-from ramlet.engines.torch.probe import UNMET, probe, work
+from ramlet.engines.torch.probe import UNMEASURED, probe, work
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
@@ -82,21 +82,12 @@ class MadeUp:
 def make_plan_of(plan: Plan, choice: Choice) -> Plan:
     """What would be predicted for a choice, with no correction and no limit."""
     forced = dict(vars(choice))
-    return make_plan(
-        SHAPE,
-        seq_len=plan.seq_len,
-        batch_size=plan.batch_size,
-        budget=Budget(1 << 50),
-        forced=forced,
-        base=200 * MB,
-        threads=0,
-    )
+    task = Task(SHAPE, plan.seq_len, plan.batch_size, Budget(1 << 50), forced=forced, resident=200 * MB)
+    return make_plan(task, threads=0)
 
 
 def planner(budget: int) -> Any:
-    return partial(
-        make_plan, SHAPE, seq_len=128, batch_size=32, budget=Budget(budget), compute="bf16", base=200 * MB, threads=0
-    )
+    return partial(make_plan, Task(SHAPE, 128, 32, Budget(budget), "bf16", resident=200 * MB), threads=0)
 
 
 def test_a_true_prediction_is_kept_but_for_what_a_run_takes_beyond_a_probe() -> None:
@@ -105,7 +96,7 @@ def test_a_true_prediction_is_kept_but_for_what_a_run_takes_beyond_a_probe() -> 
     machine = MadeUp(plan, 1.0, 0)
     probed = probe(plan, machine.build, gauge=machine, replan=replan)
     assert probed.choice == plan.choice
-    assert probed.peak == plan.peak + UNMET
+    assert probed.peak == plan.peak + UNMEASURED
     assert probed.measured == machine.highest > 0
     assert machine.sizes[0] == 1
 
@@ -117,7 +108,7 @@ def test_a_little_more_or_less_is_taken_into_the_prediction(extra: int) -> None:
     machine = MadeUp(plan, 1.0, extra)
     probed = probe(plan, machine.build, gauge=machine, replan=replan)
     assert probed.choice == plan.choice
-    assert probed.peak == plan.peak + extra + UNMET
+    assert probed.peak == plan.peak + extra + UNMEASURED
 
 
 def test_a_plan_that_is_too_large_is_made_again() -> None:
@@ -171,9 +162,11 @@ def test_no_probe_breaks_the_budget_and_no_plan_after_it(budget: int, factor: fl
 REAL = """
 import json, sys
 from functools import partial
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.model.shape import Shape
 from ramlet.engines.torch.base_memory import load_torch, settled_memory
+from ramlet.engines.plan import Task
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.probe import ResidentGauge, probe
 torch = load_torch(1)
@@ -183,7 +176,7 @@ shape = Shape(4096, 128, 4, 256, 4)
 budget = Budget(int(sys.argv[1]))
 with Meter(budget) as meter:
     base = settled_memory()
-    replan = partial(make_plan, shape, seq_len=128, batch_size=16, budget=budget, compute="fp32", base=base, threads=1)
+    replan = partial(make_plan, Task(shape, 128, 16, budget, resident=base), threads=1)
     plan = replan()
     build = lambda choice: Trainee(shape, choice, RunSettings(), device="cpu")
     probed = probe(plan, build, gauge=ResidentGauge(meter), replan=replan)
@@ -212,7 +205,7 @@ def test_a_real_model_is_measured() -> None:
 def test_the_gauge_sees_what_was_there_for_a_moment() -> None:
     """In a process of its own: the kernel's mark of this one may be higher already."""
     script = """
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 from ramlet.engines.torch.probe import ResidentGauge
 
 MB = 10**6

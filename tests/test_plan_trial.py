@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ramlet.engines.plan import Choice, Plan
+from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.trial import tried
 from ramlet.errors import BudgetError
@@ -67,16 +67,7 @@ class MadeUpGpu:
 
 
 def replanner(budget: int, batch_size: int, **forced: Any) -> Any:
-    return partial(
-        make_plan,
-        SHAPE,
-        seq_len=128,
-        batch_size=batch_size,
-        budget=Budget(budget),
-        device="cuda",
-        compute="bf16",
-        forced=forced,
-    )
+    return partial(make_plan, Task(SHAPE, 128, batch_size, Budget(budget), "bf16", forced=forced), device="cuda")
 
 
 def try_on(gpu: MadeUpGpu, replan: Any, budget: int) -> Plan:

@@ -93,17 +93,17 @@ def refused(before: dict[str, Any], then: dict[str, Any], first: Path, second: P
         run(second, out, append=True, **then)
     assert snapshot(out) == kept
     assert not (out / ".work").exists()
-    return caught.value.told(as_flag)
+    return caught.value.render(as_flag)
 
 
 @pytest.mark.parametrize(
     ("before", "then", "said"),
     [
         ({"tokenizer": "byte"}, {"tokenizer": "gpt2"}, "another tokenizer"),
-        ({"tokenizer": "char"}, {"tokenizer": "char"}, "leave --tokenizer out"),
-        ({"tokenizer": "byte"}, {"tokenizer": "char"}, "leave --tokenizer out"),
-        ({"tokenizer": "gpt2"}, {"end_token": "none"}, "leave --end-token out"),
-        ({"tokenizer": "gpt2", "end_token": "none"}, {"end_token": "<|endoftext|>"}, "leave --end-token out"),
+        ({"tokenizer": "char"}, {"tokenizer": "char"}, "remove --tokenizer"),
+        ({"tokenizer": "byte"}, {"tokenizer": "char"}, "remove --tokenizer"),
+        ({"tokenizer": "gpt2"}, {"end_token": "none"}, "remove --end-token"),
+        ({"tokenizer": "gpt2", "end_token": "none"}, {"end_token": "<|endoftext|>"}, "remove --end-token"),
         ({"tokenizer": "byte", "pack": 16}, {}, "packed in sequences of 16"),
         ({"tokenizer": "byte", "pack": 16}, {"pack": 32}, "packed in sequences of 16"),
         ({"tokenizer": "byte"}, {"pack": 16}, "not packed"),
@@ -133,7 +133,7 @@ def test_a_dataset_from_elsewhere(tmp_path: Path, first: Path) -> None:
         ("[1]", "not written by ramlet"),
         ('{"version": 1}', "not written by ramlet"),
         (json.dumps({**sound, "version": 2}), "newer ramlet"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
     ):
         manifest.write_text(wrong)
         for append in (False, True):
@@ -146,7 +146,7 @@ def test_shards_moved_in_by_hand_are_not_written_over(tmp_path: Path, first: Pat
     made = run(first, tmp_path / "out", tokenizer="byte", val_fraction=0)
     for ending in ("bin", "idx"):
         shutil.copy(made.path / f"train/shard_00000.{ending}", made.path / f"train/shard_00001.{ending}")
-    with pytest.raises(DatasetError, match="verify it with adopt"):
+    with pytest.raises(DatasetError, match="run data verify with adopt"):
         run(second, tmp_path / "out", append=True)
     shutil.rmtree(made.path / ".work", ignore_errors=True)
     for ending in ("bin", "idx"):
@@ -174,14 +174,14 @@ def test_the_cache_over_two_runs(tmp_path: Path, first: Path, second: Path, unit
 def test_caches_that_cannot_be_used(tmp_path: Path, first: Path, second: Path) -> None:
     given = {"tokenizer": "byte", "dedup_cache": str(tmp_path / "cache")}
     run(first, tmp_path / "a", **given)
-    for other, said in (({"min_chars": 3}, "other cleaning"), ({"dedup": "line"}, "hashes of documents")):
+    for other, said in (({"min_chars": 3}, "different cleaning"), ({"dedup": "line"}, "hashes of documents")):
         with pytest.raises(RamletError, match=said):
             run(second, tmp_path / "b", **given, **other)
     (cache,) = (tmp_path / "cache").iterdir()
     cache.write_bytes(cache.read_bytes()[:-1] + b"x")
     with pytest.raises(RamletError, match="damaged"):
         run(second, tmp_path / "c", **given)
-    with pytest.raises(SettingsError, match="no folder"):
+    with pytest.raises(SettingsError, match="is not a folder"):
         run(second, tmp_path / "e", tokenizer="byte", dedup_cache=str(second))
     assert not (tmp_path / "e").exists()
     # Without dedup there is nothing to compare, and nothing to remember.

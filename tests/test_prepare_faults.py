@@ -23,7 +23,8 @@ from ramlet.dataset.verify import verify
 from ramlet.errors import BrokenInput, DiskFull, RamletError, SettingsError, SourceChanged, SourceError
 from ramlet.preparing.run import Prepared, prepare, prepare_to
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from test_prepare_append import snapshot
 from test_prepare_same_bytes import files
 
@@ -58,7 +59,7 @@ class TestFolders:
 
     def test_foreign_npy(self, tmp_path: Path) -> None:
         (tmp_path / "ids.npy").write_text("mine")
-        with pytest.raises(SettingsError, match="not from ramlet"):
+        with pytest.raises(SettingsError, match="not written by ramlet"):
             run(write(tmp_path / "in"), tmp_path / "ids.npy", output_format="npy")
         assert (tmp_path / "ids.npy").read_text() == "mine"
 
@@ -109,7 +110,7 @@ class TestFolders:
         inputs = write(tmp_path / "in")
         made = run(inputs, tmp_path / "out")
         (made.path / "train/shard_00000.bin").unlink()
-        with pytest.raises(RamletError, match="missing or not whole"):
+        with pytest.raises(RamletError, match="missing or incomplete"):
             run(inputs, tmp_path / "out")
 
 
@@ -306,7 +307,7 @@ class TestDisk:
         failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=limit, timeout=120)
         assert failed.returncode == 1
         assert failed.stderr.startswith("error: ")
-        assert "defect" not in failed.stderr
+        assert "bug in ramlet" not in failed.stderr
         assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
         assert verify(tmp_path / "out").notes == []
 
@@ -327,7 +328,7 @@ def test_ctrl_c_then_the_same_again(tmp_path: Path) -> None:
         _, told = process.communicate(timeout=120)
         code = process.returncode
     assert code == 130
-    assert told == "interrupted; run the same command to go on\n"
+    assert told == "interrupted; run the same command to resume\n"
     assert not (tmp_path / "out/dataset_metadata.json").exists()
     for out in ("out", "calm"):
         assert subprocess.run([*command, out], cwd=tmp_path, capture_output=True, timeout=120).returncode == 0

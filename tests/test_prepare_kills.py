@@ -20,7 +20,8 @@ from test_prepare_same_bytes import files
 CHILD = """
 import json, sys, threading, os, signal
 from pathlib import Path
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
 task = json.loads(sys.argv[1])

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ramlet import Budget, Meter
-from ramlet.preparing.run import prepare_to, run_part
+from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
+from ramlet.preparing.stages import run_part
 
 SETTINGS = PrepareSettings(documents="line", dedup="line", tokens_per_shard=2_000)
 

@@ -13,8 +13,9 @@ import oracles_prepare as oracle
 from conftest import AMPLE
 from ramlet.preparing.run import Prepared, prepare_to
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import resident_memory
+from ramlet.runtime.meter import Meter
 
 CASES: dict[str, dict[str, Any]] = {
     "documents": {"documents": "line", "tokens_per_shard": 20_000},

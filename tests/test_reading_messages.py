@@ -13,8 +13,9 @@ import pytest
 
 from conftest import RunRamlet
 from ramlet.errors import BrokenInput, SettingsError, SourceError
+from ramlet.inputs.paths import nearest_path
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.sources import expand, nearest_path
+from ramlet.inputs.sources import expand
 from ramlet.settings.yaml_nodes import compose
 from ramlet.tokenizer.encode import encode_files
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ def decoded(path: Path, **settings: str) -> str:
 def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     link = tmp_path / "text.txt"
     link.symlink_to("nowhere.txt")
-    with pytest.raises(SourceError, match=r"text\.txt is a link to nowhere\.txt, which is not there") as raised:
+    with pytest.raises(SourceError, match=r"text\.txt is a link to nowhere\.txt, which does not exist") as raised:
         expand(link)
     assert "did you mean" not in str(raised.value)
     assert nearest_path(str(link)) == ""
@@ -54,7 +55,7 @@ def test_a_device_has_no_end(device: str) -> None:
 def test_something_behind_a_gzip_stream(tmp_path: Path) -> None:
     path = tmp_path / "text.txt.gz"
     path.write_bytes(gzip.compress(b"some text") + b"\0\0something else")
-    with pytest.raises(BrokenInput, match=r"text\.txt\.gz is sound, but something that is no gzip follows its end"):
+    with pytest.raises(BrokenInput, match=r"text\.txt\.gz is a valid gzip file, but other data follows its end"):
         decoded(path)
     assert decoded(path, on_error="skip") == "some text"
 
@@ -84,7 +85,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, ramlet: RunRamlet) -> None
     few = limited(resource.RLIMIT_FSIZE, 2048)
     done = ramlet("tokenizer", "encode", "a.txt", "-T", "byte", "-o", "ids.bin", preexec_fn=few)
     assert done.returncode == 1
-    assert "a limit on the size of files is in the way: raise it (ulimit -f)" in done.stderr
+    assert "raise the limit on file size (ulimit -f)" in done.stderr
     assert not (tmp_path / "ids.bin").exists()
 
 

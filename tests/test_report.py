@@ -22,9 +22,10 @@ from oracles_training import run as train_small
 from ramlet.errors import BudgetError, DatasetError, ModelError, RamletError, SettingsError, TokenizerError
 from ramlet.reporting import lengths
 from ramlet.reporting.found import Finder
-from ramlet.reporting.story import Teller
+from ramlet.reporting.lineage import LineageFinder
 from ramlet.runtime import small_files
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.folder import train_to_folder
 from ramlet.tokenizer.settings import TrainSettings
 
@@ -78,11 +79,11 @@ def test_a_real_run_is_told_with_its_dataset_and_tokenizer(made: Path, tmp_path:
         "Memory",
         "Predicted and measured",
         "Where the data went",
-        "How long documents are",
-        "What it writes",
+        "Document lengths",
+        "Samples",
         "Settings",
     ]
-    for title in ("tokenizer train: tok", "prepare: data", "train: run", "Learning rate", "Length of the gradient"):
+    for title in ("tokenizer train: tok", "prepare: data", "train: run", "Learning rate", "Gradient norm"):
         assert f"<figcaption>{title}</figcaption>" in page
     assert "not finished" not in words
     assert "<ul class=notes>" not in page
@@ -135,9 +136,9 @@ def test_folders_that_were_moved_together_find_each_other(made: Path, tmp_path: 
     (tmp_path / "moved/run/settings.yaml").write_text(settings.replace(str(made), "/gone"))
     manifest = (tmp_path / "moved/data/dataset_metadata.json").read_text()
     (tmp_path / "moved/data/dataset_metadata.json").write_text(manifest.replace(str(made), "/gone"))
-    (story,) = Teller().tell([tmp_path / "moved/run"])
-    assert [each.path.name for each in (*story.datasets, *story.tokenizers)] == ["data", "tok"]
-    assert story.notes == []
+    (lineage,) = LineageFinder().find([tmp_path / "moved/run"])
+    assert [each.path.name for each in (*lineage.datasets, *lineage.tokenizers)] == ["data", "tok"]
+    assert lineage.notes == []
 
 
 def test_another_tokenizer_of_the_same_name_is_not_the_datasets(made: Path, tmp_path: Path) -> None:
@@ -145,11 +146,11 @@ def test_another_tokenizer_of_the_same_name_is_not_the_datasets(made: Path, tmp_
         shutil.copytree(made / name, tmp_path / name)
     for file in (tmp_path / "data/dataset_metadata.json", tmp_path / "tok/stats.json"):
         file.write_text(file.read_text().replace(str(made), "/gone"))
-    assert len(Teller().tell([tmp_path / "data"])[0].tokenizers) == 1
+    assert len(LineageFinder().find([tmp_path / "data"])[0].tokenizers) == 1
     stats = json.loads((tmp_path / "tok/stats.json").read_text())
     stats["tokenizer"]["fingerprint"] = "another"
     (tmp_path / "tok/stats.json").write_text(json.dumps(stats))
-    assert Teller().tell([tmp_path / "data"])[0].tokenizers == []
+    assert LineageFinder().find([tmp_path / "data"])[0].tokenizers == []
 
 
 def test_what_is_gone_or_another_is_left_out_with_a_word(made: Path, tmp_path: Path) -> None:
@@ -157,13 +158,13 @@ def test_what_is_gone_or_another_is_left_out_with_a_word(made: Path, tmp_path: P
     text = (tmp_path / "run/settings.yaml").read_text()
     (tmp_path / "run/settings.yaml").write_text(text.replace(str(made), "/gone"))
     page = page_of(tmp_path / "run", out=tmp_path / "page.html")
-    assert "Its data /gone/data is not there any more." in page
+    assert "Its data /gone/data no longer exists." in page
     assert "Where the data went" not in page
     # Named beside the run, it is told; a dataset that is not the run's own is known by its content.
     assert "Where the data went" in page_of(tmp_path / "run", made / "data", out=tmp_path / "page.html")
     other = make_data(tmp_path, "data")
     (tmp_path / "run/settings.yaml").write_text(text.replace(str(made / "data"), str(other)))
-    assert "has changed since the run was begun" in page_of(tmp_path / "run", out=tmp_path / "page.html")
+    assert "has changed since the run began" in page_of(tmp_path / "run", out=tmp_path / "page.html")
 
 
 def test_a_damaged_index_leaves_out_the_lengths_alone(made: Path, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_damaged_index_leaves_out_the_lengths_alone(made: Path, tmp_path: Path
     index = tmp_path / "data/train/shard_00000.idx"
     index.write_bytes(index.read_bytes()[:-8])
     page = page_of(tmp_path / "data", out=tmp_path / "page.html")
-    assert "How long documents are is not shown" in page
+    assert "Document lengths are not shown" in page
     assert "Where the data went" in page
 
 
@@ -198,7 +199,7 @@ def test_an_unfinished_run_is_told_as_far_as_it_is(tmp_path: Path) -> None:
     assert "train: run, so far" in words
     assert "validation loss4.5002.250 bits per byte" in words
     assert "law 6.000" in words
-    assert "The plan said 280 MB before the first step. 250 MB were measured: the plan was 12% above that." in words
+    assert "The plan predicted 280 MB before the first step. 250 MB was measured: the plan was 12% above that." in words
 
 
 def test_a_finished_run_has_the_memory_of_every_stage(tmp_path: Path) -> None:
@@ -217,7 +218,7 @@ def test_forgetting_has_a_chart_of_its_own(tmp_path: Path) -> None:
     ]
     page = page_of(write_run(tmp_path / "run", lines), out=tmp_path / "page.html")
     assert "<figcaption>Forgetting</figcaption>" in page
-    assert "Loss above what it was before training: general +0.250" in page
+    assert "Loss minus the loss before training: general +0.250" in page
 
 
 MARKUP = "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)> \"'& "
@@ -266,7 +267,7 @@ def test_measures_are_bars_and_many_of_them_a_line(tmp_path: Path) -> None:
 def test_several_runs_are_compared(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name) for name in ("one", "two")]
     page = page_of(*runs, out=tmp_path / "page.html")
-    assert "<h2>Runs beside each other</h2>" in page
+    assert "<h2>Runs compared</h2>" in page
     assert page.count("<article>") == 2
     assert re.findall(r'data-name="(one|two)"', page) == ["one", "two"]
 
@@ -308,15 +309,15 @@ def damaged(folder: Path, name: str, content: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("settings.yaml", "a: [", "settings.yaml is damaged: it is no YAML"),
-        ("settings.yaml", "a: 1", "settings.yaml is not that of a run"),
-        ("settings.yaml", "[1]", "settings.yaml is not that of a run"),
-        ("stats.json", "{", "stats.json is damaged: it is no JSON"),
-        ("stats.json", "[]", "stats.json is damaged: it is no JSON object"),
+        ("settings.yaml", "a: [", "settings.yaml is damaged: it is not YAML"),
+        ("settings.yaml", "a: 1", "settings.yaml is not from a run"),
+        ("settings.yaml", "[1]", "settings.yaml is not from a run"),
+        ("stats.json", "{", "stats.json is damaged: it is not JSON"),
+        ("stats.json", "[]", "stats.json is damaged: it is not a JSON object"),
         ("measures.json", "{}", "measures.json is damaged: it is not"),
         ("measures.json", '{"measures": [{"name": "x", "points": [{"label": "a", "value": NaN}]}]}', "damaged"),
         ("metrics.jsonl", "nothing\n", "metrics.jsonl is damaged: none of its lines"),
-        ("metrics.jsonl", "", "has no step yet"),
+        ("metrics.jsonl", "", "has no steps yet"),
     ],
 )
 def test_damaged_files_are_one_sentence(tmp_path: Path, name: str, content: str, sentence: str) -> None:
@@ -351,7 +352,7 @@ def test_folders_of_something_else_are_one_sentence(made: Path, tmp_path: Path) 
         (tmp_path / "file", SettingsError, "is a file"),
         (tmp_path / "empty", SettingsError, "is neither a run nor a dataset nor a tokenizer"),
         (tmp_path / "foreign", TokenizerError, "has no stats.json"),
-        (broken, DatasetError, "is damaged: it is no JSON"),
+        (broken, DatasetError, "is damaged: it is not JSON"),
     ]
     for path, kind, sentence in cases:
         with pytest.raises(kind, match=sentence):
@@ -374,14 +375,14 @@ def test_a_file_that_is_too_large_to_be_ours_is_not_read(tmp_path: Path) -> None
 
 
 def test_a_list_of_shards_that_does_not_fit_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_files, "NOTICED", 0)
+    monkeypatch.setattr(small_files, "UNCHECKED", 0)
     monkeypatch.setattr(small_files, "parsed_bytes", lambda text: 1_000_000 * len(text))
-    assert Teller().tell([made / "data"])
+    assert LineageFinder().find([made / "data"])
     with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for reading"):
-        Teller(budget=Budget(2_000_000_000)).tell([made / "data"])
-    (story,) = Teller(budget=Budget(2_000_000_000)).tell([made / "run"])
-    assert story.datasets == []
-    assert story.notes[0].startswith("Its data is not told about: needs at least")
+        LineageFinder(budget=Budget(2_000_000_000)).find([made / "data"])
+    (lineage,) = LineageFinder(budget=Budget(2_000_000_000)).find([made / "run"])
+    assert lineage.datasets == []
+    assert lineage.notes[0].startswith("Its data is not shown: needs at least")
 
 
 def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:
@@ -390,7 +391,7 @@ def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "run/report.html"
     assert re.fullmatch(r"peak [\d.]+ MB of [\d.]+ [GM]B", done.stdout.splitlines()[1])
-    assert "Its data /nowhere/data is not there any more." in done.stderr
+    assert "Its data /nowhere/data no longer exists." in done.stderr
     done = ramlet("report", "run", str(made / "data"), "--out", "x.html", "--json", "--memory", "256MB")
     told = json.loads(done.stdout)
     assert (told["out"], told["told"][0]["run"], told["told"][0]["finished"]) == ("x.html", "run", False)
@@ -399,10 +400,10 @@ def test_the_command(made: Path, tmp_path: Path, ramlet: RunRamlet) -> None:
     assert told["memory"]["peak"] < 256e6
     for words, code, sentence in (
         (("nothing",), 1, "error: no such folder: nothing\n"),
-        (("run", "--port", "80"), 1, "error: --port is for --watch: add it, or leave --port out\n"),
+        (("run", "--port", "80"), 1, "error: --port needs --watch: add --watch, or remove --port\n"),
         (("run", "--watch", "--out", "x"), 1, "--watch serves the page and writes no file"),
         (("run", "--memory", "20MB"), 1, "error: needs at least"),
-        ((), 2, "is missing; an example: ramlet report my-run"),
+        ((), 2, "is missing; for example: ramlet report my-run"),
     ):
         done = ramlet("report", *words)
         assert (done.returncode, sentence in done.stderr) == (code, True), done.stderr

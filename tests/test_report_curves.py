@@ -76,7 +76,7 @@ def read(path: Path) -> Metrics:
 
 def told(metrics: Metrics) -> object:
     return (
-        metrics.loss.points(),
+        metrics.curves["loss"].points(),
         {name: curve.points() for name, curve in metrics.losses.items()},
         metrics.scores,
         metrics.samples,
@@ -122,7 +122,7 @@ def test_a_run_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     path.write_text(kept + "".join(step_line(step, 2.0) for step in range(5, 20)))
     metrics.read()
     assert told(metrics) == told(read(path))
-    assert [value for _, value in metrics.loss.points()] == [5.0] * 4 + [2.0] * 15
+    assert [value for _, value in metrics.curves["loss"].points()] == [5.0] * 4 + [2.0] * 15
 
 
 def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
     path.write_bytes(step_line(1, 4.0).encode() + b"".join(odd) + step_line(2, 3.0).encode())
     metrics = read(path)
     assert (metrics.lines, metrics.broken) == (8, 6)
-    assert metrics.loss.points() == [(1, 4.0), (2, 3.0)]
+    assert metrics.curves["loss"].points() == [(1, 4.0), (2, 3.0)]
     path.write_bytes(b"".join(odd))
     with pytest.raises(ModelError, match="none of its lines can be read"):
         read(path)
@@ -154,7 +154,7 @@ def test_values_that_are_none_are_left_out(tmp_path: Path) -> None:
     ]
     path.write_text("".join(lines))
     metrics = read(path)
-    assert metrics.loss.points() == []
+    assert metrics.curves["loss"].points() == []
     assert list(metrics.losses) == ["law"]
     assert metrics.broken == 0
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ramlet.engines.plan import Choice
+from ramlet.engines.plan import Choice, Task
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.order import even_parts, group_rows, head_chunk, unit_rows
@@ -44,9 +44,7 @@ def choices(model: Shape, rows: int = ROWS, seq_len: int = SEQ_LEN, **forced: An
     budget = 10**9
     while True:
         try:
-            made = make_plan(
-                model, seq_len=seq_len, batch_size=rows, budget=Budget(budget), forced=forced, compute=forced["compute"]
-            )
+            made = make_plan(Task(model, seq_len, rows, Budget(budget), forced["compute"], forced=forced))
         except ValueError:
             return found
         if made.choice not in found:
@@ -100,16 +98,16 @@ def test_every_plan_gives_the_same_bits(compute: str, weights: str, optimizer: s
 
 def test_a_micro_batch_that_no_plan_has_is_told() -> None:
     model = shape()
-    plan = make_plan(model, seq_len=SEQ_LEN, batch_size=ROWS, budget=Budget(10**9), forced={"micro_batch": 7})
+    plan = make_plan(Task(model, SEQ_LEN, ROWS, Budget(10**9), forced={"micro_batch": 7}))
     assert "micro-batches of 7" in plan.notes[0]
     for rows in (5, 20, 40, 50, 60):
-        plan = make_plan(model, seq_len=SEQ_LEN, batch_size=ROWS, budget=Budget(10**9), forced={"micro_batch": rows})
+        plan = make_plan(Task(model, SEQ_LEN, ROWS, Budget(10**9), forced={"micro_batch": rows}))
         assert plan.notes == ()
 
 
 def test_what_is_held_back_is_part_of_the_prediction() -> None:
     def plan(**forced: Any) -> Any:
-        return make_plan(shape(), seq_len=SEQ_LEN, batch_size=ROWS, budget=Budget(10**9), forced=forced)
+        return make_plan(Task(shape(), SEQ_LEN, ROWS, Budget(10**9), forced=forced))
 
     assert plan().choice.held == 0, "a whole group at once holds nothing back"
     small = plan(micro_batch=5)

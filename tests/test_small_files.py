@@ -22,7 +22,7 @@ from ramlet.reporting import serve
 from ramlet.reporting.found import Finder
 from ramlet.reporting.serve import PageServer
 from ramlet.runtime import small_files
-from ramlet.runtime.budget import Budget, within
+from ramlet.runtime.budget import Budget, using_budget
 from ramlet.runtime.small_files import read_bytes, read_json, read_text
 from ramlet.settings.yaml_nodes import compose
 from ramlet.tokenizer.files.load import load
@@ -85,9 +85,9 @@ def test_what_is_read(tmp_path: Path) -> None:
         read_bytes(path, DatasetError, most=15)
     for content, reason in (
         (b"\xff", "it is not UTF-8"),
-        (b"[" * 100_000, "it is no JSON"),
-        (b"{", "it is no JSON"),
-        (b'["\\ud800"]', "half a character"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b'["\\ud800"]', "lone surrogate"),
     ):
         path.write_bytes(content)
         with pytest.raises(DatasetError, match=reason):
@@ -98,10 +98,10 @@ def test_what_is_read(tmp_path: Path) -> None:
         read_bytes("a\0b", DatasetError)
 
 
-def test_the_budget_in_force_is_kept(tmp_path: Path) -> None:
+def test_the_current_budget_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("[" + "{}," * 2_000_000 + "0]")
-    with within(Budget(1)), pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for reading .*x\.json"):
+    with using_budget(Budget(1)), pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for reading .*x\.json"):
         read_json(path, DatasetError, most=10_000_000)
     assert small_files.parsed_bytes("[{},{}]") == 3 * 7 + 60 * 4
 

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramlet.errors import RamletError, SettingsError, SourceError
-from ramlet.inputs.sources import Source, _Glob, expand, fingerprint
+from ramlet.inputs.sources import Source, expand, survey
+from ramlet.inputs.walk import Excluded, Walk
 
 
 def make(root: Path, *names: str, content: bytes = b"text") -> None:
@@ -26,6 +27,10 @@ def make(root: Path, *names: str, content: bytes = b"text") -> None:
 
 def paths(inputs: str | Iterable[str], **options: object) -> list[str]:
     return [source.path for source in expand(inputs, **options)]  # type: ignore[arg-type]
+
+
+def fingerprint(inputs: str | Iterable[str], **options: str) -> str:
+    return survey(inputs, **options).fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +196,7 @@ class TestGlobs:
         if "**" in pattern.split("/") or any(part in (".", "..") for part in name):
             return
         try:
-            ours = bool(_Glob(pattern, None).path.fullmatch(path))
+            ours = bool(Walk.of_glob(pattern, None, Excluded(())).path.fullmatch(path))
             theirs = self.as_shell(pattern.split("/"), name, fnmatch.fnmatchcase)
         except re.error:
             return
@@ -264,8 +269,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("inputs", "sentence"),
         [
-            ([], "no input: name a file, a folder, a glob, or - for standard input"),
-            ([""], "an input is empty: name a file, a folder, a glob, or - for standard input"),
+            ([], "no input: give a file, a folder, a glob, or - for standard input"),
+            ([""], "an input is empty: give a file, a folder, a glob, or - for standard input"),
             (["zzz"], "no such file or folder: zzz"),
             (["corpus/boks.txt"], "no such file or folder: corpus/boks.txt; did you mean corpus/books.txt?"),
             (["corpus/nope.txt"], "no such file or folder: corpus/nope.txt"),
@@ -273,8 +278,8 @@ class TestErrors:
             (["all.tar.zst"], "no such file or folder: all.tar.zst; did you mean all.tar.gz?"),
             (["corpsu/books.txt"], "no such file or folder: corpsu/books.txt; did you mean corpus?"),
             (["corpus/books.txt/x"], "no such file or folder: corpus/books.txt/x; did you mean corpus/books.txt?"),
-            (["empty"], "no text in the folder empty: it is empty, or all in it is hidden or binary"),
-            (["pictures"], "no text in the folder pictures: it is empty, or all in it is hidden or binary"),
+            (["empty"], "no text in the folder empty: it is empty, or everything in it is hidden or binary"),
+            (["pictures"], "no text in the folder pictures: it is empty, or everything in it is hidden or binary"),
             (["corpus/*.csv"], "nothing matches corpus/*.csv: check the pattern"),
             (["nowhere/**/*.txt"], "nothing matches nowhere/**/*.txt: check the pattern"),
             (["corpus/[z-a].txt"], "cannot read corpus/[z-a].txt as a pattern: check its [...]"),
@@ -307,7 +312,7 @@ class TestErrors:
         """What has a mark of its encoding is named by the reader, which knows it."""
         (here / "it.txt").write_bytes(content)
         if refused:
-            with pytest.raises(SourceError, match=r"^it.txt is no text, it has NUL bytes: name another"):
+            with pytest.raises(SourceError, match=r"^it.txt is not text, it has NUL bytes: give another"):
                 expand("it.txt")
         else:
             assert [source.path for source in expand("it.txt")] == ["it.txt"]
@@ -326,7 +331,7 @@ class TestErrors:
         assert [source.path for source in expand("log")] == ["log/metrics.jsonl"]
 
     def test_unknown_format(self) -> None:
-        with pytest.raises(SettingsError, match=r"no format 'csv': it is one of text, jsonl, parquet"):
+        with pytest.raises(SettingsError, match=r"unknown format 'csv': use text, jsonl, parquet"):
             expand("-", format="csv")
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -18,9 +18,9 @@ import pytest
 
 from ramlet.errors import SettingsError, SourceError
 from ramlet.inputs import sources
-from ramlet.inputs.apart import stage_apart
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging import Input, looks_remote, needs_staging, stage
+from ramlet.inputs.staging_process import stage_in_subprocess
 from staged_files import rows, state
 
 READING = ReadSettings()
@@ -109,11 +109,11 @@ def test_standard_input_is_copied_and_known_by_its_content(here: Path, monkeypat
     assert Path(path).read_bytes() == content
     assert path.endswith(".txt")
     assert told[-1] == ("staging", len(content), 0)
-    before = sources.fingerprint([path])
+    before = sources.survey([path]).fingerprint
     feed(monkeypatch, content)
-    assert sources.fingerprint(stage(["-"], "staged", reading=READING)) == before
+    assert sources.survey(stage(["-"], "staged", reading=READING)).fingerprint == before
     feed(monkeypatch, content[::-1])
-    assert sources.fingerprint(stage(["-"], "staged", reading=READING)) != before
+    assert sources.survey(stage(["-"], "staged", reading=READING)).fingerprint != before
     feed(monkeypatch, b"{}")
     assert stage(["-"], "staged", reading=ReadSettings(format="jsonl"))[0].endswith(".jsonl")
 
@@ -143,10 +143,10 @@ def test_files_behind_an_address(here: Path, memory: Any) -> None:
 
 def test_staged_anew_it_is_the_same_input(here: Path, memory: Any) -> None:
     memory.pipe("/a.txt", b"a")
-    before = sources.fingerprint(stage(["memory://a.txt"], "staged", reading=READING))
+    before = sources.survey(stage(["memory://a.txt"], "staged", reading=READING)).fingerprint
     for path in Path("staged").iterdir():
         path.unlink()
-    assert sources.fingerprint(stage(["memory://a.txt"], "staged", reading=READING)) == before
+    assert sources.survey(stage(["memory://a.txt"], "staged", reading=READING)).fingerprint == before
 
 
 def test_equal_names_in_two_folders(here: Path, memory: Any) -> None:
@@ -199,7 +199,7 @@ def test_the_web(here: Path) -> None:
         paths = stage([f"{site}/a.txt?of=today", f"{site}/*.txt"], "staged", reading=READING)
         assert [path.split("-", 1)[1] for path in paths] == ["a.txt", "a.txt"]
         assert [Path(path).read_text() for path in paths] == [content, content]
-        with pytest.raises(SourceError, match=r"there is no .*/b.txt, or it cannot be reached"):
+        with pytest.raises(SourceError, match=r"/b.txt does not exist, or cannot be reached"):
             stage([f"{site}/b.txt"], "staged", reading=READING)
         server.shutdown()
 
@@ -207,7 +207,7 @@ def test_the_web(here: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("memory://gone.txt", "there is no memory://gone.txt, or it cannot be reached: check the address"),
+        ("memory://gone.txt", "memory://gone.txt does not exist, or cannot be reached: check the URL"),
         ("memory://gone/*.txt", "nothing matches memory://gone/*.txt: check the pattern"),
         ("unheard://of", "cannot read unheard://of (Protocol not known: unheard)"),
         ("file:///proc/1/mem", "no permission to read file:///proc/1/mem: check the credentials"),
@@ -315,7 +315,7 @@ def test_in_another_process(here: Path) -> None:
     address = f"file://{here}/a.txt"
     told: list[tuple[str, int, int]] = []
     inputs = ["b.txt", address, Path("b.txt"), address]
-    paths = stage_apart(inputs, "staged", reading=READING, progress=lambda *each: told.append(each))
+    paths = stage_in_subprocess(inputs, "staged", reading=READING, progress=lambda *each: told.append(each))
     assert paths == stage(inputs, "staged", reading=READING)
     assert len(paths) == 2
     assert Path(paths[1]).stat().st_size == 10_000_000
@@ -325,8 +325,8 @@ def test_in_another_process(here: Path) -> None:
 
 def test_errors_of_another_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fsspec", reason="addresses are read through fsspec, of the extra hf")
-    with pytest.raises(SourceError, match=f"there is no file://{here}/gone.txt"):
-        stage_apart([f"file://{here}/gone.txt"], "staged", reading=READING)
+    with pytest.raises(SourceError, match=f"file://{here}/gone.txt does not exist"):
+        stage_in_subprocess([f"file://{here}/gone.txt"], "staged", reading=READING)
     monkeypatch.setattr(sys, "executable", "/bin/true")
     with pytest.raises(SourceError, match="ended without a result"):
-        stage_apart([f"file://{here}/gone.txt"], "staged", reading=READING)
+        stage_in_subprocess([f"file://{here}/gone.txt"], "staged", reading=READING)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ramlet.errors import SettingsError, SourceError
-from ramlet.inputs import shelf
+from ramlet.inputs import staging_folder
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging import Input, needs_staging, stage
 from staged_files import rows, state
@@ -60,11 +60,11 @@ def test_saved_datasets(here: Path) -> None:
     ("given", "words"),
     [
         (Input("saved", split="test"), "saved holds the split 'train', not 'test'"),
-        (Input("saved", text_field="body"), r"saved has no column 'body': name one of id, text \(text_field\)"),
+        (Input("saved", text_field="body"), r"saved has no column 'body': set text_field to one of id, text"),
         (Input("saved", text_field="id"), "the column 'id' of saved holds int, not text"),
         (Input("saved", text_field="text.x"), "saved has no 'x' in its column"),
         (Input("dict", split="val"), "dict has no split 'val': it has train"),
-        (Input("selected"), "saved with a selection apart"),
+        (Input("selected"), "saved with a row selection"),
         (Input("torn"), r"cannot read torn/data-00000-of-00002.arrow"),
         (Input("lost"), r"cannot read lost/data-00001-of-00002.arrow: No such file"),
     ],
@@ -84,7 +84,7 @@ def test_saved_datasets_that_cannot_be_read(here: Path, given: Input, words: str
 
 def test_datasets_are_no_text_files(here: Path) -> None:
     save("saved", ["a", "b"])
-    with pytest.raises(SettingsError, match="every input is to be read as text: leave format out"):
+    with pytest.raises(SettingsError, match="a dataset, which cannot be read as text: remove format"):
         stage(["saved"], "staged", reading=ReadSettings(format="text"))
 
 
@@ -142,7 +142,7 @@ class Hub:
 
 @pytest.fixture
 def hub(here: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    monkeypatch.setattr(shelf, "PART_BYTES", 200)
+    monkeypatch.setattr(staging_folder, "PART_BYTES", 200)
     return Hub(monkeypatch)
 
 
@@ -190,7 +190,7 @@ def test_a_part_that_was_lost_is_staged_anew(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("org/other", r"org/other is no file or folder here, and cannot be read from the hub \(404 Client Error\)"),
+        ("org/other", r"no file or folder org/other here, and it cannot be read from the hub \(404 Client Error\)"),
         ("org/name:val", "Bad split: val"),
     ],
 )
@@ -200,12 +200,12 @@ def test_names_that_are_not_there(hub: Hub, name: str, words: str) -> None:
 
 
 def test_columns_that_are_not_there(hub: Hub) -> None:
-    with pytest.raises(SourceError, match="org/name has no column 'body': name one of text, id"):
+    with pytest.raises(SourceError, match="org/name has no column 'body': set text_field to one of text, id"):
         stage([Input("org/name", text_field="body")], "staged", reading=READING)
     hub.texts = [7]
     with pytest.raises(SourceError, match="holds int, not text"):
         stage(["org/name"], "staged", reading=READING)
-    with pytest.raises(SettingsError, match="names the split 'test', and 'train' is given beside it"):
+    with pytest.raises(SettingsError, match="names the split 'test', but split is 'train'"):
         stage([Input("org/name:test", split="train")], "staged", reading=READING)
 
 
@@ -221,5 +221,5 @@ def test_the_real_library_streams_as_the_hub_of_these_tests(here: Path, monkeypa
     Path("files").mkdir()
     Path("files/train.jsonl").write_text("".join(f'{{"id": {n}, "text": "t{n}"}}\n' for n in range(300)))
     assert rows(stage(["org/name"], "staged", reading=READING)) == [f"t{n}" for n in range(300)]
-    with pytest.raises(SourceError, match="no column 'body': name one of id, text"):
+    with pytest.raises(SourceError, match="no column 'body': set text_field to one of id, text"):
         stage([Input("org/name", text_field="body")], "staged", reading=READING)

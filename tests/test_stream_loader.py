@@ -172,7 +172,7 @@ class TestSamples:
         assert tokenizer.end_of_text is None
         loader = StreamLoader(corpus, tokenizer="byte", seq_len=16, shuffle_buffer=1, epochs=1)
         assert drawn(loader, 10**6) == windows(ids_of(tokenizer, texts(1, 90)), 16)
-        with pytest.raises(SettingsError, match="the tokenizer has no token that ends a document"):
+        with pytest.raises(SettingsError, match="a document mask needs an end-of-text token"):
             StreamLoader(corpus, tokenizer="byte", document_mask=True)
 
     def test_tensors(self, corpus: Path, tokenizer: ramlet.Tokenizer) -> None:
@@ -319,20 +319,20 @@ for count, batch in enumerate(loader, 1):
         given: dict[str, Any] = {"tokenizer": tokenizer, "seq_len": 16}
         state = StreamLoader(corpus, **given).state()
         for changes, error, sentence in (
-            ({"seq_len": 17}, DatasetError, "noted with seq_len 16, and now it is 17: give the same, or start anew"),
-            ({"stride": 5}, DatasetError, "noted with stride 16"),
-            ({"shuffle_buffer": 5}, DatasetError, "noted with shuffle_buffer 1000"),
-            ({"max_examples": 5}, DatasetError, "noted with max_examples None"),
-            ({"tokenizer": byte_tokenizer()}, DatasetError, "noted with tokenizer "),
+            ({"seq_len": 17}, DatasetError, "saved with seq_len 16, but now it is 17: use the same, or start over"),
+            ({"stride": 5}, DatasetError, "saved with stride 16"),
+            ({"shuffle_buffer": 5}, DatasetError, "saved with shuffle_buffer 1000"),
+            ({"max_examples": 5}, DatasetError, "saved with max_examples None"),
+            ({"tokenizer": byte_tokenizer()}, DatasetError, "saved with tokenizer "),
             (
                 {"documents": "line"},
                 SourceChanged,
-                "is not what it was when the state was noted, or is read in another",
+                "has changed since the state was saved, or is read with other",
             ),
         ):
             with pytest.raises(error, match=sentence):
                 StreamLoader(corpus, **{**given, **changes}).restore(state)
-        with pytest.raises(DatasetError, match="noted with seq_len None"):
+        with pytest.raises(DatasetError, match="saved with seq_len None"):
             StreamLoader(corpus, **given).restore({})
 
     def test_a_source_that_changed(self, tokenizer: ramlet.Tokenizer, tmp_path: Path) -> None:
@@ -343,9 +343,9 @@ for count, batch in enumerate(loader, 1):
         state = loader.state()
         path.write_text("more words " * 100)
         os.utime(path, (2, 2))
-        with pytest.raises(SourceChanged, match=r"a\.txt changed since it was opened: leave the files alone"):
+        with pytest.raises(SourceChanged, match=r"a\.txt changed since it was opened: do not change the files"):
             list(loader)
-        with pytest.raises(SourceChanged, match=r"a\.txt is not what it was when the state was noted"):
+        with pytest.raises(SourceChanged, match=r"a\.txt has changed since the state was saved"):
             StreamLoader(path, tokenizer=tokenizer, seq_len=16, epochs=2).restore(state)
 
 
@@ -381,7 +381,7 @@ print(json.dumps([batch.input_ids.tolist()[0] for batch in loader]))
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="makes a pipe")
     def test_pipes_are_refused(self, tokenizer: ramlet.Tokenizer, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(SourceError, match="can be read once only, and is read again in every epoch"):
+        with pytest.raises(SourceError, match="can be read only once, but every epoch reads it again"):
             StreamLoader(tmp_path / "pipe", tokenizer=tokenizer)
 
     def test_broken_input_is_heard(self, tokenizer: ramlet.Tokenizer, tmp_path: Path) -> None:
@@ -438,23 +438,23 @@ class TestMemory:
         lines = StreamLoader(corpus, tokenizer=tokenizer, seq_len=16, max_examples=7).describe().splitlines()
         size = sum(path.stat().st_size for path in corpus.iterdir())
         assert lines == [
-            f"text in {corpus}: {size:,} bytes in 4 files, tokenised on the way",
+            f"text in {corpus}: {size:,} bytes in 4 files, tokenized on the fly",
             "sequences: of 16 tokens, shuffled in blocks of 1,000",
-            "of an epoch at most 7 sequences",
+            "epochs: at most 7 sequences",
         ]
 
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"seq_len": 0}, "seq_len is 0"),
-        ({"shuffle_buffer": 0}, "shuffle_buffer is 0: it must be at least 1"),
-        ({"epochs": 0}, "epochs is 0"),
-        ({"threads": 0}, "0 threads do no work"),
-        ({"seed": -1}, "seed is -1"),
-        ({"read_ahead": -1}, "read_ahead is -1"),
-        ({"rank": 1}, "rank is 1, but of 1 ranks"),
-        ({"documents": "word"}, "documents is one of file, line, not 'word'"),
+        ({"seq_len": 0}, "seq_len must be at least 1, not 0"),
+        ({"shuffle_buffer": 0}, "shuffle_buffer must be at least 1, not 0"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"seed": -1}, "seed must be from 0 to 18446744073709551615, not -1"),
+        ({"read_ahead": -1}, "read_ahead must be at least 0, not -1"),
+        ({"rank": 1}, "rank must be from 0 to 0 with world=1, not 1"),
+        ({"documents": "word"}, "documents must be one of file, line, not 'word'"),
     ],
 )
 def test_settings_that_make_no_sense(

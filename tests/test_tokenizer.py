@@ -126,22 +126,22 @@ class TestTraining:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"vocab_size": 256, "special_tokens": [END]}, "256 bytes and 1 special tokens: give at least 257"),
-            ({}, "say how many tokens to learn"),
-            ({"vocab_size": 1 << 30}, "from 1 to 16,777,216"),
+            ({"vocab_size": 256, "special_tokens": [END]}, "256 bytes and 1 special tokens: it must be at least 257"),
+            ({}, "no vocabulary size"),
+            ({"vocab_size": 1 << 30}, "between 1 and 16,777,216"),
             ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),
             ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
             ({"vocab_size": 300, "special_tokens": ["A"]}, "ordinary token b'A'"),
             ({"vocab_size": 300, "special_tokens": ["Ġthe"]}, "ordinary token b' the'"),
             ({"vocab_size": 300, "special_tokens": ["\ud800"]}, "lone surrogate"),
-            ({"vocab_size": 300, "tie_break": "coin"}, "tie_break is one of hf, bytes, not 'coin'"),
+            ({"vocab_size": 300, "tie_break": "coin"}, "tie_break must be one of hf, bytes, not 'coin'"),
             ({"vocab_size": 300, "documents": "line", "doc_separator": "x"}, "not both"),
-            ({"vocab_size": 300, "doc_separator": ""}, "doc_separator is a string"),
-            ({"vocab_size": 300, "threads": 0}, "0 threads do no work"),
-            ({"vocab_size": 300, "pattern": "("}, "not a regex that can be used"),
-            ({"vocab_size": 300, "min_frequency": -1}, "min_frequency is a whole number of at least 0, not -1"),
-            ({"vocab_size": 300, "max_token_bytes": 0}, "max_token_bytes is a whole number of at least 1, not 0"),
-            ({"vocab_size": 300, "kind": "word"}, "kind is one of bpe, char, byte"),
+            ({"vocab_size": 300, "doc_separator": ""}, "doc_separator must be a string"),
+            ({"vocab_size": 300, "threads": 0}, "threads must be at least 1, not 0"),
+            ({"vocab_size": 300, "pattern": "("}, "is not a usable regex"),
+            ({"vocab_size": 300, "min_frequency": -1}, "min_frequency must be at least 0, not -1"),
+            ({"vocab_size": 300, "max_token_bytes": 0}, "max_token_bytes must be at least 1, not 0"),
+            ({"vocab_size": 300, "kind": "word"}, "kind must be one of bpe, char, byte"),
         ],
     )  # fmt: skip
     def test_settings_that_make_no_sense(self, options: dict[str, object], sentence: str) -> None:
@@ -151,15 +151,15 @@ class TestTraining:
         assert "\n" not in str(raised.value)
 
     def test_text_that_cannot_be_learned_from(self) -> None:
-        with pytest.raises(SourceError, match="no text in the input"):
+        with pytest.raises(SourceError, match="the input has no text"):
             Tokenizer.train(texts=["", ""], vocab_size=300)
-        with pytest.raises(SourceError, match="no text in the input"):
+        with pytest.raises(SourceError, match="the input has no text"):
             Tokenizer.train(texts=[], kind="char")
         with pytest.raises(BrokenInput, match="lone surrogate"):
             Tokenizer.train(texts=["a\ud800b"], vocab_size=300)
         with pytest.raises(BrokenInput, match="lone surrogate"):
             Tokenizer.train(texts=["a\ud800b"], kind="char")
-        with pytest.raises(TypeError, match="a text is a str, not int"):
+        with pytest.raises(TypeError, match="texts must be str, not int"):
             Tokenizer.train(texts=[1], vocab_size=300)  # type: ignore[list-item]
         with pytest.raises(SettingsError, match="either inputs"):
             Tokenizer.train(vocab_size=300)
@@ -201,7 +201,7 @@ class TestEncoding:
         assert small.encode(END, END) == [number]
         assert small.decode([number]) == END
         with pytest.raises(
-            TokenizerError, match=r"'<eos>' is no special token of this tokenizer \(it has <\|endoftext"
+            TokenizerError, match=r"'<eos>' is not a special token of this tokenizer \(it has <\|endoftext"
         ):
             small.encode("a", {"<eos>"})
 
@@ -299,7 +299,7 @@ class TestEncoding:
 
     @pytest.mark.parametrize("wrong", [-1, 601, 10**9])
     def test_ids_that_are_none(self, small: Tokenizer, wrong: int) -> None:
-        with pytest.raises(TokenizerError, match=f"there is no token {wrong}: ids go from 0 to 599"):
+        with pytest.raises(TokenizerError, match=f"no token has the id {wrong}: ids go from 0 to 599"):
             small.decode([1, wrong])
 
     def test_memory_for_the_cache(self) -> None:
@@ -356,7 +356,9 @@ class TestCharactersAndBytes:
         assert Tokenizer.load(tmp_path).encode("ax") == [0, 3]
         frequent = Tokenizer.train(texts=["aaabbc"], kind="char", unknown="unk", vocab_size=3)
         assert frequent.vocabulary == {0: b"a", 1: b"b", 2: b"<unk>"}
-        with pytest.raises(SettingsError, match="the corpus has 3 characters and the vocabulary room for 2"):
+        with pytest.raises(
+            SettingsError, match="the text has 3 different characters, but the vocabulary size allows 2"
+        ):
             Tokenizer.train(texts=["aaabbc"], kind="char", vocab_size=2)
         with pytest.raises(TokenizerError, match="'<unk>' is an ordinary token"):
             Tokenizer.train(texts=["abc"], kind="char", unknown="unk", special_tokens=["<unk>"])
@@ -398,12 +400,12 @@ class TestFromMerges:
         assert tokenizer.special_tokens == {END: 0, "<pad>": 258}
 
     def test_what_cannot_be(self) -> None:
-        with pytest.raises(TokenizerError, match=r"merge 1, b'a' \+ b'b', names b'ab', which the vocabulary lacks"):
+        with pytest.raises(TokenizerError, match=r"merge 1, b'a' \+ b'b', needs b'ab', which is not in the vocabulary"):
             Tokenizer.from_merges({0: b"a", 1: b"b"}, [(b"a", b"b")])
         with pytest.raises(TokenizerError, match="has two ids, 0 and 1"):
             Tokenizer.from_merges({0: b"a", 1: b"a"}, [])
         lacking = Tokenizer.from_merges({0: b"a"}, [])
-        with pytest.raises(TokenizerError, match="no token for the byte 0x62"):
+        with pytest.raises(TokenizerError, match="no token for byte 0x62"):
             lacking.encode("ab")
 
 

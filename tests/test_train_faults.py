@@ -65,7 +65,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
 def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **changes: Any) -> str:
     with pytest.raises(kind) as caught:
         run(data, out, **changes)
-    said = caught.value.told(as_flag)
+    said = caught.value.render(as_flag)
     assert "\n" not in said
     for word in words:
         assert word in said, said
@@ -77,7 +77,7 @@ def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **change
 
 def test_less_than_a_sequence(data: Path, shared: Path, out: Path) -> None:
     tiny = make_data(shared, "tiny", lines=1, val_fraction=0.0)
-    refused(DatasetError, str(tiny), "one sequence takes 65", "smaller --seq-len", data=tiny, out=out, seq_len=64)
+    refused(DatasetError, str(tiny), "one sequence needs 65", "smaller --seq-len", data=tiny, out=out, seq_len=64)
 
 
 def test_a_stream_of_less_than_a_sequence(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_evaluation_set_that_cannot_be_used(data: Path, shared: Path, tmp_pat
     """Told before the first step, not when it is first evaluated."""
     refused(DatasetError, "no such file or folder", data=data, out=out, evals={"general": tmp_path / "no"})
     tiny = make_data(tmp_path, "tiny", lines=1, val_fraction=0.0)
-    refused(DatasetError, "tiny", "one sequence takes 129", data=data, out=out, evals={"tiny": tiny}, seq_len=128)
+    refused(DatasetError, "tiny", "one sequence needs 129", data=data, out=out, evals={"tiny": tiny}, seq_len=128)
     packed = make_data(tmp_path, "packed", pack=16)
     refused(SettingsError, "packed in sequences of 16", data=data, out=out, evals={"packed": packed})
 
@@ -297,7 +297,7 @@ def test_a_damaged_checkpoint(data: Path, whole: Path, stopped: Path, how: str) 
         words = ["model.safetensors is missing"]
     elif how == "state":
         (last / "state.json").write_text('{"step": 7,')
-        words = ["state.json is damaged", "no JSON"]
+        words = ["state.json is damaged", "not JSON"]
     else:
         (last / "state.json").unlink()  # as a removal that was killed leaves it: no checkpoint, and no error
         words = []
@@ -422,7 +422,7 @@ def test_a_stream_that_changed(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(**given, listener=Stop())
     text.write_text("another text, of another kind. " * 200)
-    refused(SourceChanged, "text.txt is not what it was", "give the same files", **given)
+    refused(SourceChanged, "text.txt has changed since the state was saved", "use the same files", **given)
 
 
 def test_evaluation_that_fails_names_the_shard(data: Path, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_data_with_too_little_to_validate_on(shared: Path, tmp_path: Path) -> No
     heard = Heard()
     done = run(short, tmp_path / "out", seq_len=256, max_steps=2, listener=heard)
     assert done.scores == {}
-    assert "less than one sequence for validation" in heard.notes[0]
+    assert "the validation split has less than one sequence" in heard.notes[0]
 
 
 def scores_of(monkeypatch: pytest.MonkeyPatch, *wanted: float) -> None:

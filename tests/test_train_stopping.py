@@ -21,7 +21,7 @@ from ramlet.training import checkpoint, evaluate, loop
 from ramlet.training.listener import Listener
 from ramlet.training.signals import GaveUp, StopSignals
 
-GO_ON = "interrupted; run the same command to go on\n"
+GO_ON = "interrupted; run the same command to resume\n"
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_the_line_on_the_screen(
     words += ["--max-steps", "4", "--eval-every", "2", "--device", "cpu", "--threads", "1", "--sample-every", "0"]
     assert cli.main(words) == 130
     told = capsys.readouterr().err.splitlines()[-2:]
-    assert told[0].startswith("stopping, and saving what was learned so far (Ctrl-C again")
+    assert told[0].startswith("stopping and saving a checkpoint (press Ctrl-C again")
     assert told[1] == "interrupted at step 2 of 4, and saved: run the same command to resume"
 
 
@@ -223,7 +223,7 @@ def test_a_line_that_is_being_written(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The stream cannot be written to from within itself; the signal must not end in an error for that."""
-    from ramlet.cli.train import _Shown
+    from ramlet.cli.train import _Printer
 
     class Busy:
         def write(self, text: str) -> int:
@@ -233,7 +233,7 @@ def test_a_line_that_is_being_written(
 
     with Progress(silent=True) as bar:
         monkeypatch.setattr(sys, "stderr", Busy())
-        _Shown(bar, quiet=quiet).stopping()
+        _Printer(bar, quiet=quiet).stopping()
         monkeypatch.undo()
     assert ("stopping" in capfd.readouterr().err) == (not quiet)
 
@@ -258,7 +258,7 @@ def test_while_torch_is_loaded(
             if what is not None:
                 raise what from None
 
-    monkeypatch.setattr(base_memory, "_leave_compiler_out", pressed)
+    monkeypatch.setattr(base_memory, "_skip_compiler", pressed)
     words = ["train", "--data", str(data), "-o", str(tmp_path / "out"), "--params", "40000", "--device", "cpu"]
     assert cli.main(words) == 130
     assert capsys.readouterr().err == GO_ON
@@ -270,6 +270,6 @@ def test_errors_of_loading_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: Any) -> None:
         raise ImportError("libcudart.so.13: cannot open shared object file")
 
-    monkeypatch.setattr(base_memory, "_leave_compiler_out", broken)
+    monkeypatch.setattr(base_memory, "_skip_compiler", broken)
     with pytest.raises(ImportError, match="libcudart"):
         base_memory.load_torch()

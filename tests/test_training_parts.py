@@ -74,19 +74,19 @@ def test_default_rates_fall_with_size() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"precision": "fp8"}, "precision is one of auto, bf16, fp16, fp32, not 'fp8'"),
-        ({"optimizer": "sgd"}, "optimizer is one of auto, adamw, adamw8bit, not 'sgd'"),
-        ({"schedule": "step"}, "schedule is one of"),
-        ({"device": "tpu"}, "device is one of auto, cpu, cuda"),
-        ({"weights": "fp16"}, "weights is one of"),
-        ({"batch_size": 0}, "batch_size is a whole number of at least 1, not 0"),
-        ({"seq_len": -3}, "seq_len is a whole number of at least 1, not -3"),
-        ({"lr": -1.0}, "lr is a number of at least 0"),
-        ({"lr": float("nan")}, "lr is a number of at least 0"),
-        ({"clip": float("inf")}, "clip is a number of at least 0"),
-        ({"beta2": 1.0}, "beta2 is a number from 0 to below 1"),
-        ({"val_fraction": 1.0}, "val_fraction is a share from 0 to below 1"),
-        ({"epochs": 0}, "epochs is a number above 0"),
+        ({"precision": "fp8"}, "precision must be one of auto, bf16, fp16, fp32, not 'fp8'"),
+        ({"optimizer": "sgd"}, "optimizer must be one of auto, adamw, adamw8bit, not 'sgd'"),
+        ({"schedule": "step"}, "schedule must be one of"),
+        ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
+        ({"weights": "fp16"}, "weights must be one of"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"seq_len": -3}, "seq_len must be at least 1, not -3"),
+        ({"lr": -1.0}, "lr must be at least 0"),
+        ({"lr": float("nan")}, "lr must be at least 0"),
+        ({"clip": float("inf")}, "clip must be at least 0"),
+        ({"beta2": 1.0}, "beta2 must be at least 0 and below 1"),
+        ({"val_fraction": 1.0}, "val_fraction must be at least 0 and below 1"),
+        ({"epochs": 0}, "epochs must be above 0"),
         ({"max_steps": 5, "epochs": 2}, "max_steps and epochs both say when to stop: give only one"),
         ({"params": 5000, "config": "a.yaml"}, "params and config both set the model's size"),
         ({"tokens_per_step": 512, "gradient_accumulation_steps": 2}, "is already the size of a step"),
@@ -101,10 +101,10 @@ def test_settings_that_make_no_sense(given: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("param", "did you mean params?"), ("memmory", "did you mean memory?"), ("zzz", "they are batch_size, beta1")],
+    [("param", "did you mean params?"), ("memmory", "did you mean memory?"), ("zzz", "choose from batch_size, beta1")],
 )
 def test_a_setting_that_there_is_not(name: str, hint: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=re.escape(f"there is no setting {name!r}: {hint}")):
+    with pytest.raises(SettingsError, match=re.escape(f"unknown setting {name!r}: {hint}")):
         ramlet.train("data", tmp_path / "run", **{name: "1M"})
     assert list(tmp_path.iterdir()) == []
 

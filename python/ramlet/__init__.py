@@ -8,13 +8,13 @@
     ramlet.train("data", "run", params="10M", memory="2GB")
     print(ramlet.generate("run", "Once upon a time")[0])
 
-Names are loaded on first use: `import ramlet` alone costs a few milliseconds and brings in neither
-numpy nor torch nor the native module.
+Names are loaded on first use: `import ramlet` itself takes a few milliseconds and loads neither numpy nor torch nor the
+native module.
 """
 
 from __future__ import annotations
 
-# Type checkers take this name for true; importing typing would take most of the time.
+# Type checkers treat this name as true. Importing typing would take longer than everything else here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ramlet.dataset.reader import Dataset
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from ramlet.pipeline.run import run_pipeline
     from ramlet.preparing.run import Prepared, prepare
     from ramlet.reporting.entry import report
-    from ramlet.runtime.budget import Budget, Meter
+    from ramlet.runtime.budget import Budget
+    from ramlet.runtime.meter import Meter
     from ramlet.tokenizer.tokenizer import Tokenizer
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
@@ -89,7 +90,7 @@ _HOME = {
     "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
     "Loader": "ramlet.loading.loader",
-    "Meter": "ramlet.runtime.budget",
+    "Meter": "ramlet.runtime.meter",
     "Prepared": "ramlet.preparing.run",
     "prepare": "ramlet.preparing.run",
     "run_pipeline": "ramlet.pipeline.run",
@@ -104,7 +105,7 @@ _HOME = {
 }
 
 
-# Hidden from type checkers, to which it would make every name a valid one.
+# Hidden from type checkers, for which it would make every name valid.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
@@ -113,7 +114,7 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         value: object = getattr(import_module(_HOME.get(name, "ramlet.errors")), name)
-        value.__module__ = "ramlet"  # as help() and tracebacks name it: where it lies is no one's business
+        value.__module__ = "ramlet"  # as help() and tracebacks should show it
         globals()[name] = value
         return value
 

@@ -1,14 +1,14 @@
-"""The `ramlet` command, and `python -m ramlet`: loads what runs it."""
+"""The `ramlet` command and `python -m ramlet`: imports the command line and runs it."""
 
 import sys
 
 
 def run() -> None:
-    """Runs the command; Ctrl-C is heard also while it is being loaded, before its own `main` can hear it."""
+    """Runs the command; also handles Ctrl-C while it is being imported, before its own `main` can."""
     try:
         from ramlet.cli import run as run_command
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; run the same command to go on\n")
+        sys.stderr.write("interrupted; run the same command to resume\n")
         sys.exit(130)
     run_command()
 

@@ -1,4 +1,4 @@
-"""The native core, as Python sees it. Private: the modules of ramlet are its only callers."""
+"""The interface of the native core. Private: only modules of ramlet call it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
@@ -47,10 +47,10 @@ __all__ = [
 ]
 
 _Spec = tuple[str, str, str, int, int]
-"""Path ("-" is standard input), format (text, jsonl, parquet), compression ("", gz, zst, xz, bz2), size or -1."""
+"""Path ("-" is standard input), format, compression ("", gz, zst, xz or bz2), size or -1, modification time."""
 
 _Watch = Callable[[str, int, int], None]
-"""Called with the stage (counting, sorting, merging), what is done and the total; a few times a second."""
+"""Called a few times per second with the stage (counting, sorting, merging), the amount done and the total."""
 
 _Special = tuple[str, int]
 
@@ -196,7 +196,7 @@ class Reader:
 
 _Rows = npt.NDArray[np.int64]
 _Batch = tuple[_Rows, _Rows, tuple[_Rows, _Rows] | None]
-"""Inputs and targets, and if asked for positions and documents."""
+"""Inputs and labels, and with `documents` also positions and documents."""
 
 @final
 class Windows:
@@ -205,7 +205,7 @@ class Windows:
     def example(self, dataset: int, example: int, *, documents: bool) -> _Batch: ...
     def schedule(self, first: int, step: int, count: int, *, seed: int) -> list[tuple[int, int]]: ...
 
-# The kernels of a step take addresses (`Tensor.data_ptr()`): torch's objects are not taken apart here.
+# Kernels of a training step take addresses (`Tensor.data_ptr()`), so the native core does not depend on torch.
 def kernel_norm(bf16: bool, x: int, gain: int, eps: float, out: int, rows: int, width: int, threads: int) -> None: ...
 def kernel_norm_backward(
     bf16: bool,

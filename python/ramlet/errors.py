@@ -1,45 +1,45 @@
-"""The errors ramlet raises, each one sentence with the cause and the way out.
+"""The errors that ramlet raises. Each message is one sentence: the cause, and what to do about it.
 
     RamletError                      catch this one to catch them all
-    ├── BudgetError      (ValueError)   a memory budget that cannot be read, or is too small to work in
-    ├── SettingsError    (ValueError)   a setting, or two together, that make no sense
-    ├── SourceError      (ValueError)   an input that is missing, unreadable or holds no text
-    │   ├── SourceChanged               a file that shrank, vanished or was rewritten while it was read
+    ├── BudgetError      (ValueError)   a memory budget that is not valid, or too small
+    ├── SettingsError    (ValueError)   a setting that is not valid, or settings that contradict each other
+    ├── SourceError      (ValueError)   an input that is missing, unreadable or has no text
+    │   ├── SourceChanged               a file that was truncated, removed or rewritten while being read
     │   └── BrokenInput                 broken content: a JSON line, a compressed stream, a missing field
-    ├── TokenizerError   (ValueError)   a tokenizer file that cannot be used, text it cannot encode
-    ├── DatasetError     (ValueError)   a dataset that is missing, damaged, or does not fit another
-    ├── ModelError       (ValueError)   a model or checkpoint that is missing, damaged, or not one that can be loaded
-    ├── TrainingStopped                 a run whose loss is no number any more, or jumped
-    ├── PipelineError                   a stage of a pipeline that failed, with its own sentence
-    ├── DiskFull         (OSError)      no space left for spilled counts or for a result
-    ├── InternalError                   a mistake in ramlet itself; please report it
-    └── Interrupted                     Ctrl-C between two batches; what is on disk is whole
+    ├── TokenizerError   (ValueError)   a tokenizer file that cannot be used, or text it cannot encode
+    ├── DatasetError     (ValueError)   a dataset that is missing, damaged, or does not match another
+    ├── ModelError       (ValueError)   a model or checkpoint that is missing, damaged or not supported
+    ├── TrainingStopped                 a run whose loss became NaN or infinite, or jumped
+    ├── PipelineError                   a stage of a pipeline that failed, with the message of the stage
+    ├── DiskFull         (OSError)      no disk space left for temporary files or for the result
+    ├── InternalError                   a bug in ramlet; please report it
+    └── Interrupted                     Ctrl-C between two batches; files on disk are complete
 
-In a program, the built-in parents let code that does not know ramlet treat them as what they are.
+The built-in parents let code that does not know ramlet handle them as usual.
 
-A sentence names settings, and each reader spells them differently: `seq_len` in Python, `--seq-len` on the command
-line, a key in a file. So whoever raises an error marks them, and whoever tells it decides:
+A message may name settings, which are spelled differently in Python (`seq_len`), on the command line (`--seq-len`) and
+in a YAML file. So whoever raises an error marks them, and whoever shows it chooses the spelling:
 
     raise SettingsError(f"choose a smaller {option('seq_len')}, or {option('on_error', 'skip')}", context=256)
 
-    str(error)             choose a smaller seq_len, or on_error="skip"
-    error.told(as_flags)   choose a smaller --seq-len, or --on-error skip
-    error.settings         ["seq_len", "on_error"]
-    error.facts            {"context": 256}: what a program would otherwise have to search the sentence for
+    str(error)               choose a smaller seq_len, or on_error="skip"
+    error.render(as_flag)    choose a smaller --seq-len, or --on-error skip
+    error.settings           ["seq_len", "on_error"]
+    error.facts              {"context": 256}, for programs, which should not have to parse the message
 """
 
 from __future__ import annotations
 
 import re
 
-# Type checkers take this name for true; importing typing would take most of the time.
+# Type checkers treat this name as true. Importing typing would take longer than everything else here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
     Spelling = Callable[[str, str | None], str]
-    """A setting's name, and a value to give it or None -> how the reader of the sentence writes that."""
+    """(name, value or None) -> the setting as it is written in Python, on the command line or in YAML."""
 
 __all__ = [
     "BrokenInput",
@@ -58,25 +58,25 @@ __all__ = [
     "TrainingStopped",
 ]
 
-# Characters that no sentence and hardly any path has.
+# Characters that no message and hardly any path contains.
 _OPENS, _BEFORE_VALUE, _CLOSES = "\x02", "\x1f", "\x03"
 _MARKED = re.compile(f"{_OPENS}(\\w+)(?:{_BEFORE_VALUE}([^{_CLOSES}]*))?{_CLOSES}")
 
 
 def option(name: str, value: object = None) -> str:
-    """A setting in the sentence of an error, and the value it could be given."""
+    """Marks a setting, or a setting with a value to give it, in the message of an error."""
     return f"{_OPENS}{name}{_CLOSES}" if value is None else f"{_OPENS}{name}{_BEFORE_VALUE}{value}{_CLOSES}"
 
 
 def as_python(name: str, value: str | None) -> str:
-    """How a setting is written in a program."""
+    """A setting as written in Python."""
     if value is None:
         return name
     return f"{name}={value}" if re.fullmatch(r"[\d.]+|True|False|None", value) else f'{name}="{value}"'
 
 
 class RamletError(Exception):
-    """The parent of every error that ramlet raises on purpose.
+    """The base class of every error that ramlet raises on purpose.
 
     try:
         ramlet.prepare("corpus/", "my-dataset", memory="1MB")
@@ -88,96 +88,91 @@ class RamletError(Exception):
         super().__init__(sentence)
         self.facts = facts
 
-    def told(self, spelling: Spelling) -> str:
-        """The sentence, its settings written as its reader writes them."""
-        return told(self.sentence, spelling)
+    def render(self, spelling: Spelling) -> str:
+        """The message, with its settings in the given spelling."""
+        return _MARKED.sub(lambda found: spelling(found[1], found[2]), self.sentence)
 
     def __str__(self) -> str:
-        return self.told(as_python)
+        return self.render(as_python)
 
     @property
     def sentence(self) -> str:
-        """With its settings marked."""
+        """The message with its settings marked."""
         return str(self.args[0]) if self.args else ""
 
     @property
     def settings(self) -> list[str]:
-        """The settings that the sentence names, in its order."""
+        """The settings that the message names, in order."""
         return [name for name, _ in _MARKED.findall(self.sentence)]
 
     def as_json(self) -> dict[str, Any]:
-        """For another process, which makes the same error of it with `from_json`."""
+        """For another process, which restores the error with `from_json`."""
         return {"type": type(self).__name__, "sentence": self.sentence, "facts": self.facts}
 
 
 class BudgetError(RamletError, ValueError):
-    """A memory budget that cannot be read, or is too small to work in.
+    """A memory budget that is not valid, or too small.
 
-    Where it is too small, `facts` has the bytes: `needed`, `budget`, and `parts`, by what takes them.
+    If it is too small, `facts` has the bytes: `needed`, `budget`, and `parts`, what needs how much.
     """
 
 
 class SettingsError(RamletError, ValueError):
-    """A setting, or two together, that make no sense."""
+    """A setting that is not valid, or settings that contradict each other."""
 
 
 class SourceError(RamletError, ValueError):
-    """An input that is missing, unreadable or holds no text."""
+    """An input that is missing, unreadable or has no text."""
 
 
 class SourceChanged(SourceError):
-    """A file that shrank, vanished or was rewritten while it was read."""
+    """A file that was truncated, removed or rewritten while being read."""
 
 
 class BrokenInput(SourceError):
-    """Content that cannot be read: a broken JSON line, a truncated stream, a missing field."""
+    """Broken content: a JSON line, a truncated stream, a missing field."""
 
 
 class TokenizerError(RamletError, ValueError):
-    """A tokenizer file that cannot be used, or text that a tokenizer cannot encode."""
+    """A tokenizer file that cannot be used, or text it cannot encode."""
 
 
 class DatasetError(RamletError, ValueError):
-    """A dataset that is missing, damaged, or does not fit what is wanted of it."""
+    """A dataset that is missing, damaged, or does not match another."""
 
 
 class ModelError(RamletError, ValueError):
-    """A model or checkpoint that is missing, damaged, or not one that can be loaded."""
+    """A model or checkpoint that is missing, damaged or not supported."""
 
 
 class TrainingStopped(RamletError):
-    """A run that went wrong by itself; its last good checkpoint is whole."""
+    """A run whose loss became NaN or infinite, or jumped; its last good checkpoint is complete."""
 
 
 class PipelineError(RamletError):
-    """A stage of a pipeline that failed; the stages before it are done, and the same call goes on from it."""
+    """A stage of a pipeline that failed; the earlier stages are done, and the same call resumes from here."""
 
     code = 1
-    """How the stage ended."""
+    """Exit code of the stage."""
 
 
 class DiskFull(RamletError, OSError):
-    """No space left for spilled counts or for a result."""
+    """No disk space left for temporary files or for the result."""
 
 
 class InternalError(RamletError):
-    """A mistake in ramlet itself, with what it takes to report it; what is on disk is whole."""
+    """A bug in ramlet, with what is needed to report it; files on disk are complete."""
 
 
 class Interrupted(RamletError):
-    """Ctrl-C between two batches; what is on disk is whole, and the same call goes on from it."""
+    """Ctrl-C between two batches; files on disk are complete, and the same call resumes."""
 
 
-def told(sentence: str, spelling: Spelling) -> str:
-    """A sentence with marked settings, as its reader writes them."""
-    return _MARKED.sub(lambda found: spelling(found[1], found[2]), sentence)
-
-
-def from_json(told: Mapping[str, Any]) -> RamletError:
-    """An error that another process has told of itself."""
-    kind = globals()[told["type"]] if told.get("type") in __all__ else RamletError
-    return kind(told["sentence"], **told.get("facts", {}))
+def from_json(error: Mapping[str, Any]) -> RamletError:
+    """An error of another process, from its `as_json`."""
+    kind = globals()[error["type"]] if error.get("type") in __all__ else RamletError
+    return kind(error["sentence"], **error.get("facts", {}))
 
 
 for _name in __all__:
-    globals()[_name].__module__ = "ramlet"  # where users have them from, and what a traceback should say
+    globals()[_name].__module__ = "ramlet"  # where users import them from, as tracebacks should show

@@ -1,14 +1,14 @@
-//! A magnitude between 0 and 1 as a small code: the dynamic map, by arithmetic instead of a table.
+//! Quantizes a magnitude between 0 and 1 to a small code: the dynamic map, computed instead of looked up.
 //!
 //! With `n = code + 1` and `J` magnitude bits, the map goes through the points `(2^j, 8^(j - J))`, `j = 0..=J`, and is
-//! linear between them. So the leading one of `n` says which power of eight a value is over, and the bits below it
-//! where between two powers it lies. 1 is the highest code, exactly. All values are small integers times powers of
-//! two: decoding never rounds.
+//! linear between them. So the leading one of `n` gives the power of eight below a value, and the lower bits its place
+//! between two powers. The highest code is exactly 1. All values are small integers times powers of two: decoding never
+//! rounds.
 //!
-//! Nothing here branches or looks up, so a loop over a block becomes vector code for whatever the caller is compiled
-//! for. No fused multiply-add: each operation rounds on its own, here as in the versions for other devices.
+//! There are no branches and no table lookups, so a loop over a block is vectorized for the caller's target. No fused
+//! multiply-add: each operation rounds on its own, as in the versions for other devices.
 
-/// A float below this, added to it, is rounded to an integer, which then is in the low bits.
+/// Adding this to a smaller float rounds it to an integer, which is then in the low bits.
 const TO_INTEGER: f32 = 8_388_608.0; // 2^23
 const SEVENTH: u32 = (1.0f32 / 7.0).to_bits();
 const SIX_SEVENTHS: u32 = (6.0f32 / 7.0).to_bits();
@@ -17,14 +17,14 @@ const SIX_SEVENTHS: u32 = (6.0f32 / 7.0).to_bits();
 #[inline(always)]
 pub fn decode<const J: u32>(code: u32) -> f32 {
     let n = (code as i32 + 1) as f32;
-    let exponent = n.to_bits() & 0xff80_0000; // 127 + j, in its place
+    let exponent = n.to_bits() & 0xff80_0000; // 127 + j, in the exponent bits
     let leading = f32::from_bits(exponent);
     // 2^(2 j - 3 J); the shift loses a bit of 2 * 127, and the subtraction borrows it back.
     let scale = f32::from_bits((exponent << 1).wrapping_sub((127 + 3 * J) << 23));
     (6.0 * (n - leading) + n) * scale
 }
 
-/// The nearest code of `J` bits, halves to the even one. `magnitude` is from 0 to 1, up to rounding.
+/// The nearest code of `J` bits, ties to even. `magnitude` is from 0 to 1, up to rounding.
 #[inline(always)]
 pub fn encode<const J: u32>(magnitude: f32) -> u32 {
     let magnitude = magnitude.max(f32::from_bits((127 - 3 * J) << 23));
@@ -63,7 +63,7 @@ mod tests {
             let code = encode::<J>(magnitude) as usize;
             let error = |code: usize| (values[code] - f64::from(magnitude)).abs();
             for other in [code.saturating_sub(1), (code + 1).min(values.len() - 1)] {
-                // The arithmetic rounds too, where a magnitude is between two codes to the last bits.
+                // The arithmetic rounds too, if a magnitude is almost exactly between two codes.
                 let slack = values[code] * 1e-6;
                 assert!(error(code) <= error(other) + slack, "{magnitude} became {code}, not {other}");
             }
@@ -78,14 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_code_is_taken() {
+    fn the_nearest_code_is_chosen() {
         is_nearest::<7>();
         is_nearest::<8>();
     }
 
     #[test]
     fn the_ends_are_the_ends() {
-        let above = f32::from_bits(1f32.to_bits() + 1); // what rounding can make of 1
+        let above = f32::from_bits(1f32.to_bits() + 1); // 1 after rounding up
         assert_eq!((encode::<7>(above), encode::<8>(above)), (127, 255));
         assert_eq!((encode::<7>(0.0), encode::<8>(0.0)), (0, 0));
         assert_eq!((encode::<7>(f32::MIN_POSITIVE), encode::<8>(1e-40)), (0, 0));

@@ -1,8 +1,8 @@
 //! One step of AdamW over one tensor, with both moments in 8 bits; docs/design/adamw8bit.md.
 //!
-//! A block is 256 elements. Of a block are kept, besides a byte a moment and element, the largest magnitude of the
-//! first moment and that of the root of the second. A step decodes a block, updates the weights from the moments as
-//! they are in 32 bits, and encodes the moments again; scratch is one block a thread.
+//! A block is 256 elements. The state is one byte per moment and element, and per block the largest magnitude of the
+//! first moment and of the root of the second. A step decodes a block, updates the weights from the moments in fp32,
+//! and encodes the moments again; scratch memory is one block per thread.
 //!
 //! Every element is computed from its own block by operations that round one at a time, so neither the threads nor
 //! the vector width can change a bit of the result.
@@ -12,38 +12,38 @@ mod number;
 
 pub use number::Number;
 
-use crate::kernels::together;
+use crate::kernels::run_on_threads;
 use map::{decode, encode};
 use std::sync::Mutex;
 
 /// Elements that share a scale.
 pub const BLOCK: usize = 256;
-/// Elements that a thread takes at a time.
+/// Elements that a thread processes at a time.
 const TILE: usize = 32 * BLOCK;
-/// Elements that are worth another thread.
+/// The fewest elements that are worth a second thread.
 const TEAM_WORTH: usize = 2 * TILE;
 
-/// What a step needs besides the tensors, computed once, in 64 bits, by the caller.
+/// The scalars of a step, computed once, in fp64, by the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// What is kept of the first moment, and what is taken of the gradient: beta1, and the rest times its scale.
+    /// Factors of the first moment and of the gradient: beta1, and 1 - beta1 times the gradient's scale.
     pub first_decay: f32,
     pub first_gain: f32,
-    /// The same for the second moment's root: roots of beta2 and its rest.
+    /// The same for the second moment's root: the roots of beta2 and 1 - beta2.
     pub root_decay: f32,
     pub root_gain: f32,
-    /// The learning rate and epsilon with the bias corrections in them.
+    /// The learning rate and epsilon, with bias correction.
     pub rate: f32,
     pub eps: f32,
-    /// What weights are multiplied by: one less learning rate times weight decay.
+    /// The factor of the weights: 1 - learning rate * weight decay.
     pub keep: f32,
-    /// Hashed with an element's index, decides its rounding where weights have 16 bits.
+    /// Hashed with an element's index, it decides the rounding of 16-bit weights.
     pub rounding_key: u32,
-    /// The index of the first element given.
+    /// The index of the first element.
     pub first_index: u64,
 }
 
-/// The moments of a tensor: a code an element, a scale a block.
+/// The moments of a tensor: one code per element, one scale per block.
 pub struct Moments<'a> {
     /// Sign and seven bits of the first moment.
     pub first: &'a mut [u8],
@@ -53,10 +53,10 @@ pub struct Moments<'a> {
     pub root_scales: &'a mut [f32],
 }
 
-/// Steps `weights` and `moments` by `gradients` on up to `threads` threads, this one among them.
+/// Updates `weights` and `moments` with `gradients`, on up to `threads` threads including this one.
 ///
 /// # Panics
-/// If the slices do not fit each other.
+/// If the lengths of the slices do not match.
 pub fn step<W: Number, G: Number>(
     weights: &mut [W],
     gradients: &[G],
@@ -78,7 +78,7 @@ pub fn step<W: Number, G: Number>(
     let tiles = Mutex::new(tiles);
     let work = || {
         loop {
-            // A statement of its own, so that the lock is let go before the work.
+            // A statement of its own, so that the lock is released before the work.
             let next = tiles.lock().unwrap().next();
             let Some((number, (((weights, gradients), (first, first_scales)), (root, root_scales)))) = next
             else {
@@ -86,19 +86,19 @@ pub fn step<W: Number, G: Number>(
             };
             let step = Step { first_index: step.first_index + (number * TILE) as u64, ..*step };
             let moments = Moments { first, first_scales, root, root_scales };
-            // SAFETY: `widest` chose it for the processor that this is.
+            // SAFETY: `widest` chose it for this CPU.
             unsafe { run(weights, gradients, moments, &step) };
         }
     };
     if threads <= 1 || count < TEAM_WORTH {
         return work();
     }
-    together(&work, count.div_ceil(TILE), threads);
+    run_on_threads(&work, count.div_ceil(TILE), threads);
 }
 
 type Run<W, G> = unsafe fn(&mut [W], &[G], Moments<'_>, &Step);
 
-/// The same loop, compiled for the widest vectors that this processor has.
+/// The loop compiled for the widest vectors of this CPU.
 fn widest<W: Number, G: Number>() -> Run<W, G> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -138,12 +138,12 @@ fn tile<W: Number, G: Number>(weights: &mut [W], gradients: &[G], moments: Momen
         .enumerate();
     let mut scratch = [[0f32; BLOCK]; 2];
     for (number, (((weights, gradients), (first, first_scale)), (root, root_scale))) in blocks {
-        // Indices are counted in 32 bits: rounding repeats itself after four billion elements.
+        // Indices have 32 bits: rounding repeats after four billion elements.
         let index = step.first_index as u32;
         let index = index.wrapping_add((number * BLOCK) as u32);
         let (first, root) = ((first, first_scale), (root, root_scale));
         if weights.len() == BLOCK {
-            // Compiled once more, for a length that is known: 5% of the time.
+            // Compiled separately for the constant length: saves 5% of the time.
             block(&mut weights[..BLOCK], gradients, first, root, &mut scratch, step, index);
         } else {
             block(weights, gradients, first, root, &mut scratch, step, index);
@@ -166,15 +166,15 @@ fn block<W: Number, G: Number>(
         (&gradients[..count], &mut first_codes[..count], &mut root_codes[..count]);
     let (firsts, roots) = (&mut firsts[..count], &mut roots[..count]);
     let (first_decayed, root_decayed) = (step.first_decay * *first_scale, step.root_decay * *root_scale);
-    // Bits of magnitudes, which order as the magnitudes do, with infinities and NaNs above all others: so
-    // one of these in the block is what the maximum becomes.
+    // The bits of magnitudes have the same order as the magnitudes, with infinities and NaNs above all others: if there
+    // is one in the block, it is the maximum.
     let (mut first_most, mut root_most) = (0u32, 0u32);
     for i in 0..count {
         let gradient = gradients[i].wide();
         let first = signed(first_codes[i]) * first_decayed + step.first_gain * gradient;
         let root = decode::<8>(u32::from(root_codes[i])) * root_decayed;
-        let taken = step.root_gain * gradient;
-        let root = (root * root + taken * taken).sqrt();
+        let added = step.root_gain * gradient;
+        let root = (root * root + added * added).sqrt();
         let weight = step.keep * weights[i].wide() - step.rate * first / (root + step.eps);
         weights[i] = W::narrow(weight, step.rounding_key, index.wrapping_add(i as u32));
         first_most = first_most.max(first.to_bits() & 0x7fff_ffff);
@@ -203,8 +203,8 @@ fn block<W: Number, G: Number>(
     }
 }
 
-/// The first moment's code: a sign and seven bits of which none set is 0, or else every element would move.
-/// The second moment's root has no 0 on purpose: under a first moment that is not 0, it would be a step without a bound.
+/// Decodes the first moment: a sign and seven bits, of which 0 means exactly 0, or every weight would always move. The
+/// second moment's root deliberately has no 0: with a first moment other than 0, the step would be unbounded.
 #[inline(always)]
 fn signed(code: u8) -> f32 {
     let code = u32::from(code);
@@ -214,8 +214,8 @@ fn signed(code: u8) -> f32 {
 
 /// The scale of a block, from the bits of its largest magnitude.
 ///
-/// A block of zeros (subnormal first moments are taken for that) has scale 0. A block with an infinity or a NaN has
-/// scale NaN: all of it is NaN from the next step on.
+/// A block of zeros (subnormal numbers count as 0) has scale 0. A block with an infinity or a NaN has scale NaN: all of
+/// it is NaN from the next step on.
 #[inline(always)]
 fn scale(most: u32) -> f32 {
     match f32::from_bits(most) {
@@ -238,13 +238,13 @@ mod tests {
         eps: 1e-8,
         keep: 0.999,
         rounding_key: 12345,
-        first_index: u32::MAX as u64 - 1000, // the counter wraps on the way
+        first_index: u32::MAX as u64 - 1000, // so that the index overflows
     };
 
     /// Weights, codes and scales as bits.
     type Outcome = (Vec<u32>, Vec<u8>, Vec<u8>, Vec<u32>);
 
-    /// Five steps over a ragged number of elements whose magnitudes differ by many powers of ten.
+    /// Five steps over an uneven number of elements whose magnitudes differ by many powers of ten.
     fn outcome<W: Number>(run: impl Fn(&mut [W], &[f32], Moments<'_>, &Step)) -> Outcome {
         let count = 5 * TEAM_WORTH + 77;
         let gradient = |n: usize| {
@@ -268,7 +268,7 @@ mod tests {
                 &STEP,
             );
         }
-        // A NaN's sign and payload are the processor's affair.
+        // A NaN's sign and payload depend on the CPU.
         let bits = |number: f32| if number.is_nan() { u32::MAX } else { number.to_bits() };
         let scales = first_scales.iter().chain(&root_scales).map(|&scale| bits(scale)).collect();
         (weights.iter().map(|weight| bits(weight.wide())).collect(), first, root, scales)
@@ -282,7 +282,7 @@ mod tests {
         }
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has it.
+            // SAFETY: the CPU has it.
             assert!(plain == outcome::<W>(|w, g, moments, step| unsafe { tile_avx2(w, g, moments, step) }));
         }
     }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_zeros_stays_one_and_nothing_else_is_touched() {
+    fn a_block_of_zeros_stays_zero_and_nothing_else_changes() {
         let (mut weights, gradients) = ([1f32; 300], [0f32; 300]);
         let (mut first, mut root, mut first_scales, mut root_scales) =
             ([0; 300], [0; 300], [0.0; 2], [0.0; 2]);

@@ -1,9 +1,9 @@
-//! Weights and gradients as they lie in memory: 32 bits, or the upper 16 of them.
+//! The data types of weights and gradients: fp32 and bf16.
 
-/// A number that is computed with in 32 bits.
+/// A number that is converted to fp32 to compute with.
 pub trait Number: Copy + Send + Sync {
     fn wide(self) -> f32;
-    /// The number nearest to it, or where the format is coarse one of its two neighbours, drawn by key and index.
+    /// Rounds to the nearest; for bf16, to one of the two neighbors, chosen by key and index.
     fn narrow(wide: f32, key: u32, index: u32) -> Self;
 }
 
@@ -26,20 +26,20 @@ impl Number for u16 {
         f32::from_bits(u32::from(self) << 16)
     }
 
-    /// Stochastic rounding: up with the probability of the part that is cut off, so that updates much smaller than a
-    /// weight's last bit are not lost but made now and then.
+    /// Stochastic rounding: up with a probability equal to the part that is cut off, so that updates much smaller than
+    /// a weight's last bit are not lost but applied occasionally.
     #[inline(always)]
     fn narrow(wide: f32, key: u32, index: u32) -> u16 {
         let bits = wide.to_bits();
         let rounded = bits.wrapping_add(scatter(index.wrapping_add(key)) & 0xffff) >> 16;
-        // An infinity must not be carried into a NaN, nor a NaN lose all its bits.
+        // An infinity must not become a NaN by the carry, nor a NaN lose all its bits.
         let finite = bits & 0x7f80_0000 != 0x7f80_0000;
         let kept = bits >> 16 | u32::from(wide.is_nan()) << 6;
         (if finite { rounded } else { kept }) as u16
     }
 }
 
-/// Thirty-two bits that look random, from a counter: no state to keep, and any element's at any time.
+/// 32 pseudo-random bits from a counter: there is no state, and elements can be computed in any order.
 #[inline(always)]
 pub fn scatter(counter: u32) -> u32 {
     let mut bits = counter.wrapping_mul(0x9e37_79b1);

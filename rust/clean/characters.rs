@@ -1,34 +1,34 @@
-//! What cleaning asks of a character, as one byte of flags.
+//! Everything cleaning needs to know about a character, as one byte of flags.
 //!
-//! One table for all questions, so that text that is not ASCII costs one lookup a character. It is built when the first
-//! such text comes, in some milliseconds, and takes about 60 KB.
+//! One table has all flags, so that text that is not ASCII costs one lookup per character. It is built, in a few
+//! milliseconds, when the first such text is cleaned, and takes about 60 KB.
 
 use crate::unicode::{self, Classes, Table};
 use std::sync::OnceLock;
 use unicode_normalization::char::{canonical_combining_class, decompose_canonical};
 use unicode_normalization::{IsNormalized, is_nfc_quick};
 
-/// Neither letter, mark, number nor white space.
+/// Not a letter, mark, number or white space.
 pub const SYMBOL: u8 = 1;
 /// White_Space.
 pub const SPACE: u8 = 2;
 /// Zs and tab: white space that does not end a line. These are SPACE as well.
 pub const BLANK: u8 = 4;
-/// Normalising turns it into `\n` or removes it.
+/// Normalizing turns it into `\n` or removes it.
 pub const REPLACEABLE: u8 = 8;
-/// NFC_Quick_Check=Maybe: it may compose with what stands before it.
+/// NFC_Quick_Check=Maybe: it may compose with the characters before it.
 pub const MAY_COMPOSE: u8 = 16;
-/// NFC_Quick_Check=No: it is in no text that is NFC.
+/// NFC_Quick_Check=No: it never occurs in NFC text.
 pub const NOT_NFC: u8 = 32;
-/// A combining class other than 0: it may have to change places with its neighbours.
+/// A combining class other than 0: it may have to swap places with its neighbors.
 pub const REORDERS: u8 = 64;
 /// It has a canonical decomposition.
 pub const DECOMPOSES: u8 = 128;
 
-/// The characters that NFC may change. All others begin a new stretch: nothing composes or moves across their front.
+/// The characters that NFC may change. Any other starts a new run: nothing composes or moves across its start.
 pub const UNSETTLED: u8 = MAY_COMPOSE | NOT_NFC | REORDERS;
 
-/// Flags of the ASCII characters; bytes from 0x80 on hold 0.
+/// Flags of the ASCII characters; 0 for bytes from 0x80 on.
 pub const ASCII: [u8; 256] = ascii_flags();
 
 const fn ascii_flags() -> [u8; 256] {
@@ -53,7 +53,7 @@ fn is_noncharacter(code_point: u32) -> bool {
     matches!(code_point, 0xFDD0..=0xFDEF) || code_point & 0xFFFE == 0xFFFE
 }
 
-/// Spares nine tenths of the code points the three lookups that take most of the time of building the table.
+/// Saves nine tenths of the code points the three lookups that make up most of the time to build the table.
 fn may_matter_to_nfc(code_point: u32) -> bool {
     code_point < 0x3_0000
 }
@@ -81,7 +81,7 @@ impl Characters {
         self.0.of(code_point)
     }
 
-    /// Code point, flags and width of the character at `at`, which begins one of two bytes or more.
+    /// Code point, flags and width of the character that begins at `at`, of two bytes or more.
     #[inline]
     pub fn decode(&self, text: &[u8], at: usize) -> (u32, u8, usize) {
         let rest = &text[at..];

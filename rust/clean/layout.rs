@@ -1,11 +1,11 @@
-//! The lines of a text: no blanks at their ends, no heaps of blank lines, runs of blanks made one.
+//! The layout of a text: no trailing blanks, at most two blank lines in a row, runs of blanks collapsed.
 //!
-//! The text is free of replaceable characters here, so that its white space is blanks and `\n`.
+//! The text has no replaceable characters at this point, so all its white space is blanks and `\n`.
 
 use super::characters::{self, ASCII, BLANK, Characters};
 use super::lines::Lines;
 
-const MOST_BLANK_LINES: usize = 2;
+const MAX_BLANK_LINES: usize = 2;
 
 /// Removes blanks at line ends, blank lines beyond two in a row and at both ends, and the last `\n`.
 pub fn arrange_lines(text: &str, out: &mut String) {
@@ -19,7 +19,7 @@ pub fn arrange_lines(text: &str, out: &mut String) {
             continue;
         }
         if !out.is_empty() {
-            out.push_str(&"\n\n\n"[..=blank_lines.min(MOST_BLANK_LINES)]);
+            out.push_str(&"\n\n\n"[..=blank_lines.min(MAX_BLANK_LINES)]);
         }
         out.push_str(line);
         blank_lines = 0;
@@ -42,7 +42,7 @@ pub fn has_runs_of_blanks(text: &str) -> bool {
     Runs::of(text).next().is_some()
 }
 
-/// Makes every run of blanks behind the indentation of its line one space.
+/// Turns every run of blanks after the indentation of its line into one space.
 pub fn collapse_blanks(text: &str, out: &mut String) {
     out.clear();
     out.reserve(text.len());
@@ -55,7 +55,7 @@ pub fn collapse_blanks(text: &str, out: &mut String) {
     out.push_str(&text[copied..]);
 }
 
-/// The runs of blanks that are neither indentation nor one space already.
+/// The runs of blanks that are neither indentation nor a single space.
 struct Runs<'a> {
     bytes: &'a [u8],
     characters: &'static Characters,

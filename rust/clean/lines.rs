@@ -1,17 +1,17 @@
-//! Bytes found 64 at a time, and the lines of a text by that.
+//! Searching for bytes 64 at a time, and the lines of a text found that way.
 
 pub const WIDTH: usize = 64;
 
 const LOWS: u64 = 0x7F7F_7F7F_7F7F_7F7F;
 const HIGHS: u64 = !LOWS;
 
-/// Bit i is set where byte i passes; `test` marks the bytes of a word by their high bits.
+/// Bit i is set if byte i passes; `test` sets the high bit of each byte of a word that does.
 #[inline(always)]
 fn gather(bytes: &[u8; WIDTH], test: impl Fn(u64) -> u64) -> u64 {
     let mut mask = 0;
     for (at, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
         let marks = (test(u64::from_le_bytes(*word)) & HIGHS) >> 7;
-        // The product brings the eight marks together in its top byte, in their order.
+        // The multiplication collects the eight marks in the top byte, in order.
         mask |= (marks.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * at);
     }
     mask
@@ -32,12 +32,12 @@ fn newlines(bytes: &[u8; WIDTH]) -> u64 {
     })
 }
 
-/// What `str::split('\n')` gives, with the place of each line; twice as fast where lines are short.
+/// Like `str::split('\n')`, with the offset of each line; twice as fast for short lines.
 pub struct Lines<'a> {
     text: &'a str,
-    /// Where the next line begins; behind the end of the text once the last was handed out.
+    /// Where the next line begins; past the end of the text after the last one.
     start: usize,
-    /// The line ends of the 64 bytes before `searched` that were not handed out.
+    /// The line ends in the 64 bytes before `searched` that were not returned yet.
     ends: u64,
     searched: usize,
 }

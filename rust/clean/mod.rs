@@ -1,28 +1,28 @@
-//! One document at a time: its text made uniform, its bad lines left out, and a verdict with a named reason.
+//! Cleans one document at a time: normalizes its text, drops bad lines, and keeps it or drops it by a named rule.
 //!
-//! **Normalise**, in this order:
+//! **Normalization**, in this order:
 //! 1. `\r\n`, `\r`, U+0085, U+2028 and U+2029 become `\n`.
-//! 2. Control characters (C0 but tab and `\n`, DEL, C1), U+FEFF and noncharacters are removed.
+//! 2. Control characters (C0 except tab and `\n`, DEL, C1), U+FEFF and noncharacters are removed.
 //! 3. NFC.
 //! 4. Blanks (Zs and tab) at the end of a line are removed. With `collapse_blanks`, every other run of blanks that is
 //!    not the indentation of its line becomes one space.
 //! 5. More than two blank lines in a row become two; blank lines at the start and all white space at the end of the
 //!    document are removed. The indentation of the first line stays.
 //!
-//! **Rules**: first those of lines, then those of documents, on what is left; rules.rs has all of them. If a line goes,
-//! and only if the text is normalised, step 5 is done again.
+//! **Rules**: first the line rules, then the document rules on what is left; rules.rs has all of them. If a line is
+//! dropped and the text is normalized, step 5 is repeated.
 //!
-//! Without `filter` there are no rules but "empty"; without `normalise` the text stays as it is. Cleaning what was
-//! cleaned changes nothing.
+//! Without `filter` the only rule is "empty"; without `normalize` the text stays as it is. Cleaning a cleaned text
+//! changes nothing.
 //!
-//! The work: one survey of the text finds what needs doing, and text that needs nothing is handed back as it came; most of
-//! the time goes to the search for repeated lines. What needs something is copied, once a step, into scratch memory of at
-//! most a few times the document.
+//! One survey of the text finds which steps are needed, and a text that needs none is returned without a copy; most of
+//! the time goes to the search for repeated lines. Each step that is needed copies the text once, into scratch memory
+//! of at most a few times the document.
 
 mod characters;
 mod layout;
 mod lines;
-mod normalise;
+mod normalize;
 mod repeats;
 mod rules;
 mod survey;
@@ -30,7 +30,7 @@ mod survey;
 mod tests;
 
 use repeats::Repeats;
-pub use rules::{Facts, Rule, Settings, Taken};
+pub use rules::{Dropped, Facts, Rule, Settings};
 use survey::Survey;
 
 /// Scratch memory that a cleaner keeps from one document to the next, for each of its buffers.
@@ -39,7 +39,7 @@ const KEPT_BYTES: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
     Keep(&'a str),
-    /// `text` is what the rule judged.
+    /// `text` is what the rule was applied to.
     Drop {
         rule: Rule,
         text: &'a str,
@@ -52,40 +52,32 @@ pub struct Cleaner {
     current: String,
     next: String,
     repeats: Repeats,
-    characters: u64,
 }
 
 impl Cleaner {
     pub fn new(settings: Settings) -> Self {
-        Cleaner {
-            settings,
-            current: String::new(),
-            next: String::new(),
-            repeats: Repeats::default(),
-            characters: 0,
-        }
+        Cleaner { settings, current: String::new(), next: String::new(), repeats: Repeats::default() }
     }
 
-    /// Cleans and judges one document; what the line rules take is added to `taken`.
-    pub fn clean<'a>(&'a mut self, text: &'a str, taken: &mut Taken) -> Verdict<'a> {
-        self.give_back();
-        let mut survey = Survey::of(text, self.settings.normalise);
-        let mut changed = self.settings.normalise && self.normalise(text, &survey);
+    /// Cleans one document and applies the rules; what the line rules drop is added to `dropped`.
+    pub fn clean<'a>(&'a mut self, text: &'a str, dropped: &mut Dropped) -> Verdict<'a> {
+        self.free_large_buffers();
+        let mut survey = Survey::of(text, self.settings.normalize);
+        let mut changed = self.settings.normalize && self.normalize(text, &survey);
         if changed {
             survey = Survey::of(&self.current, false);
         }
         if self.settings.filter {
             let left = if changed { &self.current } else { text };
-            if rules::drop_lines(left, &self.settings, &mut self.repeats, taken, &mut self.next) {
+            if rules::drop_lines(left, &self.settings, &mut self.repeats, dropped, &mut self.next) {
                 std::mem::swap(&mut self.current, &mut self.next);
                 changed = true;
-                if self.settings.normalise {
-                    self.step(layout::arrange_lines);
+                if self.settings.normalize {
+                    self.step(text, &mut changed, layout::arrange_lines);
                 }
                 survey = Survey::of(&self.current, false);
             }
         }
-        self.characters = survey.characters;
         let text = if changed { &self.current } else { text };
         match rules::judge(Rule::DOCUMENTS, text, &survey, &self.settings, &mut self.repeats) {
             None => Verdict::Keep(text),
@@ -93,56 +85,44 @@ impl Cleaner {
         }
     }
 
-    /// The characters of the text that was judged last.
-    pub fn characters(&self) -> u64 {
-        self.characters
-    }
-
-    /// Leaves the normalised text in `current`, or says that `text` is normalised already.
-    fn normalise(&mut self, text: &str, survey: &Survey) -> bool {
-        let mut changed = survey.replaceable;
-        let mut compose = survey.decomposed;
+    /// Writes the normalized text to `current`, or returns false if `text` is normalized already.
+    fn normalize(&mut self, text: &str, survey: &Survey) -> bool {
+        let (mut changed, mut removed) = (false, false);
         if survey.replaceable {
-            let joined = normalise::replace_characters(text, &mut self.current);
-            compose |= joined && survey.unsettled;
-        }
-        if compose && changed {
-            self.step(normalise::compose);
-        } else if compose {
-            normalise::compose(text, &mut self.current);
+            removed = normalize::replace_characters(text, &mut self.current);
             changed = true;
         }
-        // Removing characters may bring blanks to the end of a line; composing does not.
-        let arrange = survey.replaceable || survey.untidy;
-        if arrange && changed {
-            self.step(layout::arrange_lines);
-        } else if arrange {
-            layout::arrange_lines(text, &mut self.current);
-            changed = true;
+        if survey.decomposed || removed && survey.unsettled {
+            self.step(text, &mut changed, normalize::compose);
         }
-        if self.settings.collapse_blanks {
-            if changed {
-                self.step(layout::collapse_blanks);
-            } else if layout::has_runs_of_blanks(text) {
-                layout::collapse_blanks(text, &mut self.current);
-                changed = true;
-            }
+        // Removing characters may leave blanks at the end of a line; composing does not.
+        if survey.replaceable || survey.untidy {
+            self.step(text, &mut changed, layout::arrange_lines);
+        }
+        if self.settings.collapse_blanks && (changed || layout::has_runs_of_blanks(text)) {
+            self.step(text, &mut changed, layout::collapse_blanks);
         }
         changed
     }
 
-    fn step(&mut self, work: impl FnOnce(&str, &mut String)) {
-        work(&self.current, &mut self.next);
-        std::mem::swap(&mut self.current, &mut self.next);
+    /// Applies a step to the result of the one before it, or to `text` if nothing has changed yet.
+    fn step(&mut self, text: &str, changed: &mut bool, work: fn(&str, &mut String)) {
+        if *changed {
+            work(&self.current, &mut self.next);
+            std::mem::swap(&mut self.current, &mut self.next);
+        } else {
+            work(text, &mut self.current);
+            *changed = true;
+        }
     }
 
-    /// What an uncommonly long document took is not held through all the others.
-    fn give_back(&mut self) {
+    /// Frees the buffers of an unusually long document, instead of keeping them for all the others.
+    fn free_large_buffers(&mut self) {
         for buffer in [&mut self.current, &mut self.next] {
             if buffer.capacity() > KEPT_BYTES {
                 *buffer = String::new();
             }
         }
-        self.repeats.give_back(KEPT_BYTES);
+        self.repeats.free_above(KEPT_BYTES);
     }
 }

@@ -1,4 +1,4 @@
-//! Lines of a document that occurred before in it.
+//! Repeated lines within a document.
 
 use super::characters::{self, SPACE};
 use super::lines::Lines;
@@ -6,18 +6,18 @@ use super::rules::is_above;
 use super::survey::Survey;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// With fewer lines than this, "half of it is repeated" says nothing.
-const FEWEST_LINES: u64 = 4;
+/// With fewer lines than this, a share of repeated lines means nothing.
+const MIN_LINES: u64 = 4;
 
 fn is_blank(line: &str) -> bool {
-    // From the end: most lines begin with white space, few end in it.
+    // From the end: many lines begin with white space, few end with it.
     line.chars().rev().all(|character| characters::flags(character) & SPACE != 0)
 }
 
-/// The lines of one document, each once: an open table of where they begin.
+/// The distinct lines of one document: an open-addressing table of where they begin.
 #[derive(Default)]
 pub struct Repeats {
-    /// 0, or where the line begins plus one, below 24 bits of its hash. Equal hashes are compared as text.
+    /// 0, or 24 bits of the line's hash and below them its offset plus one. Lines of equal hash are compared as text.
     slots: Vec<u64>,
 }
 
@@ -25,10 +25,10 @@ const PLACE_BITS: u32 = 40;
 
 impl Repeats {
     pub fn are_above(&mut self, limit: f64, text: &str, survey: &Survey) -> bool {
-        if survey.newlines + 1 < FEWEST_LINES {
+        if survey.newlines + 1 < MIN_LINES {
             return false;
         }
-        self.make_room(text.len(), survey.newlines);
+        self.reset(text.len(), survey.newlines);
         let mut lines = 0;
         let mut total = survey.characters - survey.newlines;
         let mut repeated = 0;
@@ -42,17 +42,18 @@ impl Repeats {
                 }
             }
         }
-        lines >= FEWEST_LINES && is_above(repeated, limit, total)
+        lines >= MIN_LINES && is_above(repeated, limit, total)
     }
 
-    /// For all distinct lines there can be: at most 128 of them take two bytes, all others take three or more.
-    pub fn make_room(&mut self, bytes: usize, newlines: u64) {
+    /// Empties the table and sizes it for the most distinct lines there can be: at most 128 take two bytes, all others
+    /// more.
+    pub fn reset(&mut self, bytes: usize, newlines: u64) {
         let distinct = (newlines as usize + 1).min(bytes / 3 + 129);
         self.slots.clear();
         self.slots.resize((distinct + distinct / 3 + 1).next_power_of_two(), 0);
     }
 
-    /// Whether the line at `at` occurred before; if not, it has now.
+    /// Whether the line at `at` occurred before; if not, it is added.
     pub fn has_or_insert(&mut self, text: &str, at: usize, line: &str, hash: u64) -> bool {
         let tag = hash >> PLACE_BITS << PLACE_BITS;
         let mask = self.slots.len() - 1;
@@ -73,12 +74,12 @@ impl Repeats {
         }
     }
 
-    pub fn held_bytes(&self) -> usize {
+    pub fn capacity_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u64>()
     }
 
-    pub fn give_back(&mut self, kept_bytes: usize) {
-        if self.held_bytes() > kept_bytes {
+    pub fn free_above(&mut self, max_bytes: usize) {
+        if self.capacity_bytes() > max_bytes {
             self.slots = Vec::new();
         }
     }

@@ -1,21 +1,22 @@
-//! Why something is left out: all rules, what steers them, and what they say of a text.
+//! The rules that drop documents and lines, and their settings.
 //!
-//! **Line rules**, for each line (what stands between two `\n`) that is not blank, in the order of [`Rule::LINES`]:
+//! **Line rules**, for each line (the text between two `\n`) that is not blank, in the order of [`Rule::LINES`]:
 //! fewer characters than `min_line_chars`; more than `max_line_chars`; a share of symbols above `max_line_symbols`. A
-//! line that a rule drops goes with its `\n`.
+//! line is dropped together with its `\n`.
 //!
-//! **Document rules**, in the order of [`Rule::DOCUMENTS`], on what is left: nothing but white space; fewer characters
-//! than `min_chars`; more than `max_chars`; a share of symbols above `max_symbols`; of the characters in lines that are
-//! not blank, a share above `max_repeated` in lines equal to an earlier one (only if there are at least four such lines,
-//! and by characters: a lone `}` on every tenth line does not judge code); a share of U+FFFD above `max_invalid`.
+//! **Document rules**, in the order of [`Rule::DOCUMENTS`], on what is left: only white space; fewer characters than
+//! `min_chars`; more than `max_chars`; a share of symbols above `max_symbols`; a share of repeated text above
+//! `max_repeated`, counted as characters in lines equal to an earlier one among the characters in lines that are not
+//! blank (only with at least four such lines; characters, so that code with a lone `}` on every tenth line is kept); a
+//! share of U+FFFD above `max_invalid`.
 //!
 //! A character is a code point. White space is the property White_Space; a blank line has nothing else. A symbol is a
 //! character that is not a letter (L), a mark (M), a number (N) or white space. A share is above its limit if
-//! `count > limit * total` in f64. A limit of 0 characters is none, for `max_chars` and `max_line_chars`.
+//! `count > limit * total` in f64. For `max_chars` and `max_line_chars`, 0 means no limit.
 //!
-//! A new rule is a row of the table, its limit in [`Settings`], and an arm of `Rule::drops`; a rule of lines is also
-//! named in [`drop_lines`], which looks at no line without need. Python takes the table from here: the ledger, what is
-//! shown of it and the documentation follow from it.
+//! A new rule is a row of the table, its limit in [`Settings`], and an arm of `Rule::drops`; a line rule also has to be
+//! added to [`drop_lines`], which skips lines that no rule can drop. Python reads the table from here: the ledger, its
+//! display and the documentation follow from it.
 
 use super::lines::Lines;
 use super::repeats::Repeats;
@@ -38,15 +39,15 @@ macro_rules! drop_rules {
     };
 }
 
-// Of either kind in the order in which they are asked. The names stand in manifests: none is ever changed.
+// Each kind in the order in which its rules are checked. The names are written to manifests: never change one.
 drop_rules! {
     DOCUMENTS "document":
-        Empty         "empty"           ""             "nothing but white space was left",
+        Empty         "empty"           ""             "only white space was left",
         TooShort      "too_short"       "min_chars"    "fewer characters than min_chars",
         TooLong       "too_long"        "max_chars"    "more characters than max_chars",
-        Symbols       "symbols"         "max_symbols"  "too large a share of symbols (max_symbols)",
-        RepeatedLines "repeated_lines"  "max_repeated" "too large a share of repeated lines (max_repeated)",
-        BadEncoding   "bad_encoding"    "max_invalid"  "too many characters that could not be decoded (max_invalid)",
+        Symbols       "symbols"         "max_symbols"  "share of symbols above max_symbols",
+        RepeatedLines "repeated_lines"  "max_repeated" "share of text in repeated lines above max_repeated",
+        BadEncoding   "bad_encoding"    "max_invalid"  "share of undecodable characters (U+FFFD) above max_invalid",
         Duplicate     "duplicate"       "dedup"        "an earlier document has the same text",
         TooFewTokens  "too_few_tokens"  "min_tokens"   "fewer tokens than min_tokens",
         TooManyTokens "too_many_tokens" "max_tokens"   "more tokens than max_tokens",
@@ -54,26 +55,27 @@ drop_rules! {
     LINES "line":
         LineTooShort  "line_too_short"  "min_line_chars"   "fewer characters than min_line_chars",
         LineTooLong   "line_too_long"   "max_line_chars"   "more characters than max_line_chars",
-        LineSymbols   "line_symbols"    "max_line_symbols" "too large a share of symbols (max_line_symbols)",
+        LineSymbols   "line_symbols"    "max_line_symbols" "share of symbols above max_line_symbols",
         DuplicateLine "duplicate_line"  "dedup"            "an earlier line has the same text",
     ;
 }
 
-/// What people read of a rule.
+/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     pub name: &'static str,
     pub unit: &'static str,
-    /// The setting that steers it; empty if none does.
+    /// The setting that controls it; empty if none does.
     pub setting: &'static str,
     pub meaning: &'static str,
 }
 
-/// How text is made uniform, and the limits of the rules. The defaults are Python's.
+/// What to normalize, and the limits of the rules. The defaults are in Python.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    pub normalise: bool,
+    #[serde(rename = "normalise")]
+    pub normalize: bool,
     pub collapse_blanks: bool,
     pub filter: bool,
     pub min_chars: u64,
@@ -95,7 +97,7 @@ impl Rule {
         Rule::FACTS[self as usize]
     }
 
-    /// Whether it drops a document, or a line that is not blank, which the rules before it keep.
+    /// Whether it drops a document, or a line that is not blank, that the rules before it keep.
     fn drops(self, text: &str, survey: &Survey, settings: &Settings, repeats: &mut Repeats) -> bool {
         let characters = survey.characters;
         match self {
@@ -104,7 +106,7 @@ impl Rule {
             Rule::TooShort => characters < settings.min_chars,
             Rule::TooLong => settings.max_chars > 0 && characters > settings.max_chars,
             Rule::Symbols => is_above(survey.symbols, settings.max_symbols, characters),
-            // At most everything is repeated.
+            // At a limit of 1 nothing can be above it: skip the search.
             Rule::RepeatedLines => {
                 settings.max_repeated < 1.0 && repeats.are_above(settings.max_repeated, text, survey)
             }
@@ -112,20 +114,20 @@ impl Rule {
             Rule::LineTooShort => characters < settings.min_line_chars,
             Rule::LineTooLong => settings.max_line_chars > 0 && characters > settings.max_line_chars,
             Rule::LineSymbols => is_above(survey.symbols, settings.max_line_symbols, characters),
-            // Asked later, of all documents together, or of their tokens.
+            // Checked later, over all documents together, or on their tokens.
             Rule::Duplicate | Rule::DuplicateLine | Rule::TooFewTokens | Rule::TooManyTokens => false,
         }
     }
 }
 
-/// What each rule took: documents or lines, and their bytes; a line's include its `\n`.
+/// What each rule dropped: the number of documents or lines, and their bytes; a line's include its `\n`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct Dropped {
     counts: [u64; Rule::FACTS.len()],
     bytes: [u64; Rule::FACTS.len()],
 }
 
-impl Taken {
+impl Dropped {
     pub fn add(&mut self, rule: Rule, count: u64, bytes: usize) {
         self.counts[rule as usize] += count;
         self.bytes[rule as usize] += bytes as u64;
@@ -155,15 +157,15 @@ pub fn judge(
     rules.iter().copied().find(|rule| rule.drops(text, survey, settings, repeats))
 }
 
-/// Writes the text without the lines that a line rule drops; says whether there are any, and writes nothing if not.
+/// Writes the text without the lines that a rule drops; returns false, and writes nothing, if there are none.
 pub fn drop_lines(
     text: &str,
     settings: &Settings,
     repeats: &mut Repeats,
-    taken: &mut Taken,
+    dropped: &mut Dropped,
     out: &mut String,
 ) -> bool {
-    // No line is longer than the text: with the settings as they come, most documents are not looked at.
+    // No line is longer than the text: with the default settings most documents are not searched at all.
     let any_too_long = settings.max_line_chars > 0 && text.len() as u64 > settings.max_line_chars;
     let any_too_short = settings.min_line_chars > 0;
     let any_symbols = settings.max_line_symbols < 1.0;
@@ -190,7 +192,7 @@ pub fn drop_lines(
             }
             out.push_str(&text[copied..at]);
             copied = end;
-            taken.add(rule, 1, end - at);
+            dropped.add(rule, 1, end - at);
         }
     }
     if changed {

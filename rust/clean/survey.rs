@@ -1,12 +1,12 @@
-//! One look at the text: what it holds, and whether anything needs doing.
+//! One pass over the text: what it contains, and which cleaning steps it needs.
 
 use super::characters::{self, BLANK, Characters, REPLACEABLE, SPACE, SYMBOL, UNSETTLED};
 use super::lines::{WIDTH, leads};
-use super::normalise;
+use super::normalize;
 
-/// Three blank lines in a row are four line ends: each byte is seen together with the three before it.
-const BEHIND: usize = 3;
-/// A byte that counts as a character and as nothing else fills up the first and the last chunk.
+/// Three blank lines in a row are four line ends: each byte is checked together with the three before it.
+const LOOKBEHIND: usize = 3;
+/// Pads the first and the last chunk: a byte that counts as a character and as nothing else.
 const FILLER: u8 = b'a';
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -16,14 +16,14 @@ pub struct Survey {
     /// U+FFFD
     pub invalid: u64,
     pub newlines: u64,
-    /// There is a character that normalising replaces or removes.
+    /// There is a character that normalization replaces or removes.
     pub replaceable: bool,
     /// There is a character that NFC may change.
     pub unsettled: bool,
-    /// NFC changes something; known only if it was asked for.
+    /// NFC changes something; only determined with `check_nfc`.
     pub decomposed: bool,
-    /// Some line ends in a blank, or blank lines are too many or at an end of the text. Right only if nothing is
-    /// replaceable.
+    /// Some line ends with a blank, or there are too many blank lines or some at an end of the text. Valid only if
+    /// nothing is replaceable.
     pub untidy: bool,
     /// All is white space.
     pub empty: bool,
@@ -37,7 +37,7 @@ impl Survey {
         let mut survey = Survey { empty: true, ..Survey::default() };
         let mut at = 0;
         while at < bytes.len() {
-            let whole = at.checked_sub(BEHIND).and_then(|start| bytes[start..].first_chunk());
+            let whole = at.checked_sub(LOOKBEHIND).and_then(|start| bytes[start..].first_chunk());
             let chunk = match whole {
                 Some(window) => Chunk::of(window),
                 None => Chunk::at_an_end(bytes, at),
@@ -48,7 +48,7 @@ impl Survey {
             }
             at += WIDTH;
         }
-        // A blank first line that is more than its "\n" has been noticed at that "\n", or is all there is.
+        // A blank first line with blanks in it was noticed at its "\n", or is the whole text.
         survey.untidy |= bytes.first() == Some(&b'\n') || ends_in_space(text);
         survey
     }
@@ -79,7 +79,7 @@ impl Survey {
             if flags & (BLANK | UNSETTLED) != 0 {
                 self.untidy |= flags & BLANK != 0 && bytes.get(at + width) == Some(&b'\n');
                 if flags & UNSETTLED != 0 && at >= self.checked && check_nfc && !self.decomposed {
-                    (self.decomposed, self.checked) = normalise::changes_at(text, at);
+                    (self.decomposed, self.checked) = normalize::changes_at(text, at);
                 }
             }
         }
@@ -93,7 +93,8 @@ fn ends_in_space(text: &str) -> bool {
     last.is_some_and(|last| characters::flags(last) & SPACE != 0)
 }
 
-/// 64 bytes: their characters (counted where they begin), and all there is to know of those that are ASCII.
+/// 64 bytes: their characters (counted where they begin), and everything about those that are ASCII.
+#[derive(Default)]
 struct Chunk {
     characters: u8,
     symbols: u8,
@@ -107,19 +108,11 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Plain comparisons, and sums that stay in a byte: the compiler takes 16 bytes or more at once.
+    /// Plain comparisons, and sums that fit into a byte: the compiler vectorizes it, 16 bytes or more at once.
     #[inline]
-    fn of(window: &[u8; BEHIND + WIDTH]) -> Chunk {
-        let bytes: &[u8; WIDTH] = window.last_chunk().expect("the window is longer");
-        let mut chunk = Chunk {
-            characters: 0,
-            symbols: 0,
-            newlines: 0,
-            visible: 0,
-            replaceable: false,
-            untidy: false,
-            leads: 0,
-        };
+    fn of(window: &[u8; LOOKBEHIND + WIDTH]) -> Chunk {
+        let bytes: &[u8; WIDTH] = window.last_chunk().expect("the window is longer than a chunk");
+        let mut chunk = Chunk::default();
         let mut foreign = 0;
         let mut controls = 0;
         for &byte in bytes {
@@ -152,12 +145,12 @@ impl Chunk {
         chunk
     }
 
-    /// The chunk at `at` where the text does not reach far enough on one side or on both.
+    /// The chunk at `at` when the text is too short before it or after it.
     fn at_an_end(bytes: &[u8], at: usize) -> Chunk {
-        let start = at.saturating_sub(BEHIND);
+        let start = at.saturating_sub(LOOKBEHIND);
         let end = bytes.len().min(at + WIDTH);
-        let mut window = [FILLER; BEHIND + WIDTH];
-        window[BEHIND - (at - start)..][..end - start].copy_from_slice(&bytes[start..end]);
+        let mut window = [FILLER; LOOKBEHIND + WIDTH];
+        window[LOOKBEHIND - (at - start)..][..end - start].copy_from_slice(&bytes[start..end]);
         let mut chunk = Chunk::of(&window);
         let filled = (at + WIDTH - end) as u8;
         chunk.characters -= filled;

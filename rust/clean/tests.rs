@@ -1,4 +1,4 @@
-//! Against the definitions, written out: a pass for every step, on owned strings. The Python tests do the same over all
+//! Against the definitions, written out: one pass per step, on owned strings. The Python tests do the same over all
 //! of Unicode with the tables of Python.
 
 use super::characters::{ASCII, Characters, DECOMPOSES, UNSETTLED};
@@ -40,7 +40,7 @@ fn arranged(lines: Vec<String>) -> String {
     kept.join("\n").trim_end_matches(is_space).to_owned()
 }
 
-fn normalised(text: &str, collapse: bool) -> String {
+fn normalized(text: &str, collapse: bool) -> String {
     let text = text.replace("\r\n", "\n").replace(['\r', '\u{85}', '\u{2028}', '\u{2029}'], "\n");
     let text: String = text.chars().filter(|&character| !is_removed(character)).nfc().collect();
     let lines = text.split('\n').map(|line| {
@@ -58,11 +58,11 @@ fn share_above(limit: f64, text: &str, is_counted: impl Fn(char) -> bool) -> boo
     count as f64 > limit * text.chars().count() as f64
 }
 
-/// The text that is judged, the rule that drops it, and what the line rules took.
-fn oracle(text: &str, settings: &Settings) -> (String, Option<Rule>, Taken) {
+/// The cleaned text, the rule that drops it, and what the line rules dropped.
+fn oracle(text: &str, settings: &Settings) -> (String, Option<Rule>, Dropped) {
     let mut text =
-        if settings.normalise { normalised(text, settings.collapse_blanks) } else { text.to_owned() };
-    let mut dropped = Taken::default();
+        if settings.normalize { normalized(text, settings.collapse_blanks) } else { text.to_owned() };
+    let mut dropped = Dropped::default();
     if settings.filter {
         let judged: Vec<(&str, Option<usize>)> = text
             .split_inclusive('\n')
@@ -85,7 +85,7 @@ fn oracle(text: &str, settings: &Settings) -> (String, Option<Rule>, Taken) {
                 dropped.add(Rule::LINES[rule], 1, line.len());
             }
         }
-        text = if settings.normalise && left != text {
+        text = if settings.normalize && left != text {
             arranged(left.split('\n').map(str::to_owned).collect())
         } else {
             left
@@ -112,23 +112,23 @@ fn oracle(text: &str, settings: &Settings) -> (String, Option<Rule>, Taken) {
 fn check(cleaner: &mut Cleaner, text: &str) {
     let settings = cleaner.settings.clone();
     let (expected, rule, lines) = oracle(text, &settings);
-    let mut dropped = Taken::default();
+    let mut dropped = Dropped::default();
     let verdict = cleaner.clean(text, &mut dropped);
     match rule {
         None => assert_eq!(verdict, Verdict::Keep(&expected), "{text:?} {settings:?}"),
         Some(rule) => assert_eq!(verdict, Verdict::Drop { rule, text: &expected }, "{text:?} {settings:?}"),
     }
     assert_eq!(dropped, lines, "{text:?} {settings:?}");
-    assert_eq!(cleaner.characters(), expected.chars().count() as u64);
-    // Cleaning what was cleaned gives the same verdict on the same text, and copies nothing.
-    let mut again = Taken::default();
+    assert_eq!(Survey::of(&expected, false).characters, expected.chars().count() as u64);
+    // Cleaning a cleaned text gives the same verdict on the same text, and copies nothing.
+    let mut again = Dropped::default();
     let (Verdict::Keep(second) | Verdict::Drop { text: second, .. }) = cleaner.clean(&expected, &mut again);
     assert_eq!(second, expected, "{text:?} {settings:?}");
     assert_eq!(second.as_ptr(), expected.as_ptr(), "{text:?} {settings:?}");
-    assert_eq!(again, Taken::default());
+    assert_eq!(again, Dropped::default());
 }
 
-/// What is likely to matter, any character at all, and words to fill the chunks of 64 bytes.
+/// Characters that are likely to matter, any others, and words to fill the chunks of 64 bytes.
 fn texts() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         6 => prop::sample::select(vec![
@@ -148,7 +148,7 @@ fn texts() -> impl Strategy<Value = String> {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            normalise: true,
+            normalize: true,
             collapse_blanks: false,
             filter: true,
             min_chars: 1,
@@ -169,7 +169,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     let share = || prop_oneof![Just(0.0), Just(0.5), Just(1.0), 0.0..1.0];
     (switches, numbers, share(), share(), share(), share()).prop_map(
         |(switches, numbers, max_symbols, max_repeated, max_invalid, max_line_symbols)| Settings {
-            normalise: switches.0,
+            normalize: switches.0,
             collapse_blanks: switches.1,
             filter: switches.2,
             min_chars: numbers.0,
@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn cleaning_as_it_comes_is_what_the_definitions_say(text in texts(), collapse_blanks in any::<bool>()) {
+    fn cleaning_by_default_is_what_the_definitions_say(text in texts(), collapse_blanks in any::<bool>()) {
         check(&mut Cleaner::new(Settings { collapse_blanks, ..Settings::default() }), &text);
     }
 }
@@ -221,7 +221,7 @@ fn every_code_point_is_what_the_definitions_say() {
     }
 }
 
-/// All pairs of a character that takes part in composing with one that may follow it.
+/// All pairs of a character that can compose with one that may follow it.
 #[test]
 fn every_pair_composes_as_nfc_says() {
     let of = |mask: u8| {
@@ -237,9 +237,9 @@ fn every_pair_composes_as_nfc_says() {
         text.clear();
         firsts.iter().for_each(|&first| text.extend(['.', first, second]));
         let expected: String = text.nfc().collect();
-        normalise::compose(&text, &mut out);
+        normalize::compose(&text, &mut out);
         assert_eq!(out, expected, "{second:?}");
-        // Each by itself: a wrong "nothing changes" must not hide behind a neighbour.
+        // Each by itself: a wrong "nothing changes" must not be hidden by a neighbor.
         for &first in firsts.iter().step_by(7) {
             let pair = String::from_iter([first, second]);
             assert_eq!(Survey::of(&pair, true).decomposed, pair.nfc().ne(pair.chars()), "{pair:?}");
@@ -272,22 +272,22 @@ fn pathological_texts() {
 }
 
 #[test]
-fn lines_of_one_hash_are_told_apart() {
+fn lines_with_the_same_hash_are_distinguished() {
     let text = "ab\nabc\nb\nab\nabc\nabcd";
     let mut repeats = Repeats::default();
-    repeats.make_room(text.len(), 5);
+    repeats.reset(text.len(), 5);
     let found: Vec<bool> =
         lines::Lines::of(text).map(|(at, line)| repeats.has_or_insert(text, at, line, u64::MAX)).collect();
     assert_eq!(found, [false, false, false, true, true, false]);
 }
 
 #[test]
-fn a_long_document_leaves_no_memory_behind() {
+fn the_memory_of_a_long_document_is_freed() {
     let mut cleaner = Cleaner::new(Settings { max_line_chars: 0, ..Settings::default() });
     let long: String = (0..2_000_000).map(|number| format!("{number} \r\n")).collect();
-    assert!(matches!(cleaner.clean(&long, &mut Taken::default()), Verdict::Keep(_)));
-    cleaner.clean("short", &mut Taken::default());
-    let held = cleaner.current.capacity() + cleaner.next.capacity() + cleaner.repeats.held_bytes();
+    assert!(matches!(cleaner.clean(&long, &mut Dropped::default()), Verdict::Keep(_)));
+    cleaner.clean("short", &mut Dropped::default());
+    let held = cleaner.current.capacity() + cleaner.next.capacity() + cleaner.repeats.capacity_bytes();
     assert!(held <= 3 * KEPT_BYTES, "{held} bytes");
 }
 

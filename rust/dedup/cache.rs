@@ -1,4 +1,4 @@
-//! Hashes that runs leave for later runs: `DIR/<run id>.hashes`, one file a run.
+//! Hashes that a run keeps for later runs: `DIR/<run id>.hashes`, one file per run.
 //!
 //! Byte by byte (all integers little-endian):
 //!
@@ -12,11 +12,12 @@
 //! u64        xxh3-64 of everything before it
 //! ```
 //!
-//! A run never reads its own file: run again, the same command gives the same result.
+//! A run never reads its own file, so that running the same command again gives the same result.
 
 use super::Unit;
 use super::grid::{GridFile, commit};
 use super::settle::{FRESH_MAGIC, Slice};
+use crate::atomic::create_folder;
 use crate::crew::Progress;
 use crate::error::{Error, Result, option};
 use crate::own_files;
@@ -45,7 +46,7 @@ fn header(unit: Unit, fingerprint: [u8; 16], count: u64) -> [u8; HEADER] {
 
 fn damaged(path: &Path) -> Error {
     Error::Invalid(format!(
-        "{} is damaged: remove it (what its run has seen is then forgotten), or name another {}",
+        "{} is damaged: remove it (the hashes of its run are then lost), or choose another {}",
         path.display(),
         option("dedup_cache")
     ))
@@ -58,16 +59,15 @@ fn short_is_damage(path: &Path, error: std::io::Error) -> Error {
     }
 }
 
-/// The hashes of one earlier run. Opened for each reading: a folder may have more of them than a process may
-/// hold open.
+/// The hashes of one earlier run. Opened for each read: a folder may have more files than a process may have open.
 #[derive(Debug, Clone)]
 pub struct CacheFile {
     path: PathBuf,
-    count: u64,
+    pub(super) count: u64,
 }
 
-/// The files of all runs but `own_id`, by name, each read once from end to end and found whole. A folder that does
-/// not exist yet has none.
+/// The files of all runs except `own_id`, sorted by name, after reading each once to check that it is undamaged. A
+/// folder that does not exist yet has none.
 pub fn open_caches(dir: &Path, own_id: &str, unit: Unit, fingerprint: [u8; 16]) -> Result<Vec<CacheFile>> {
     let io = |error| Error::io(dir, error);
     let entries = match std::fs::read_dir(dir) {
@@ -98,7 +98,7 @@ impl CacheFile {
         let version = u32::from_le_bytes(found[8..12].try_into().unwrap());
         if &found[..8] == MAGIC && version > VERSION {
             return Err(Error::Invalid(format!(
-                "{} is of a newer ramlet (version {version}): update ramlet, or name another {}",
+                "{} was written by a newer ramlet (version {version}): update ramlet, or choose another {}",
                 path.display(),
                 option("dedup_cache")
             )));
@@ -129,12 +129,12 @@ impl CacheFile {
         if u64::from_le_bytes(sum) != digest.digest() {
             return Err(damaged(&path));
         }
-        // Only now: a flipped bit must not be called another setting.
+        // Only now: a flipped bit must not be reported as another setting.
         if found[12..16] != (unit as u32).to_le_bytes() {
             let (other, name) =
                 (if unit == Unit::Line { Unit::Document } else { Unit::Line }, path.display());
             return Err(Error::Invalid(format!(
-                "{name} has the hashes of {}, this run compares {}: name another {}",
+                "{name} has hashes of {}, but this run compares {}: choose another {}",
                 other.plural(),
                 unit.plural(),
                 option("dedup_cache")
@@ -142,21 +142,12 @@ impl CacheFile {
         }
         if found[16..32] != fingerprint {
             return Err(Error::Invalid(format!(
-                "{} was made with other cleaning settings, by which equal texts get other hashes: use the same settings, or name another {}",
+                "{} was made with different cleaning settings, so its hashes cannot be compared: use the same settings, or choose another {}",
                 path.display(),
                 option("dedup_cache")
             )));
         }
         Ok(CacheFile { path, count })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Number of hashes.
-    pub fn count(&self) -> u64 {
-        self.count
     }
 
     /// Calls `each` with the slice's hashes in order, as bytes, a block at a time.
@@ -174,12 +165,12 @@ impl CacheFile {
             file.read_exact_at(&mut hash, place(n)).map_err(io)?;
             Ok(u128::from_le_bytes(hash))
         };
-        // How many hashes are before the first that `is_behind`.
-        let search = |is_behind: &dyn Fn(u128) -> bool| -> Result<u64> {
+        // How many hashes are before the first one that is `at_or_after`.
+        let search = |at_or_after: &dyn Fn(u128) -> bool| -> Result<u64> {
             let (mut low, mut high) = (0, self.count);
             while low < high {
                 let middle = low + (high - low) / 2;
-                match is_behind(hash_at(middle)?) {
+                match at_or_after(hash_at(middle)?) {
                     true => high = middle,
                     false => low = middle + 1,
                 }
@@ -188,9 +179,9 @@ impl CacheFile {
         };
         let (first, last) = (slice.first, slice.last());
         let (mut at, end) = (search(&|hash| hash >= first)?, search(&|hash| hash > last)?);
-        let room = (block.len() / HASH) as u64;
+        let most = (block.len() / HASH) as u64;
         while at < end {
-            let take = (end - at).min(room);
+            let take = (end - at).min(most);
             let bytes = &mut block[..take as usize * HASH];
             file.read_exact_at(bytes, place(at)).map_err(io)?;
             each(bytes)?;
@@ -200,8 +191,8 @@ impl CacheFile {
     }
 }
 
-/// Joins the partitions' new hashes, given in the order of partitions, into the run's file and returns their number.
-/// The folder is made where it is missing.
+/// Writes the partitions' new hashes, given in the order of partitions, to the run's file and returns their number. The
+/// folder is created if it does not exist.
 pub fn commit_cache(
     dir: &Path,
     run_id: &str,
@@ -210,7 +201,7 @@ pub fn commit_cache(
     fresh_files: &[PathBuf],
     progress: &Progress,
 ) -> Result<u64> {
-    std::fs::create_dir_all(dir).map_err(|error| Error::write(dir, error))?;
+    create_folder(dir)?;
     let mut count = 0;
     for path in fresh_files {
         count += GridFile::open(path, FRESH_MAGIC)?.units;
@@ -229,15 +220,15 @@ pub fn commit_cache(
     for path in fresh_files {
         let fresh = GridFile::open(path, FRESH_MAGIC)?;
         for row in 0..fresh.rows() {
-            let mut stretch = fresh.stretch(row, 0, HASH)?;
-            joined += stretch.records();
-            while let Some(bytes) = stretch.next(&mut block)? {
+            let mut cell = fresh.cell(row, 0, HASH)?;
+            joined += cell.records();
+            while let Some(bytes) = cell.next(&mut block)? {
                 progress.check()?;
                 write(bytes)?;
             }
         }
     }
-    assert_eq!(joined, count, "every stretch was checked");
+    assert_eq!(joined, count, "every column was checked");
     file.write_all(&digest.digest().to_le_bytes()).and_then(|()| file.sync_data()).map_err(io)?;
     commit(&temporary, &dir.join(format!("{run_id}.{SUFFIX}")))?;
     Ok(count)

@@ -1,7 +1,7 @@
-//! Which units of one task are to be left out, gathered from the drop files of all partitions.
+//! Which units of one task to drop, collected from the drop files of all partitions.
 //!
-//! A drop file is a grid (`grid.rs`): a row for each slice the partition was settled in, a column for each task; a
-//! stretch is rising indices, u32.
+//! A drop file is a grid (`grid.rs`): a row for each slice in which the partition was settled, a column for each task;
+//! a cell has increasing indices, u32.
 
 use super::grid::GridFile;
 use super::settle::DROPS_MAGIC;
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 const INDEX: usize = 4;
 const READ_BLOCK: usize = 64 << 10;
 
-/// Units that have a bit at a time: 16 MB. Only a task of one huge compressed file has more.
+/// Units per window: 16 MB of bits. Only a task of one huge compressed file has more.
 const WINDOW: u64 = 128 << 20;
 
-/// One bit a unit: 2 MB for 16 million lines, however many are left out. A task with more units than a window is
-/// gone through window by window, for which the files are read again.
+/// One bit per unit: 2 MB for 16 million lines, however many are dropped. A task with more units than a window is
+/// processed window by window, and the files are read again for each.
 pub struct Drops {
     task: usize,
     units: u64,
@@ -23,26 +23,24 @@ pub struct Drops {
     window: u64,
     first: u64,
     bits: Vec<u64>,
-    count: u64,
 }
 
 impl Drops {
-    /// `units` is what the task's `RecordSummary` says; the files are those of all partitions.
+    /// `units` is what `RecordWriter::finish` returned for the task; the files are those of all partitions.
     pub fn load(task: u32, units: u64, drop_files: Vec<PathBuf>) -> Result<Drops> {
         Self::with_window(task, units, drop_files, WINDOW)
     }
 
     pub(super) fn with_window(task: u32, units: u64, files: Vec<PathBuf>, window: u64) -> Result<Drops> {
         let bits = vec![0; units.min(window).div_ceil(64) as usize];
-        let mut drops = Drops { task: task as usize, units, files, window, first: 0, bits, count: 0 };
+        let mut drops = Drops { task: task as usize, units, files, window, first: 0, bits };
         drops.fill()?;
         Ok(drops)
     }
 
-    /// The bits of the window from `first` on.
+    /// Sets the bits of the window that begins at `first`.
     fn fill(&mut self) -> Result<()> {
         self.bits.fill(0);
-        self.count = 0;
         let mut block = vec![0; READ_BLOCK];
         for path in std::mem::take(&mut self.files) {
             self.fill_from(&path, &mut block)?;
@@ -56,13 +54,12 @@ impl Drops {
         if self.task >= file.columns {
             let (path, tasks, task) = (path.display(), file.columns, self.task);
             return Err(Error::Invalid(format!(
-                "{path} knows {tasks} tasks, none with number {task}: it is of another run, remove it and start anew"
+                "{path} has {tasks} tasks, but not task {task}: it is from another run, remove it and run the same command again"
             )));
         }
         for row in 0..file.rows() {
-            let mut stretch = file.stretch(row, self.task, INDEX)?;
-            self.count += stretch.records();
-            while let Some(bytes) = stretch.next(block)? {
+            let mut cell = file.cell(row, self.task, INDEX)?;
+            while let Some(bytes) = cell.next(block)? {
                 for index in bytes.chunks_exact(INDEX) {
                     let index = u64::from(u32::from_le_bytes(index.try_into().unwrap()));
                     if index >= self.units {
@@ -78,7 +75,7 @@ impl Drops {
         Ok(())
     }
 
-    /// Whether to leave out the unit; asked with rising indices.
+    /// Whether to drop the unit; to be called with increasing indices.
     #[inline]
     pub fn contains(&mut self, index: u64) -> Result<bool> {
         if index - self.first >= self.window {
@@ -87,10 +84,5 @@ impl Drops {
         }
         let at = index - self.first;
         Ok(self.bits.get((at / 64) as usize).is_some_and(|word| word >> (at % 64) & 1 != 0))
-    }
-
-    /// Units to leave out, of the whole task.
-    pub fn count(&self) -> u64 {
-        self.count
     }
 }

@@ -1,42 +1,25 @@
-//! What a scan leaves behind: for every unit its hash and index, the records of a partition standing together.
+//! The output of a scan: the hash and index of every unit, grouped by partition.
 //!
 //! A task's file is a grid (`grid.rs`): a row for each time the buffer was full, a column for each partition. A
-//! record is the hash (u128) and the unit's index within the task (u32), 20 bytes; within a stretch indices rise.
+//! record is the hash (u128) and the unit's index within the task (u32), 20 bytes; within a cell the indices increase.
 
-use super::grid::{GridFile, GridWriter, Magic};
+use super::grid::{GridWriter, Magic};
 use crate::error::{Error, Result};
 use std::path::Path;
 
 pub const RECORD: usize = 20;
 pub const MAGIC: Magic = *b"ramlrec1";
 
-/// A hash while it waits, and its record in the order of partitions.
+/// Bytes per buffered hash, and its record in the order of partitions.
 const BUFFERED: usize = 16 + RECORD;
 
 #[inline(always)]
 pub fn partition(hash: u128, bits: u32) -> usize {
-    // Two steps, because a shift by all 128 is none.
+    // Two shifts, because a shift by all 128 bits would overflow.
     ((hash >> 64) as u64 >> 1 >> (63 - bits)) as usize
 }
 
-/// What a record file says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordSummary {
-    /// Hashes pushed: the task's lines or documents.
-    pub units: u64,
-    /// Size of the file.
-    pub bytes: u64,
-}
-
-impl RecordSummary {
-    /// Of a file that an earlier try finished.
-    pub fn read(path: &Path) -> Result<Self> {
-        let grid = GridFile::open(path, MAGIC)?;
-        Ok(RecordSummary { units: grid.units, bytes: grid.length })
-    }
-}
-
-/// Takes the hashes of one task in order. Larger buffers make longer stretches, which settling reads faster.
+/// Writes the hashes of one task, in order. Larger buffers make longer cells, which are faster to read.
 pub struct RecordWriter {
     grid: GridWriter,
     bits: u32,
@@ -44,14 +27,14 @@ pub struct RecordWriter {
     hashes: Vec<u128>,
     capacity: usize,
     base: u64,
-    /// Where the next record of each partition goes; one more, so that counts can be summed in place.
+    /// Where the next record of each partition goes; one extra entry, so that counts can be summed in place.
     places: Vec<u32>,
     row: Vec<u8>,
 }
 
 impl RecordWriter {
-    /// `path` is a temporary name; the caller renames when `finish` has returned. Takes `buffer_bytes`, and besides
-    /// them 64 KB and 52 bytes a partition.
+    /// `path` is a temporary name; the caller renames it after `finish`. Takes `buffer_bytes`, plus 64 KB and 52 bytes
+    /// per partition.
     pub fn create(path: &Path, partitions: u32, buffer_bytes: usize) -> Result<Self> {
         assert!(partitions.is_power_of_two());
         // Positions within a row are u32.
@@ -83,7 +66,7 @@ impl RecordWriter {
                     .into(),
             ));
         }
-        // Exactly once: the first row is as long as any.
+        // Allocates only once: no row is longer than the first.
         self.row.resize(self.hashes.len() * RECORD, 0);
         self.places.fill(0);
         for &hash in &self.hashes {
@@ -99,7 +82,7 @@ impl RecordWriter {
             record[16..].copy_from_slice(&(index as u32).to_le_bytes());
             *place += RECORD as u32;
         }
-        // Each place has moved on to where the next partition starts.
+        // Each place has advanced to where the next partition starts.
         let mut start = 0;
         for &end in &self.places[..self.places.len() - 1] {
             self.grid.append(&self.row[start..end as usize])?;
@@ -112,11 +95,12 @@ impl RecordWriter {
         Ok(())
     }
 
-    pub fn finish(mut self) -> Result<RecordSummary> {
+    /// Returns how many hashes were pushed: the task's lines or documents.
+    pub fn finish(mut self) -> Result<u64> {
         if !self.hashes.is_empty() {
             self.write_row()?;
         }
-        let bytes = self.grid.finish(self.base)?;
-        Ok(RecordSummary { units: self.base, bytes })
+        self.grid.finish(self.base)?;
+        Ok(self.base)
     }
 }

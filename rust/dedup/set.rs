@@ -1,27 +1,27 @@
-//! The distinct hashes of a slice in one flat table: 16 bytes a slot, at most three quarters in use.
+//! The distinct hashes of a slice in one flat table: 16 bytes per slot, at most three quarters full.
 //!
-//! A hash's home is its place in the slice's range, scaled to the table (any number of slots will do). So slots
-//! are nearly in hash order: walking sorted hashes walks the table, and taking them out sorted means sorting within
-//! runs of used slots only. Slots never move, which lets bitmaps beside the table speak of them.
+//! A hash's home slot is its position in the slice's range, scaled to the table (any number of slots works). So slots
+//! are nearly in hash order: looking up sorted hashes scans the table, and extracting them sorted only requires sorting
+//! within runs of used slots. Entries never move, so separate bitmaps can refer to slots.
 
 use crate::rss::prefer_large_pages;
 use crate::table::prefetch;
 
-/// A slice that fixes all but 8 bits of its hashes has 256 of them and must fit.
-pub const FEWEST_SLOTS: usize = 352;
-/// Bits that may be fixed, so that the above holds.
-pub const MOST_FIXED_BITS: u32 = 120;
+/// A slice that fixes all but 8 bits has 256 different hashes, which must fit.
+pub const MIN_SLOTS: usize = 352;
+/// The most bits that a slice may fix, so that this holds.
+pub const MAX_FIXED_BITS: u32 = 120;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Added {
     New,
     Seen,
-    /// It is not in the table and there is no room for it.
+    /// It is not in the table, and the table is full.
     Full,
 }
 
 pub struct Distinct {
-    /// 0 is an empty slot. The hash 0 is kept in `zero`, and has the number behind the last slot.
+    /// 0 is an empty slot. The hash 0 is stored in `zero`; its slot number is one past the last.
     slots: Vec<u128>,
     zero: bool,
     used: usize,
@@ -32,14 +32,14 @@ pub struct Distinct {
 
 impl Distinct {
     pub fn new(slots: usize) -> Self {
-        let slots = vec![0; slots.max(FEWEST_SLOTS)];
-        // A third of the time is page faults and address look-ups without.
+        let slots = vec![0; slots.max(MIN_SLOTS)];
+        // Without it, a third of the time is page faults and address translation.
         prefer_large_pages(slots.as_ptr(), size_of_val(&slots[..]));
         let limit = slots.len() / 4 * 3;
         Distinct { slots, zero: false, used: 0, limit, fixed: 0 }
     }
 
-    /// Slots that hold `hashes` for sure.
+    /// The number of slots that are certainly enough for `hashes`.
     pub fn slots_for(hashes: u64) -> usize {
         (hashes.div_ceil(3).saturating_mul(4)).saturating_add(4).min(usize::MAX as u64) as usize
     }
@@ -97,7 +97,7 @@ impl Distinct {
         Added::New
     }
 
-    /// Where a hash is, if it is there.
+    /// The slot of a hash, if it is in the set.
     #[inline(always)]
     pub fn slot(&self, hash: u128) -> Option<usize> {
         if hash == 0 {
@@ -107,11 +107,11 @@ impl Distinct {
         (self.slots[slot] == hash).then_some(slot)
     }
 
-    /// The hashes whose slots are not marked, ascending. What was in the table is lost: `begin` it anew.
+    /// The hashes whose slots are not marked, ascending. The contents of the table are lost: call `begin` next.
     pub fn take_sorted(&mut self, marks: &Marks) -> &[u128] {
-        // Unmarked hashes move to the front, and are sorted a run of used slots at a time.
+        // Unmarked hashes are moved to the front and sorted, one run of used slots at a time.
         let (mut kept, mut run) = (0, 0);
-        // The first run ends at `first`; its last `around` come from behind the end of the table.
+        // The first run ends at `first`; its last `around` hashes belong to the end of the table and wrapped around.
         let (mut first, mut around) = (None, 0);
         for slot in 0..self.capacity() {
             let hash = self.slots[slot];
@@ -137,7 +137,7 @@ impl Distinct {
     }
 }
 
-/// A bit for every slot; none at all where nobody sets one.
+/// A bit for every slot; no memory at all if none is ever set.
 #[derive(Default)]
 pub struct Marks(Vec<u64>);
 
@@ -155,7 +155,7 @@ impl Marks {
         self.0.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
     }
 
-    /// Sets a bit and says whether it was set before.
+    /// Sets a bit and returns whether it was set before.
     #[inline(always)]
     pub fn set(&mut self, slot: usize) -> bool {
         let word = &mut self.0[slot / 64];

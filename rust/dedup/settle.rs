@@ -1,18 +1,19 @@
-//! One partition, all tasks: which units are duplicates.
+//! Finds the duplicates of one partition, over all tasks.
 //!
-//! Records come in the order of (task, index), so nothing is sorted: a hash that is in the set already marks a
-//! duplicate. Where the distinct hashes of a partition do not fit, it is gone through again in slices by the next
-//! bits of the hash; so memory costs passes, not results.
+//! Records come in the order of (task, index), so nothing has to be sorted: a hash that is already in the set is a
+//! duplicate. If the distinct hashes of a partition do not fit, it is processed again in slices by the next bits of the
+//! hash; so less memory means more passes, not other results.
 //!
-//! Hashes that earlier runs left in a cache are not put into the set, they only mark what is there: a cache may be a
-//! thousand times larger than this run. The price is a second reading of the records, to drop what is marked.
+//! Hashes of earlier runs in a cache are not added to the set, they only mark hashes that are in it: a cache may be a
+//! thousand times larger than this run. The price is a second pass over the records, to drop what is marked.
 
 use super::cache::CacheFile;
 use super::grid::{GridFile, GridWriter, Magic, WRITE_BUFFER, commit};
 use super::records::{self, RECORD};
-use super::set::{Added, Distinct, FEWEST_SLOTS, MOST_FIXED_BITS, Marks};
+use super::set::{Added, Distinct, MAX_FIXED_BITS, MIN_SLOTS, Marks};
 use crate::crew::Progress;
 use crate::error::{Error, Result};
+use crate::own_files::damaged;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,20 +22,20 @@ pub const DROPS_MAGIC: Magic = *b"ramldrp1";
 pub const FRESH_MAGIC: Magic = *b"ramlnew1";
 
 const READ_BLOCK: usize = 256 << 10;
-/// Records whose slots are asked for before the first is looked at.
+/// Records whose slots are prefetched before the first is looked up.
 const BATCH: usize = 64;
-/// Bounds the list of slices to come.
-const MOST_BITS_AT_ONCE: u32 = 8;
+/// Bounds the list of pending slices.
+const MAX_BITS_AT_ONCE: u32 = 8;
 
-/// What all partitions are settled by. Threads share it; each takes other partitions.
+/// How to settle all partitions. Threads share it, each working on other partitions.
 pub struct SettlePlan {
-    /// Number of partitions, as the record files have it.
+    /// Number of partitions of the record files.
     pub partitions: u32,
     /// The finished record file of each task, in the order of tasks.
     pub records: Vec<PathBuf>,
-    /// Hashes of earlier runs: units that have one of them are duplicates.
+    /// Hashes of earlier runs: units with one of them are duplicates.
     pub caches: Vec<CacheFile>,
-    /// Whether the hashes that are new are to be kept, for `commit_cache`.
+    /// Whether to write the new hashes, for `commit_cache`.
     pub keep_fresh: bool,
     /// Folder of the results.
     pub out: PathBuf,
@@ -42,7 +43,7 @@ pub struct SettlePlan {
     pub memory: usize,
 }
 
-/// In the folder of results, a partition's duplicates. Where this file is, the partition is settled.
+/// The file of a partition's duplicates. If it exists, the partition is settled.
 pub fn drop_file(out: &Path, partition: u32) -> PathBuf {
     out.join(format!("{partition:04}.drops"))
 }
@@ -56,7 +57,7 @@ pub fn fresh_file(out: &Path, partition: u32) -> PathBuf {
 pub struct SettleSummary {
     pub records: u64,
     pub dropped: u64,
-    /// Times the records were read, parts of a pass included: 1 where the set had room and there was no cache.
+    /// How often the records were read, including partial passes: 1 if all fit into the set and there was no cache.
     pub passes: u32,
 }
 
@@ -81,14 +82,14 @@ impl Slice {
         self.first | !self.mask()
     }
 
-    /// 2^bits parts of equal width, the last first.
+    /// 2^bits parts of equal width, in reverse order.
     fn split(self, bits: u32) -> impl Iterator<Item = Slice> {
         let fixed = self.fixed + bits;
         (0..1u128 << bits).rev().map(move |n| Slice { fixed, first: self.first | n << (128 - fixed) })
     }
 }
 
-/// Settles one partition and commits its files under their names.
+/// Settles one partition and commits its files.
 pub fn settle(partition: u32, plan: &SettlePlan, progress: &Progress) -> Result<SettleSummary> {
     let drop_file = drop_file(&plan.out, partition);
     let fresh_file = fresh_file(&plan.out, partition);
@@ -121,7 +122,7 @@ pub fn settle(partition: u32, plan: &SettlePlan, progress: &Progress) -> Result<
         };
         if let ControlFlow::Break(scanned) = pass {
             settling.drops.abandon_row()?;
-            slices.extend(slice.split(bits_to_split(records, scanned).min(MOST_FIXED_BITS - slice.fixed)));
+            slices.extend(slice.split(bits_to_split(records, scanned).min(MAX_FIXED_BITS - slice.fixed)));
             continue;
         }
         settling.drops.end_row()?;
@@ -143,23 +144,23 @@ pub fn settle(partition: u32, plan: &SettlePlan, progress: &Progress) -> Result<
     Ok(summary)
 }
 
-/// As many slots as the records can need, or as the memory has besides the buffers.
+/// As many slots as the records can need, or as fit into the memory next to the buffers.
 fn slots(records: u64, memory: usize) -> usize {
     let buffers = read_block(memory) + 3 * WRITE_BUFFER;
     // 16 bytes, and a bit in each of two bitmaps.
     let most = memory.saturating_sub(buffers) / 65 * 4;
-    Distinct::slots_for(records).min(most).max(FEWEST_SLOTS)
+    Distinct::slots_for(records).min(most).max(MIN_SLOTS)
 }
 
 fn read_block(memory: usize) -> usize {
     (memory / 8).clamp(BATCH * RECORD, READ_BLOCK) / RECORD * RECORD
 }
 
-/// The set was full after `scanned` of `records`: how many bits more leave slices that fit. Half of the proportion,
-/// because texts repeat each other more the more there are; a slice that is still too large is split again.
+/// The set was full after `scanned` of `records`: by how many more bits to split, so that slices fit. Half of what is
+/// proportional, because more text means more repetition; a slice that is still too large is split again.
 fn bits_to_split(records: u64, scanned: u64) -> u32 {
     let parts = (records as f64 * 0.5 / scanned.max(1) as f64).ceil().max(2.0);
-    (parts as u64).next_power_of_two().ilog2().min(MOST_BITS_AT_ONCE)
+    (parts as u64).next_power_of_two().ilog2().min(MAX_BITS_AT_ONCE)
 }
 
 struct Settling<'a> {
@@ -171,7 +172,7 @@ struct Settling<'a> {
 }
 
 impl Settling<'_> {
-    /// One pass: what is in the set already is a duplicate. Breaks with the records scanned where the set is full.
+    /// One pass: a hash that is already in the set is a duplicate. Breaks with the records scanned if the set is full.
     fn drop_repeated(&mut self, slice: Slice, set: &mut Distinct) -> Result<ControlFlow<u64>> {
         self.summary.passes += 1;
         let (mut dropped, mut counted) = (0, 0);
@@ -193,13 +194,13 @@ impl Settling<'_> {
         })?;
         match pass {
             ControlFlow::Continue(()) => self.summary.dropped += dropped,
-            // It will all come again.
+            // All of it will be processed again.
             ControlFlow::Break(_) => _ = self.progress.done.fetch_sub(counted, Relaxed),
         }
         Ok(pass)
     }
 
-    /// Two passes: gather what is there, mark what the caches know, then drop what is marked and what repeats.
+    /// Two passes: collect the hashes, mark those in the caches, then drop what is marked or repeated.
     fn drop_known_and_repeated(
         &mut self,
         slice: Slice,
@@ -232,9 +233,8 @@ impl Settling<'_> {
         self.reader.scan(slice, self.progress, |task, batch| {
             batch.iter().for_each(|record| set.prefetch(record.hash));
             for record in batch {
-                // The pass before put it there, unless the file has changed since.
-                let slot =
-                    set.slot(record.hash).ok_or_else(|| super::grid::damaged(&self.plan.records[task]))?;
+                // The first pass added it, unless the file has changed since.
+                let slot = set.slot(record.hash).ok_or_else(|| damaged(&self.plan.records[task]))?;
                 if known.has(slot) || seen.set(slot) {
                     drop_unit(&mut self.drops, task, record.index)?;
                     self.summary.dropped += 1;
@@ -260,8 +260,8 @@ struct Record {
     index: u32,
 }
 
-/// Reads a partition's records, any number of times. Files are opened one after the other: there may be more of them
-/// than a process may hold open.
+/// Reads a partition's records, any number of times. Files are opened one after the other: there may be more than a
+/// process may have open.
 struct Reader<'a> {
     partition: usize,
     plan: &'a SettlePlan,
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
         for path in &plan.records {
             let file = reader.open(path)?;
             for row in 0..file.rows() {
-                reader.total += file.stretch(row, partition, RECORD)?.records();
+                reader.total += file.cell(row, partition, RECORD)?.records();
             }
         }
         Ok(reader)
@@ -287,7 +287,7 @@ impl<'a> Reader<'a> {
         let file = GridFile::open(path, records::MAGIC)?;
         if file.columns != self.plan.partitions as usize {
             return Err(Error::Invalid(format!(
-                "{} has {} partitions, not {}: it is of another run, remove it and start anew",
+                "{} has {} partitions, not {}: it is from another run, remove it and run the same command again",
                 path.display(),
                 file.columns,
                 self.plan.partitions
@@ -296,8 +296,8 @@ impl<'a> Reader<'a> {
         Ok(file)
     }
 
-    /// Calls `each(task, records)` with the slice's records in order, a few at a time. Where it breaks, so does this,
-    /// with the number of records looked at.
+    /// Calls `each(task, records)` with the slice's records in order, a few at a time. If it breaks, so does this, with
+    /// the number of records scanned.
     fn scan(
         &mut self,
         slice: Slice,
@@ -310,8 +310,8 @@ impl<'a> Reader<'a> {
         for (task, path) in self.plan.records.iter().enumerate() {
             let file = self.open(path)?;
             for row in 0..file.rows() {
-                let mut stretch = file.stretch(row, self.partition, RECORD)?;
-                while let Some(bytes) = stretch.next(&mut self.block)? {
+                let mut cell = file.cell(row, self.partition, RECORD)?;
+                while let Some(bytes) = cell.next(&mut self.block)? {
                     progress.check()?;
                     for records in bytes.chunks(BATCH * RECORD) {
                         let mut count = 0;

@@ -1,4 +1,4 @@
-//! Many documents at once on all threads, in one row of ids with the documents' ends.
+//! Encodes many documents at once on all threads, into one array of ids with the documents' ends.
 
 use super::{Encoder, Id};
 use crate::crew::{Progress, Watch, crew};
@@ -8,7 +8,7 @@ use crate::split::floor;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What one thread takes at a time. A longer document is divided, shorter ones go together.
+/// Bytes that one thread encodes at a time. A longer document is divided, shorter ones are grouped.
 const TASK: usize = 256 << 10;
 
 /// Buffers kept for the next batch, of about half a megabyte each.
@@ -21,11 +21,11 @@ pub struct Batch<I> {
     pub ends: Vec<u64>,
 }
 
-/// A stretch of one document, or several whole ones.
+/// Part of one document, or several whole ones.
 struct Task {
     documents: std::ops::Range<usize>,
-    /// Within the document, where the range is one document that was divided.
-    stretch: Option<(usize, usize)>,
+    /// The range within the document, if it is one document that was divided.
+    part: Option<(usize, usize)>,
 }
 
 pub fn encode_batch<I: Id>(
@@ -59,13 +59,13 @@ pub fn encode_batch<I: Id>(
             let mut batch = Batch { ids, ends: Vec::new() };
             for document in task.documents.clone() {
                 let text = documents[document];
-                let text = task.stretch.map_or(text, |(start, end)| &text[start..end]);
+                let text = task.part.map_or(text, |(start, end)| &text[start..end]);
                 encoder.encode_into(&mut worker, text, specials, special_ids, &mut batch.ids)?;
                 batch.ends.push(batch.ids.len() as u64);
             }
-            joined.lock().unwrap().take(encoder, &tasks, n, batch);
+            joined.lock().unwrap().add(encoder, &tasks, n, batch);
         }
-        encoder.give_back(worker);
+        encoder.return_worker(worker);
         Ok(())
     };
     if threads == 1 && bytes <= TASK {
@@ -86,7 +86,7 @@ fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Tas
     let mut gathered = (0, 0);
     let close = |tasks: &mut Vec<Task>, gathered: &mut (usize, usize), end: usize| {
         if gathered.0 < end {
-            tasks.push(Task { documents: gathered.0..end, stretch: None });
+            tasks.push(Task { documents: gathered.0..end, part: None });
         }
         *gathered = (end, 0);
     };
@@ -112,7 +112,7 @@ fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Tas
                     cut => break cut,
                 }
             };
-            tasks.push(Task { documents: n..n + 1, stretch: Some((start, start + cut)) });
+            tasks.push(Task { documents: n..n + 1, part: Some((start, start + cut)) });
             start += cut;
         }
         gathered = (n + 1, 0);
@@ -121,8 +121,8 @@ fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Tas
     tasks
 }
 
-/// Parts put together in order, each as soon as those before it are there: one thread copies what is still
-/// in its cache while the others encode.
+/// Joins the parts in order, each as soon as those before it are done: one thread copies what is still in its cache
+/// while the others encode.
 struct Joined<I> {
     all: Batch<I>,
     waiting: Vec<Option<Batch<I>>>,
@@ -130,13 +130,13 @@ struct Joined<I> {
 }
 
 impl<I: Id> Joined<I> {
-    fn take(&mut self, encoder: &Encoder, tasks: &[Task], n: usize, batch: Batch<I>) {
+    fn add(&mut self, encoder: &Encoder, tasks: &[Task], n: usize, batch: Batch<I>) {
         self.waiting[n] = Some(batch);
         while let Some(mut part) = self.waiting.get_mut(self.next).and_then(Option::take) {
             let base = self.all.ids.len() as u64;
             self.all.ids.extend_from_slice(&part.ids);
             if self.all.ends.len() > tasks[self.next].documents.start {
-                self.all.ends.pop(); // a later stretch of the same document
+                self.all.ends.pop(); // a later part of the same document
             }
             self.all.ends.extend(part.ends.iter().map(|end| base + end));
             self.next += 1;

@@ -1,27 +1,27 @@
-//! Pieces seen before -> their ids, in a fixed number of entries: full, it forgets, it never grows.
+//! Pieces seen before -> their ids, in a fixed number of entries: when full it evicts, it never grows.
 //!
-//! Each thread has a small *front* of its own, which stays in the processor's cache and holds the words that
-//! make up most of any text. Behind it all threads share one *back*, so that a word is merged once and
-//! kept once. Two entries make a cache line: a newcomer goes to the second, and a hit there swaps the two, so
-//! text that never repeats cannot push the common words out.
+//! Each thread has a small *front* cache of its own, which stays in the CPU's cache and has the words that make up most
+//! of any text. All threads share one *back* cache, so that a word is merged once and stored once. Two entries make a
+//! cache line: a new one goes to the second, and a hit there swaps the two, so that text that never repeats cannot
+//! evict the common words.
 //!
-//! Lines of the back are read and written under a lock for a few of them. A thread that finds it taken does
-//! not wait, it does without: merging again is right too.
+//! Lines of the back are read and written under a lock that covers a few of them. A thread that finds it locked does
+//! not wait, it skips the cache: merging again gives the same result.
 //!
-//! A piece of up to 15 bytes takes 32 bytes, key and ids together; one of up to 64 bytes takes 128. Longer
-//! ones are rare enough to be merged each time.
+//! A piece of up to 15 bytes takes 32 bytes, key and ids together; one of up to 64 bytes takes 128. Longer pieces are
+//! rare enough to be merged each time.
 
 use crate::table::{Key, prefetch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Ids of a short piece: seven of two bytes, or five of three, and their number.
+/// The most ids of a short piece: seven of two bytes or five of three; their number takes one more byte.
 const NARROW_IDS: usize = 7;
 const WIDE_IDS: usize = 5;
 pub const LONG_PIECE: usize = 64;
 const LONG_IDS: usize = 14;
 
-/// Words of a line of two entries, and of a long entry: key, ids (two a word), length and number of ids.
+/// 64-bit words of a line of two entries, and of a long entry: key, ids (two per word), length and number of ids.
 const LINE: usize = 8;
 const LONG_ENTRY: usize = 16;
 const LONG_KEY: usize = LONG_PIECE / 8;
@@ -30,14 +30,14 @@ const LONG_KEY: usize = LONG_PIECE / 8;
 const FRONT: usize = 8192;
 const LOCKS: usize = 4096;
 
-/// Ids as they stand in an entry.
+/// Ids as stored in an entry.
 #[derive(Clone, Copy)]
 pub struct Packed(pub u64, pub u64);
 
 impl Packed {
     pub const NOTHING: Packed = Packed(0, 0);
 
-    /// `None` when there are too many, or too large, for an entry.
+    /// `None` if there are too many for an entry, or they are too large.
     pub fn new(ids: &[u32], narrow: bool) -> Option<Packed> {
         let (most, bits) = if narrow { (NARROW_IDS, 16) } else { (WIDE_IDS, 24) };
         if ids.len() > most || ids.iter().any(|id| id >> bits != 0) {
@@ -59,7 +59,7 @@ impl Packed {
     }
 }
 
-/// One thread's own entries.
+/// The entries of one thread.
 #[repr(C, align(64))]
 pub struct Front([[u64; LINE]; FRONT]);
 
@@ -75,7 +75,7 @@ impl Front {
         (line[0] == lo && line[1] == hi).then_some(Packed(line[2], line[3]))
     }
 
-    /// Looks at the second entry too, and swaps the two where it is that.
+    /// Checks the second entry, and swaps the two if it matches.
     pub fn get_second(&mut self, key: &Key) -> Option<Packed> {
         let (lo, hi) = key.words();
         let line = &mut self.0[key.hash as usize % FRONT];
@@ -95,10 +95,10 @@ impl Front {
     }
 }
 
-/// What all threads share.
+/// The entries that all threads share.
 pub struct Back {
-    /// Lines from `first` on, where the first cache line of the block begins: a block aligned by the
-    /// allocator would be zeroed by hand, and all of it be resident from the start.
+    /// Lines begin at `first`, the first address aligned to a cache line: memory that the allocator aligns would be
+    /// zeroed explicitly, and all of it be resident from the start.
     words: Vec<AtomicU64>,
     first: usize,
     lines: usize,
@@ -107,7 +107,7 @@ pub struct Back {
 }
 
 impl Back {
-    /// About `bytes`, three quarters of it for short pieces. Pages are touched as pieces come.
+    /// About `bytes`, three quarters of it for short pieces. Pages become resident as pieces are added.
     pub fn new(bytes: usize) -> Self {
         let lines = (bytes / 4 * 3 / (LINE * 8)).max(64);
         let long = (bytes / 4 / (LONG_ENTRY * 8)).max(16);
@@ -127,7 +127,7 @@ impl Back {
         prefetch(self.words.as_ptr().wrapping_add(self.place(key.hash)));
     }
 
-    /// Does `work` on the words from `place` on, unless another thread is at them.
+    /// Calls `work` with the words from `place` on, unless another thread has locked them.
     #[inline(always)]
     fn locked<const N: usize, T>(
         &self,
@@ -220,8 +220,8 @@ fn long_key(piece: &[u8]) -> [u64; LONG_KEY] {
     std::array::from_fn(|n| u64::from_le_bytes(padded[n * 8..n * 8 + 8].try_into().unwrap()))
 }
 
-/// Zeroed words whose pages the system hands out as they are first written, in large pages where it can: the
-/// lines in use are scattered, and small pages would cost a page walk at most look-ups.
+/// Zeroed words whose pages become resident when first written, as large pages if possible: the lines in use are
+/// scattered, and with small pages most lookups would cost a page walk.
 fn zeroed(length: usize) -> Vec<AtomicU64> {
     let words = vec![0u64; length];
     crate::rss::prefer_large_pages(words.as_ptr(), size_of_val(&words[..]));

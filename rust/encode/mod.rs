@@ -1,7 +1,7 @@
-//! Text -> ids: the trainer's own splitter, a cache of fixed size, exact merges on a miss.
+//! Text -> ids: the same splitter as in training, a cache of fixed size, exact merges on a miss.
 //!
-//! Nothing here depends on the cache, the threads or how the text was divided among them: a text is
-//! divided only where its pieces are divided anyway.
+//! The result does not depend on the cache, the threads or how the text was divided among them: a text is divided only
+//! between two pieces.
 
 mod batch;
 pub mod cache;
@@ -19,58 +19,46 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// An id as it is written: two bytes where the vocabulary fits, else four.
+/// An id as it is written: two bytes if the vocabulary fits, else four.
 pub trait Id: Copy + Send + Sync + Default + 'static {
     const NARROW: bool;
     fn from_u32(id: u32) -> Self;
-    /// As they are on disk: little-endian.
+    /// Appends them as they are on disk: little-endian.
     fn append_bytes(ids: &[Self], bytes: &mut Vec<u8>);
     fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<Self>>>;
 }
 
-impl Id for u16 {
-    const NARROW: bool = true;
-    #[inline(always)]
-    fn from_u32(id: u32) -> u16 {
-        id as u16
-    }
+macro_rules! impl_id {
+    ($type:ty, $narrow:literal, $spare:ident) => {
+        impl Id for $type {
+            const NARROW: bool = $narrow;
 
-    fn append_bytes(ids: &[u16], bytes: &mut Vec<u8>) {
-        let start = bytes.len();
-        bytes.resize(start + ids.len() * 2, 0);
-        for (place, id) in bytes[start..].chunks_exact_mut(2).zip(ids) {
-            place.copy_from_slice(&id.to_le_bytes());
+            #[inline(always)]
+            fn from_u32(id: u32) -> $type {
+                id as $type
+            }
+
+            fn append_bytes(ids: &[$type], bytes: &mut Vec<u8>) {
+                let start = bytes.len();
+                bytes.resize(start + size_of_val(ids), 0);
+                for (place, id) in bytes[start..].chunks_exact_mut(size_of::<$type>()).zip(ids) {
+                    place.copy_from_slice(&id.to_le_bytes());
+                }
+            }
+
+            fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<$type>>> {
+                &encoder.$spare
+            }
         }
-    }
-
-    fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<u16>>> {
-        &encoder.spare_narrow
-    }
+    };
 }
 
-impl Id for u32 {
-    const NARROW: bool = false;
-    #[inline(always)]
-    fn from_u32(id: u32) -> u32 {
-        id
-    }
-
-    fn append_bytes(ids: &[u32], bytes: &mut Vec<u8>) {
-        let start = bytes.len();
-        bytes.resize(start + ids.len() * 4, 0);
-        for (place, id) in bytes[start..].chunks_exact_mut(4).zip(ids) {
-            place.copy_from_slice(&id.to_le_bytes());
-        }
-    }
-
-    fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<u32>>> {
-        &encoder.spare_wide
-    }
-}
+impl_id!(u16, true, spare_narrow);
+impl_id!(u32, false, spare_wide);
 
 pub enum Model {
     Bpe(Box<Bpe>),
-    /// One id a character; the unknown ones become `unknown`, or stop the work.
+    /// One id per character; unknown ones become `unknown`, or are an error without it.
     Characters {
         ids: Vec<u32>,
         unknown: Option<u32>,
@@ -79,22 +67,22 @@ pub enum Model {
 
 pub struct Encoder {
     model: Model,
-    /// Tokens that are found in any text (added tokens that are not special), with their ids.
+    /// Tokens that are recognized in any text (added tokens that are not special), with their ids.
     added: Specials,
     added_ids: Vec<u32>,
-    /// Whether every id fits two bytes.
+    /// Whether every id fits into two bytes.
     narrow: bool,
     back: Back,
-    /// Ids for 1024 bytes of text, of late.
+    /// Ids per 1024 bytes of text in the last large batch.
     density: AtomicUsize,
     workers: Mutex<Vec<Worker>>,
-    /// Buffers of earlier batches, a bounded number: fresh ones would be zeroed page by page each time.
+    /// Buffers of earlier batches, a bounded number: new ones would be zeroed page by page each time.
     spare_narrow: Mutex<Vec<Vec<u16>>>,
     spare_wide: Mutex<Vec<Vec<u32>>>,
 }
 
 impl Encoder {
-    /// `cache_bytes` is for what all threads share; each has 512 KB of its own besides.
+    /// `cache_bytes` is the size of the cache that all threads share; each thread has 512 KB more.
     pub fn new(model: Model, added: &[(String, u32)], largest_id: u32, cache_bytes: usize) -> Result<Self> {
         let names: Vec<String> = added.iter().map(|(name, _)| name.clone()).collect();
         Ok(Encoder {
@@ -110,8 +98,8 @@ impl Encoder {
         })
     }
 
-    /// Room to set aside for the ids of so many bytes, going by the batches before. Batches of about one size then ask
-    /// for about the same room, which the allocator still has from the last one: fresh pages cost time.
+    /// The capacity to reserve for the ids of a batch, estimated from the last one. Batches of similar size then
+    /// reserve about the same, which the allocator still has from the last one: fresh pages cost time.
     fn expected(&self, bytes: usize) -> usize {
         const STEP: usize = 64 << 10;
         let likely = bytes / 1024 * self.density.load(Relaxed) * 9 / 8;
@@ -132,13 +120,13 @@ impl Encoder {
         self.workers.lock().unwrap().pop().unwrap_or_else(Worker::new)
     }
 
-    fn give_back(&self, mut worker: Worker) {
+    fn return_worker(&self, mut worker: Worker) {
         worker.trim();
         self.workers.lock().unwrap().push(worker);
     }
 
-    /// Normalised text, where the tokenizer normalises and the text is not so already.
-    fn normalised(&self, text: &str) -> Option<String> {
+    /// The normalized text, if the tokenizer normalizes and the text is not normalized yet.
+    fn normalized(&self, text: &str) -> Option<String> {
         match &self.model {
             Model::Bpe(bpe) if bpe.nfc && is_nfc_quick(text.chars()) != IsNormalized::Yes => {
                 Some(text.nfc().collect())
@@ -147,7 +135,7 @@ impl Encoder {
         }
     }
 
-    /// Where `text`, that goes on, can be divided; 0 if nowhere. See `Pattern::stable_prefix`.
+    /// Where `text`, of which more follows, can be divided; 0 if nowhere. See `Pattern::stable_prefix`.
     pub fn stable_prefix(&self, text: &str, specials: &Specials, cap: usize) -> usize {
         match &self.model {
             Model::Bpe(bpe) if bpe.nfc || !self.added.is_empty() => {
@@ -161,8 +149,8 @@ impl Encoder {
         }
     }
 
-    /// A place that is one whatever stands around it: behind a letter, before something that is neither a
-    /// letter nor a mark (so normalisation does not join the two), and not inside a token found in text.
+    /// A place that divides two pieces whatever is around it: after a letter, before a character that is neither a
+    /// letter nor a mark (so that normalization does not join the two), and not inside an added or special token.
     fn word_boundary(&self, pattern: &Pattern, text: &str, specials: &Specials) -> usize {
         let mut end = text.len().saturating_sub(specials.longest().max(self.added.longest()));
         while end > 0 {
@@ -175,8 +163,8 @@ impl Encoder {
         0
     }
 
-    /// For text without letters: a place that the pattern gives, where no token found in text is near and
-    /// normalisation has nothing to do.
+    /// For text without letters: a place found by the pattern, if the text has no added or special tokens and is
+    /// normalized.
     fn other_boundary(&self, bpe: &Bpe, text: &str, specials: &Specials, cap: usize) -> usize {
         let normal = !bpe.nfc || is_nfc_quick(text.chars()) == IsNormalized::Yes;
         if !normal || !self.added.is_absent(text) || !specials.is_absent(text) {
@@ -185,11 +173,11 @@ impl Encoder {
         let near = specials.longest().max(self.added.longest());
         let certain = floor(text, text.len().saturating_sub(near));
         let cut = bpe.pattern.stable_prefix(&text[..certain], cap);
-        // An ASCII character begins anew: nothing composes with what stands before it.
+        // No ASCII character composes with the one before it.
         if text[cut..].starts_with(|next: char| next.is_ascii()) { cut } else { 0 }
     }
 
-    /// Appends the ids of `text`; `specials` (with their ids) are found in it, nothing else is special.
+    /// Appends the ids of `text`; only `specials` (with their ids) are recognized as special tokens.
     fn encode_into<I: Id>(
         &self,
         worker: &mut Worker,
@@ -220,8 +208,8 @@ impl Encoder {
     fn encode_plain<I: Id>(&self, worker: &mut Worker, text: &str, out: &mut Vec<I>) -> Result<()> {
         match &self.model {
             Model::Bpe(bpe) => {
-                let normalised = self.normalised(text);
-                let text = normalised.as_deref().unwrap_or(text);
+                let normalized = self.normalized(text);
+                let text = normalized.as_deref().unwrap_or(text);
                 worker.encode(bpe, &self.back, text, out)
             }
             Model::Characters { ids, unknown } => {
@@ -243,7 +231,7 @@ fn unknown_character(text: &str, at: usize, character: char) -> Error {
     let before: String = text[..at].chars().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect();
     Error::Invalid(format!(
         "the character {character:?} (U+{:04X}, after {before:?}) is not in this tokenizer's vocabulary: \
-         train it on text that has it, or with {}",
+         train the tokenizer on text that contains it, or with {}",
         character as u32,
         option_to("unknown", "unk")
     ))

@@ -1,9 +1,9 @@
-//! Pieces -> ids: through the cache, by merges on a miss.
+//! Pieces -> ids: from the cache, or by merging on a miss.
 //!
-//! Every piece of up to 15 bytes takes the same few instructions: tables for pieces of one or two bytes were
-//! tried and were slower, because the processor cannot foresee which way a piece goes. Ids are written as a
-//! whole word, past the end of what counts, and the next piece writes over the rest; the buffer has room for
-//! an id a byte and one word more, and no piece has more ids than bytes.
+//! Every piece of up to 15 bytes takes the same few instructions: separate tables for pieces of one or two bytes were
+//! tried and were slower, because the CPU mispredicts the branches. Ids are written as a whole 128-bit word, past the
+//! end of those that count, and the next piece overwrites the rest; the buffer has space for one id per byte and one
+//! word more, and no piece has more ids than bytes.
 
 use super::Id;
 use super::cache::{Back, Front, LONG_PIECE, Packed};
@@ -17,24 +17,24 @@ use std::sync::Mutex;
 
 pub struct Bpe {
     pub pattern: Pattern,
-    /// Id of each byte; `NONE` where the vocabulary lacks it.
+    /// The id of each byte; `NONE` if it is not in the vocabulary.
     bytes: [u32; 256],
     rules: Rules,
-    /// Rank of each pair of bytes: half of what a new piece asks for, without a search.
+    /// The rank of each pair of bytes: half of the lookups of a new piece, without a search.
     byte_ranks: Box<[u32]>,
-    /// Pieces that are tokens as a whole are that token, whatever the merges say (`ignore_merges`).
+    /// A piece that is a token as a whole becomes that token, whatever the merges (`ignore_merges`).
     whole: Option<HashMap<Box<[u8]>, u32>>,
     pub nfc: bool,
-    /// Whether every id fits two bytes: then seven go into an entry of the cache.
+    /// Whether every id fits into two bytes: then a cache entry has space for seven.
     narrow: bool,
-    /// Held while a giant piece is merged: what that takes is taken once, however many threads there are.
+    /// Locked while a giant piece is merged: its memory is needed only once, however many threads there are.
     giant: Mutex<()>,
 }
 
-/// Bytes from which on a piece is a giant: no word is, but a text may have no place to cut.
+/// A longer piece, in bytes, is a giant: no word is that long, but a text may have no place to split.
 const GIANT: usize = 128 << 10;
 
-/// Ids a word holds past the last one that counts, at the most.
+/// The most ids that writing a whole word writes past the last one that counts.
 const OVERHANG: usize = 8;
 
 impl Bpe {
@@ -64,11 +64,11 @@ impl Bpe {
         if let Some(at) = symbols.iter().position(|&symbol| symbol == NONE) {
             let byte = piece[at];
             return Err(Error::Invalid(format!(
-                "this vocabulary has no token for the byte 0x{byte:02X}: it cannot encode every text"
+                "the vocabulary has no token for byte 0x{byte:02X}, so it cannot encode this text"
             )));
         }
         if self.rules.is_empty() {
-            return Ok(()); // a byte tokenizer's piece is the whole text: nothing is laid out for merging it
+            return Ok(()); // a byte tokenizer's piece is the whole text: do not allocate buffers to merge it
         }
         let rank = |at: usize| self.byte_ranks[usize::from(piece[at]) << 8 | usize::from(piece[at + 1])];
         apply_known(&self.rules, symbols, scratch, rank);
@@ -76,7 +76,7 @@ impl Bpe {
     }
 }
 
-/// What one thread keeps between texts.
+/// The state that one thread keeps between texts.
 pub struct Worker {
     front: Box<Front>,
     symbols: Vec<u32>,
@@ -84,19 +84,19 @@ pub struct Worker {
     missing: Box<[Missing; MISSING]>,
 }
 
-/// A piece that is not first in the front. Several wait together, so that waiting for the back's lines is
-/// waiting for all of them at once.
+/// A piece that the front's first entry does not have. Several are collected, so that their cache misses in the back
+/// overlap.
 #[derive(Clone, Copy)]
 struct Missing {
     key: Key,
     start: usize,
     stop: usize,
-    /// How many ids of the row stand before it.
+    /// How many ids of the row come before it.
     at: usize,
 }
 
 const MISSING: usize = 16;
-/// Ids gathered before they are appended.
+/// Ids collected before they are appended.
 const ROW: usize = 1024;
 
 impl Worker {
@@ -110,14 +110,14 @@ impl Worker {
         }
     }
 
-    /// Gives back what an unusually long piece took.
+    /// Frees the buffers after an unusually long piece.
     pub fn trim(&mut self) {
         self.scratch.trim();
         self.symbols.clear();
         self.symbols.shrink_to(1 << 16);
     }
 
-    /// Appends the ids of `text`, which begins and ends as a text of its own.
+    /// Appends the ids of `text`.
     pub fn encode<I: Id>(&mut self, bpe: &Bpe, back: &Back, text: &str, out: &mut Vec<I>) -> Result<()> {
         let bytes = text.as_bytes();
         // No piece has more ids than bytes.
@@ -127,12 +127,12 @@ impl Worker {
         let writer = Writer { worker: self, bpe, back, bytes, row: &mut row, out, failed: &mut failed };
         bpe.pattern.split(text, usize::MAX, writer);
         failed?;
-        self.settle(bpe, back, bytes, &mut row, out)
+        self.append_row(bpe, back, bytes, &mut row, out)
     }
 
-    /// Finds what the front did not have and appends the row with it.
+    /// Finds the missing pieces and appends the row with them.
     #[inline(never)]
-    fn settle<I: Id>(
+    fn append_row<I: Id>(
         &mut self,
         bpe: &Bpe,
         back: &Back,
@@ -160,7 +160,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The ids of a piece that is not first in the front; `None` with the ids in `symbols` where they are too many.
+    /// The ids of a piece; `None` if they are too many for an entry, then they are in `symbols`.
     fn find(&mut self, bpe: &Bpe, back: &Back, key: &Key, piece: &[u8]) -> Result<Option<Packed>> {
         if piece.len() > SHORT_PIECE {
             if piece.len() > GIANT {
@@ -192,14 +192,14 @@ impl Worker {
     }
 }
 
-/// Ids of pieces that the front had, one after another.
+/// The ids of pieces that were in the front, one after another.
 struct Row<I> {
     ids: [I; ROW + OVERHANG],
     length: usize,
     missing: usize,
 }
 
-/// Gathers piece after piece, and what the front has of them.
+/// Collects pieces, and the ids of those that are in the front.
 struct Writer<'a, I> {
     worker: &'a mut Worker,
     bpe: &'a Bpe,
@@ -215,12 +215,12 @@ impl<I: Id> Sink for Writer<'_, I> {
     fn piece(&mut self, start: usize, stop: usize) {
         let key = Key::short(self.bytes, start, stop).unwrap_or(Key::EMPTY);
         match self.worker.front.get(&key) {
-            // SAFETY: the row is settled before it is longer than `ROW`, and has room for `OVERHANG` ids more.
+            // SAFETY: the row is appended before it is longer than `ROW`, and has space for `OVERHANG` more ids.
             Some(packed) => unsafe {
                 write(packed, self.bpe.narrow, self.row.ids.as_mut_ptr().add(self.row.length));
                 self.row.length += packed.count();
                 if self.row.length >= ROW {
-                    self.settle();
+                    self.append_row();
                 }
             },
             None => {
@@ -228,7 +228,7 @@ impl<I: Id> Sink for Writer<'_, I> {
                 self.worker.missing[self.row.missing] = Missing { key, start, stop, at: self.row.length };
                 self.row.missing += 1;
                 if self.row.missing == MISSING {
-                    self.settle();
+                    self.append_row();
                 }
             }
         }
@@ -237,16 +237,16 @@ impl<I: Id> Sink for Writer<'_, I> {
 
 impl<I: Id> Writer<'_, I> {
     #[inline(never)]
-    fn settle(&mut self) {
+    fn append_row(&mut self) {
         if self.failed.is_ok() {
-            *self.failed = self.worker.settle(self.bpe, self.back, self.bytes, self.row, self.out);
+            *self.failed = self.worker.append_row(self.bpe, self.back, self.bytes, self.row, self.out);
         }
         (self.row.length, self.row.missing) = (0, 0);
     }
 }
 
 /// # Safety
-/// There is room for `OVERHANG` ids at `end`.
+/// There must be space for `OVERHANG` ids at `end`.
 #[inline(always)]
 unsafe fn write<I: Id>(packed: Packed, narrow: bool, end: *mut I) -> *mut I {
     let count = packed.count();

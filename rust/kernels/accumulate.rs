@@ -1,4 +1,4 @@
-//! The gradients of a part of a batch, added to their sum.
+//! Gradient accumulation.
 
 use super::element::Element;
 use super::team::{Kernel, Rows, run};
@@ -17,7 +17,7 @@ impl<T: Element> Kernel for Accumulate<'_, T> {
     #[inline(always)]
     fn rows<V: Vector>(&self, rows: Range<usize>) {
         for row in rows {
-            // SAFETY: a row is in one range only.
+            // SAFETY: each row is in one range only.
             let sum = unsafe { self.sum.row(row) };
             let part = &self.part[row * WIDTH..][..sum.len()];
             let mut at = 0;

@@ -1,7 +1,7 @@
-//! Softmax cross entropy and its gradient, over the logits in place.
+//! Softmax cross entropy and its gradient, in place over the logits.
 //!
-//! A row passes three times through the second-level cache and once through memory: its maximum, the sum of the
-//! exponentials, the gradient.
+//! Three passes over each row, one from memory and two from the L2 cache: its maximum, the sum of the exponentials, the
+//! gradient.
 
 use super::element::Element;
 use super::exp::exp;
@@ -9,10 +9,10 @@ use super::team::{Kernel, Rows, portion, run};
 use super::vector::{LANES, Vector, load, load_or, store};
 use std::ops::Range;
 
-/// The label of a token whose successor is not to be learned.
+/// The label of positions without a loss, as PyTorch's `ignore_index`.
 pub const IGNORE: i64 = -100;
 
-/// A label that is no column of the logits.
+/// A label that is not a column of the logits.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadLabel(pub i64);
 
@@ -66,7 +66,7 @@ impl<T: Element> Kernel for CrossEntropy<'_, T> {
     #[inline(always)]
     fn rows<V: Vector>(&self, rows: Range<usize>) {
         for row in rows {
-            // SAFETY: a row is in one range only.
+            // SAFETY: each row is in one range only.
             let (logits, loss) = unsafe { (self.logits.row(row), &mut self.losses.row(row)[0]) };
             if self.labels[row] == IGNORE {
                 *loss = 0.0;
@@ -84,7 +84,7 @@ impl<T: Element> Kernel for CrossEntropy<'_, T> {
                 *loss = (shift - target) + sum.ln();
                 factor /= sum;
             } else {
-                // No exponent can be taken relative to an infinity: the sum is infinite, or 0, or unknown.
+                // Exponents relative to an infinity are undefined: the sum is infinite, 0 or NaN.
                 if logits.iter().any(|x| x.widen().is_nan()) {
                     shift = f32::NAN;
                 }
@@ -102,10 +102,10 @@ impl<T: Element> Kernel for CrossEntropy<'_, T> {
     }
 }
 
-/// Each row's loss; `logits` become `scale` times their gradient.
+/// Computes each row's loss; `logits` are overwritten with `scale` times their gradient.
 ///
-/// Columns from `vocab` on are padding: they take no part and get gradient 0, as does all of a row
-/// that is ignored. Nothing is touched where a label is bad.
+/// Columns from `vocab` on are padding: they are ignored and get gradient 0, as do rows with the label `IGNORE`. If a
+/// label is invalid, nothing is changed.
 pub fn cross_entropy<T: Element>(
     logits: &mut [T],
     labels: &[i64],

@@ -1,4 +1,4 @@
-//! The numbers activations are made of.
+//! The data types of activations.
 
 use super::vector::{LANES, Vector};
 
@@ -31,7 +31,7 @@ impl Element for f32 {
     }
 }
 
-/// The upper half of an `f32`.
+/// bfloat16: the upper half of an `f32`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Bf16(pub u16);
@@ -42,8 +42,8 @@ impl Element for Bf16 {
         f32::from_bits(u32::from(self.0) << 16)
     }
 
-    /// To the nearest, of two that are equally near to the even one. Rounding could carry a NaN's bits
-    /// over to an infinity or past the sign, so a NaN is cut off and made quiet.
+    /// Rounds to nearest, ties to even. Rounding could carry a NaN's bits over to an infinity or into the sign, so a
+    /// NaN is truncated and made quiet.
     #[inline(always)]
     fn narrow(value: f32) -> Bf16 {
         let bits = value.to_bits();
@@ -52,7 +52,7 @@ impl Element for Bf16 {
     }
     #[inline(always)]
     fn load<V: Vector>(from: &[Bf16; LANES]) -> V {
-        // SAFETY: a `Bf16` is laid out as its bits.
+        // SAFETY: a `Bf16` has the layout of its bits.
         V::load_bf16(unsafe { &*std::ptr::from_ref(from).cast() })
     }
 

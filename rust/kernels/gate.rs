@@ -22,7 +22,7 @@ impl<T: Element> Kernel for Gate<'_, T> {
     fn rows<V: Vector>(&self, rows: Range<usize>) {
         for row in rows {
             let (first, second) = self.gate_up[row * 2 * self.half..][..2 * self.half].split_at(self.half);
-            // SAFETY: a row is in one range only.
+            // SAFETY: each row is in one range only.
             let out = unsafe { self.out.row(row) };
             let mut at = 0;
             while at < self.half {
@@ -52,7 +52,7 @@ impl<T: Element> Kernel for GateBackward<'_, T> {
     #[inline(always)]
     fn rows<V: Vector>(&self, rows: Range<usize>) {
         for row in rows {
-            // SAFETY: a row is in one range only.
+            // SAFETY: each row is in one range only.
             let (gate_up, act) = unsafe { (self.gate_up.row(row), self.act.row(row)) };
             let (first, second) = gate_up.split_at_mut(self.half);
             let one = V::splat(1.0);
@@ -60,20 +60,20 @@ impl<T: Element> Kernel for GateBackward<'_, T> {
             let mut at = 0;
             while at < self.half {
                 let (x, up): (V, V) = (load(first, at), load(second, at));
-                let slope = load::<V, _>(d_act, at);
+                let grad = load::<V, _>(d_act, at);
                 let sigmoid = one / one_plus_exp_of_minus(x);
                 let silu = x * sigmoid;
-                let bend = x * (one - sigmoid) + one;
+                let silu_grad = x * (one - sigmoid) + one; // times sigmoid
                 store(silu * up, act, at);
-                store(slope * up * sigmoid * bend, first, at);
-                store(slope * silu, second, at);
+                store(grad * up * sigmoid * silu_grad, first, at);
+                store(grad * silu, second, at);
                 at += LANES;
             }
         }
     }
 }
 
-/// Overwrites `gate_up` with its gradient and fills `act` with what `gate` had given.
+/// Overwrites `gate_up` with its gradient and fills `act` with the output of `gate`.
 pub fn gate_backward<T: Element>(gate_up: &mut [T], d_act: &[T], half: usize, act: &mut [T], threads: usize) {
     assert!(gate_up.len() == 2 * act.len() && d_act.len() == act.len());
     let (gate_up, act) = (Rows::new(gate_up, 2 * half), Rows::new(act, half));

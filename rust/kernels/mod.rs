@@ -1,13 +1,13 @@
-//! All of a training step on the CPU that is not a matrix product: loops over rows of activations.
+//! Everything in a training step on the CPU except matrix products: loops over rows of activations.
 //!
-//! Activations are `f32` or `Bf16`, reckoned in `f32` and rounded once; gains and their gradients are `f32`.
-//! The specification is `ramlet/engines/torch/kernels/plain.py`. No number depends on the threads or on the
-//! processor: sums are taken in lanes of fixed width, products are not fused, and what is summed over
-//! rows is summed in pieces that the caller's unit of rows decides, not their number.
+//! Activations are `f32` or `Bf16`, computed in `f32` and rounded once; gains and their gradients are `f32`. The
+//! specification is `ramlet/engines/torch/kernels/plain.py`. No result depends on the threads or the CPU: sums are
+//! computed in lanes of fixed width, multiply-add is not fused, and sums over rows are computed in pieces that depend
+//! on the caller's unit of rows, not on how many rows there are.
 //!
-//! A kernel is a struct of its operands with a method that does some rows. `team` shares the rows among threads
-//! and calls it in the widest vectors the processor has: the method is compiled once for each kind.
-//! For that all it calls is `#[inline(always)]`; a closure in there might stay outside and narrow.
+//! A kernel is a struct of its operands with a method that processes a range of rows. `team` distributes the rows among
+//! threads and calls the method with the widest vectors of the CPU: it is compiled once per vector type. For that,
+//! everything it calls is `#[inline(always)]`; a closure might not be inlined, and so not be compiled for wide vectors.
 
 mod accumulate;
 mod cross_entropy;
@@ -27,9 +27,9 @@ pub use element::{Bf16, Element};
 pub use gate::{gate, gate_backward};
 pub use norm::{norm, norm_backward};
 pub use qk_norm::{Heads, qk_norm, qk_norm_backward};
-pub use rotate::{BadPosition, Turn, rotate};
+pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
-pub use team::together;
+pub use team::run_on_threads;
 
 #[cfg(test)]
 mod tests;

@@ -1,29 +1,15 @@
-//! RMSNorm: a row over its root mean square, times the gain.
+//! RMSNorm: a row divided by its root mean square, times the gain.
 
 use super::element::Element;
+use super::squares::sum_of_squares;
 use super::team::{Kernel, Rows, portion, run};
 use super::vector::{LANES, Vector, load, store};
 use std::ops::Range;
 
-/// One over the root mean square. Four sums at a time, since each waits for its last addition.
+/// One over the root mean square.
 #[inline(always)]
 pub(super) fn scale_of<V: Vector, T: Element>(row: &[T], eps: f32) -> f32 {
-    let mut sums = [V::splat(0.0); 4];
-    let mut at = 0;
-    while at + 4 * LANES <= row.len() {
-        for (quarter, sum) in sums.iter_mut().enumerate() {
-            let x = load::<V, _>(row, at + quarter * LANES);
-            *sum = *sum + x * x;
-        }
-        at += 4 * LANES;
-    }
-    while at < row.len() {
-        let x = load::<V, _>(row, at);
-        sums[0] = sums[0] + x * x;
-        at += LANES;
-    }
-    let total = ((sums[0] + sums[1]) + (sums[2] + sums[3])).sum();
-    1.0 / (total / row.len() as f32 + eps).sqrt()
+    1.0 / (sum_of_squares::<V, T>(row) / row.len() as f32 + eps).sqrt()
 }
 
 struct Norm<'a, T> {
@@ -39,7 +25,7 @@ impl<T: Element> Kernel for Norm<'_, T> {
         let width = self.gain.len();
         for row in rows {
             let x = &self.x[row * width..][..width];
-            // SAFETY: a row is in one range only.
+            // SAFETY: each row is in one range only.
             let out = unsafe { self.out.row(row) };
             let scale = scale_of::<V, T>(x, self.eps);
             let scale = V::splat(scale);
@@ -58,28 +44,28 @@ pub fn norm<T: Element>(x: &[T], gain: &[f32], eps: f32, out: &mut [T], threads:
     run(&kernel, kernel.out.len(), portion(2 * size_of_val(gain)), threads);
 }
 
-/// The gain's gradient is summed over so many rows apart, before these sums are added up in order.
+/// The gain's gradient is summed over this many rows at a time; then these sums are added in order.
 const PIECE: usize = 64;
 
-/// Rows in units of equal size, each cut into pieces that never reach beyond it: where a unit's pieces lie does
-/// not depend on how many units there are.
+/// Rows in units of equal size, each cut into pieces within the unit: the pieces of a unit do not depend on how many
+/// units there are.
 pub(super) struct Pieces {
     pub(super) rows: usize,
     pub(super) unit: usize,
 }
 
 impl Pieces {
-    fn a_unit(&self) -> usize {
+    fn per_unit(&self) -> usize {
         self.unit.div_ceil(PIECE)
     }
 
     pub(super) fn count(&self) -> usize {
-        self.rows / self.unit * self.a_unit() + (self.rows % self.unit).div_ceil(PIECE)
+        self.rows / self.unit * self.per_unit() + (self.rows % self.unit).div_ceil(PIECE)
     }
 
     pub(super) fn rows(&self, piece: usize) -> Range<usize> {
-        let first = piece / self.a_unit() * self.unit;
-        let start = first + piece % self.a_unit() * PIECE;
+        let first = piece / self.per_unit() * self.unit;
+        let start = first + piece % self.per_unit() * PIECE;
         start..(start + PIECE).min(first + self.unit).min(self.rows)
     }
 }
@@ -90,18 +76,18 @@ struct NormBackward<'a, T> {
     gain: &'a [f32],
     eps: f32,
     pieces: Pieces,
-    /// A row for each piece.
+    /// One row per piece.
     gain_grads: Rows<'a, f32>,
     dx: Rows<'a, T>,
 }
 
 impl<T: Element> Kernel for NormBackward<'_, T> {
-    /// What is handed out are pieces.
+    /// The rows of this kernel are pieces.
     #[inline(always)]
     fn rows<V: Vector>(&self, pieces: Range<usize>) {
         let width = self.gain.len();
         for piece in pieces {
-            // SAFETY: a piece is in one range only, and a row in one piece only.
+            // SAFETY: each piece is in one range only, and each row in one piece only.
             let gain_grad = unsafe { self.gain_grads.row(piece) };
             for row in self.pieces.rows(piece) {
                 // SAFETY: as above.
@@ -113,18 +99,18 @@ impl<T: Element> Kernel for NormBackward<'_, T> {
                 let mut products = V::splat(0.0);
                 let mut at = 0;
                 while at < width {
-                    let slope = load::<V, _>(dy, at);
-                    let pull = slope * (load::<V, _>(x, at) * scale);
-                    store(load::<V, _>(gain_grad, at) + pull, gain_grad, at);
-                    products = products + pull * load(self.gain, at);
+                    let grad = load::<V, _>(dy, at);
+                    let product = grad * (load::<V, _>(x, at) * scale);
+                    store(load::<V, _>(gain_grad, at) + product, gain_grad, at);
+                    products = products + product * load(self.gain, at);
                     at += LANES;
                 }
                 let mean = V::splat(products.sum() / width as f32);
                 let mut at = 0;
                 while at < width {
-                    let slope = load::<V, _>(dy, at) * load(self.gain, at);
+                    let grad = load::<V, _>(dy, at) * load(self.gain, at);
                     let normed = load::<V, _>(x, at) * scale;
-                    store((slope - normed * mean) * scale, dx, at);
+                    store((grad - normed * mean) * scale, dx, at);
                     at += LANES;
                 }
             }
@@ -132,8 +118,8 @@ impl<T: Element> Kernel for NormBackward<'_, T> {
     }
 }
 
-/// The gradient of `x` goes to `dx`, the gain's is added to `gain_grad`: the same bits for rows all at once and for
-/// one unit of them after the other.
+/// Writes the gradient of `x` to `dx` and adds the gain's to `gain_grad`, bit-identical whether called with all rows at
+/// once or with one unit of them after another.
 #[allow(clippy::too_many_arguments)]
 pub fn norm_backward<T: Element>(
     dy: &[T],

@@ -1,44 +1,44 @@
-//! The rotary turn of queries and keys.
+//! Rotary position embedding of queries and keys.
 
 use super::element::Element;
 use super::team::{Kernel, Rows, portion, run};
 use super::vector::{LANES, Vector, load, store};
 use std::ops::Range;
 
-/// The angles, and which of them a row is turned by.
-pub struct Turn<'a, P> {
-    /// A row for each position, of half a head's width.
+/// The angles, and which of them to rotate each row by.
+pub struct Rotary<'a, P> {
+    /// One row per position, of half a head's width.
     pub cos: &'a [f32],
     pub sin: &'a [f32],
     pub half: usize,
-    /// One for each row.
+    /// One per row.
     pub positions: &'a [P],
-    /// The first so many heads of a row are turned.
+    /// How many heads of a row to rotate, from the first.
     pub heads: usize,
     pub inverse: bool,
 }
 
-/// A position the angles do not reach.
+/// A position outside the context.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadPosition(pub i64);
 
 struct Rotate<'a, T, P> {
-    turn: &'a Turn<'a, P>,
+    rotary: &'a Rotary<'a, P>,
     matrix: Rows<'a, T>,
 }
 
 impl<T: Element, P: Copy + Into<i64> + Sync> Kernel for Rotate<'_, T, P> {
     #[inline(always)]
     fn rows<V: Vector>(&self, rows: Range<usize>) {
-        let half = self.turn.half;
-        let sign = V::splat(if self.turn.inverse { -1.0 } else { 1.0 });
+        let half = self.rotary.half;
+        let sign = V::splat(if self.rotary.inverse { -1.0 } else { 1.0 });
         for row in rows {
-            let position: i64 = self.turn.positions[row].into();
-            let cos = &self.turn.cos[position as usize * half..][..half];
-            let sin = &self.turn.sin[position as usize * half..][..half];
-            // SAFETY: a row is in one range only.
+            let position: i64 = self.rotary.positions[row].into();
+            let cos = &self.rotary.cos[position as usize * half..][..half];
+            let sin = &self.rotary.sin[position as usize * half..][..half];
+            // SAFETY: each row is in one range only.
             let matrix = unsafe { self.matrix.row(row) };
-            for head in matrix[..self.turn.heads * 2 * half].chunks_exact_mut(2 * half) {
+            for head in matrix[..self.rotary.heads * 2 * half].chunks_exact_mut(2 * half) {
                 let (first, second) = head.split_at_mut(half);
                 let mut at = 0;
                 while at < half {
@@ -53,27 +53,27 @@ impl<T: Element, P: Copy + Into<i64> + Sync> Kernel for Rotate<'_, T, P> {
     }
 }
 
-/// Turns every row of `matrix`, or none where a position is out of reach.
+/// Rotates every row of `matrix`, or none if a position is outside the context.
 pub fn rotate<T: Element, P: Copy + Into<i64> + Sync>(
     matrix: &mut [T],
-    turn: &Turn<'_, P>,
+    rotary: &Rotary<'_, P>,
     threads: usize,
 ) -> Result<(), BadPosition> {
-    let rows = turn.positions.len();
-    if rows == 0 || turn.heads == 0 {
+    let rows = rotary.positions.len();
+    if rows == 0 || rotary.heads == 0 {
         return Ok(());
     }
-    assert!(turn.half > 0 && turn.cos.len() == turn.sin.len() && matrix.len().is_multiple_of(rows));
+    assert!(rotary.half > 0 && rotary.cos.len() == rotary.sin.len() && matrix.len().is_multiple_of(rows));
     let width = matrix.len() / rows;
-    assert!(turn.heads * 2 * turn.half <= width);
-    let context = (turn.cos.len() / turn.half) as i64;
-    for &position in turn.positions {
+    assert!(rotary.heads * 2 * rotary.half <= width);
+    let context = (rotary.cos.len() / rotary.half) as i64;
+    for &position in rotary.positions {
         let position: i64 = position.into();
         if !(0..context).contains(&position) {
             return Err(BadPosition(position));
         }
     }
-    let turned_bytes = turn.heads * 2 * turn.half * size_of::<T>();
-    run(&Rotate { turn, matrix: Rows::new(matrix, width) }, rows, portion(turned_bytes), threads);
+    let rotated_bytes = rotary.heads * 2 * rotary.half * size_of::<T>();
+    run(&Rotate { rotary, matrix: Rows::new(matrix, width) }, rows, portion(rotated_bytes), threads);
     Ok(())
 }

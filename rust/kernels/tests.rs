@@ -1,12 +1,12 @@
-//! Against the formulas in f64, and every kind of vectors against the plainest. The properties of the whole
-//! kernels are tested from Python, against torch.
+//! Against the formulas in f64, and every vector type against the portable one. Whole kernels are tested from Python,
+//! against torch.
 
 use super::element::{Bf16, Element};
 use super::exp::exp;
 use super::vector::{LANES, Portable, Vector};
 use super::*;
 
-/// How far apart two floats are, in steps of the expected one.
+/// The distance of two floats, in ulps of the expected one.
 fn ulps(got: f32, expected: f64) -> f64 {
     let step =
         f64::from(f32::from_bits((expected.abs() as f32).to_bits() + 1)) - f64::from(expected.abs() as f32);
@@ -61,7 +61,7 @@ fn bf16_rounds_to_the_nearest_even_and_keeps_nan() {
     assert_eq!(narrow(0x3f80_8000), 0x3f80, "a tie goes down to even");
     assert_eq!(narrow(0x3f81_8000), 0x3f82, "a tie goes up to even");
     assert_eq!(narrow(0x3f80_8001), 0x3f81);
-    assert_eq!(narrow(0x7f7f_ffff), 0x7f80, "beyond the greatest is infinite");
+    assert_eq!(narrow(0x7f7f_ffff), 0x7f80, "above the greatest is infinite");
     assert_eq!(narrow(0xff80_0000), 0xff80);
     for nan in [0x7f80_0001, 0x7fff_ffff, 0xff80_0001, 0xffff_ffff] {
         assert!(Bf16(narrow(nan)).widen().is_nan(), "{nan:x}");
@@ -72,7 +72,7 @@ fn bf16_rounds_to_the_nearest_even_and_keeps_nan() {
 }
 
 #[test]
-fn a_bad_label_or_position_touches_nothing() {
+fn a_bad_label_or_position_changes_nothing() {
     let mut logits = vec![1.0f32; 8];
     let mut losses = vec![7.0; 2];
     for bad in [4, -1, i64::MAX, i64::MIN] {
@@ -83,16 +83,22 @@ fn a_bad_label_or_position_touches_nothing() {
     let mut matrix = vec![1.0f32; 8];
     for bad in [3i64, -1, i64::MAX, i64::MIN] {
         let positions = [0, bad];
-        let turn =
-            Turn { cos: &[1.0; 6], sin: &[1.0; 6], half: 2, positions: &positions, heads: 1, inverse: false };
-        assert_eq!(rotate(&mut matrix, &turn, 1), Err(BadPosition(bad)));
+        let rotary = Rotary {
+            cos: &[1.0; 6],
+            sin: &[1.0; 6],
+            half: 2,
+            positions: &positions,
+            heads: 1,
+            inverse: false,
+        };
+        assert_eq!(rotate(&mut matrix, &rotary, 1), Err(BadPosition(bad)));
     }
     assert_eq!(matrix, vec![1.0; 8]);
 }
 
 #[test]
 fn threads_change_no_bit() {
-    // No OpenMP in this process: these are threads of the call.
+    // There is no OpenMP in this process, so each call starts its own threads.
     let (rows, width) = (301, 257);
     let x: Vec<f32> = (0..rows * width).map(|i| ((i * 2654435761) % 1000003) as f32 / 5e5 - 1.0).collect();
     let gain: Vec<f32> = (0..width).map(|i| i as f32 / 100.0).collect();
@@ -113,16 +119,16 @@ fn units_of_rows_one_by_one_change_no_bit() {
     let (rows, width, unit) = (330, 40, 100);
     let x: Vec<f32> = (0..rows * width).map(|i| ((i * 2654435761) % 1000003) as f32 / 5e5 - 1.0).collect();
     let gain = vec![1.5; width];
-    let together = |at_once: usize| {
+    let gain_grad = |at_once: usize| {
         let mut gain_grad = vec![0.5; width];
         for x in x.chunks(at_once * width) {
             norm_backward(x, x, &gain, 1e-5, &mut gain_grad, &mut vec![0.0; x.len()], unit, 2);
         }
         gain_grad
     };
-    assert_eq!(together(100), together(rows));
-    assert_eq!(together(200), together(rows));
-    assert_ne!(together(50), together(rows), "half a unit is summed otherwise");
+    assert_eq!(gain_grad(100), gain_grad(rows));
+    assert_eq!(gain_grad(200), gain_grad(rows));
+    assert_ne!(gain_grad(50), gain_grad(rows), "half a unit is summed differently");
 }
 
 #[test]
@@ -137,7 +143,7 @@ fn squares_of_all_lengths() {
     assert!(squares(&[f32::NAN, 1.0], 1).is_nan());
 }
 
-/// Every operation of a kind of vectors, on one register's worth.
+/// Every operation of a vector type, on one vector.
 #[inline(always)]
 fn all_operations<V: Vector>(left: [f32; LANES], right: [f32; LANES]) -> Vec<u32> {
     let (a, b) = (V::load_f32(&left), V::load_f32(&right));
@@ -158,7 +164,7 @@ fn all_operations<V: Vector>(left: [f32; LANES], right: [f32; LANES]) -> Vec<u32
         vector.store_bf16(&mut narrow);
         let mut back = [0.0; LANES];
         V::load_bf16(&narrow).store_f32(&mut back);
-        // Which NaN an operation gives is the processor's choice.
+        // Which NaN an operation returns depends on the CPU.
         let bits = |x: f32| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
         results.extend(wide.into_iter().chain(back).map(bits));
         results.extend([bits(vector.sum()), bits(vector.greatest())]);
@@ -194,11 +200,11 @@ mod kinds {
         ) {
             let expected = all_operations::<Portable>(left, right);
             if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
-                // SAFETY: the processor has it.
+                // SAFETY: the CPU has it.
                 prop_assert_eq!(unsafe { in_avx512(left, right) }, expected.clone());
             }
             if is_x86_feature_detected!("avx2") {
-                // SAFETY: the processor has it.
+                // SAFETY: the CPU has it.
                 prop_assert_eq!(unsafe { in_avx2(left, right) }, expected);
             }
         }

@@ -1,11 +1,11 @@
-//! Ids on disk -> batches for training: which example comes when, and its ids read into place.
+//! Token ids on disk -> batches for training: the order of the examples, and reading their ids into the arrays.
 //!
 //! ```text
 //!  sample number ─► Schedule: dataset, example ─► Windows: pread, widen, shift ─► rows of two arrays
 //! ```
 //!
-//! The order is computed, never stored: an epoch of any size is shuffled in no memory, and any sample can be asked for
-//! without those before it. Files are read, not mapped, through a bounded number of open ones.
+//! The order is computed, never stored: shuffling takes no memory whatever the size of an epoch, and any sample can be
+//! read without those before it. Files are read, not mapped, with a bounded number of them open.
 
 mod open_files;
 mod row;
@@ -13,7 +13,7 @@ mod schedule;
 mod shuffle;
 mod windows;
 
-pub use row::{IGNORED, RowRules, Rows};
+pub use row::Rows;
 pub use schedule::{MIX_BLOCK, Schedule};
 pub use shuffle::{Shuffle, key};
 pub use windows::{IdType, Tokens, TokensSpec, Windows};

@@ -1,4 +1,4 @@
-//! Files kept open because they are read again and again, never more than a few.
+//! Files that are kept open between reads, a bounded number of them.
 
 use crate::own_files;
 use std::collections::HashMap;
@@ -7,8 +7,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Opening takes about ten times as long as a read; more open files than this would be felt by other programs.
-pub const MOST_OPEN: usize = 128;
+/// Opening takes about ten times as long as a read; more open files than this would affect other programs.
+pub const MAX_OPEN: usize = 128;
 
 /// (dataset, shard)
 type Name = (usize, usize);
@@ -26,10 +26,10 @@ impl OpenFiles {
             *used = self.uses;
             return Ok(file.clone());
         }
-        self.make_room(MOST_OPEN);
+        self.close_oldest(MAX_OPEN);
         let file = match own_files::open(&path()) {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-                // The process may have fewer than we would like.
+                // The process may have a lower limit.
                 self.files.clear();
                 own_files::open(&path())
             }
@@ -40,10 +40,10 @@ impl OpenFiles {
         Ok(file)
     }
 
-    fn make_room(&mut self, most: usize) {
+    fn close_oldest(&mut self, most: usize) {
         while self.files.len() >= most {
             let oldest = self.files.iter().min_by_key(|(_, (_, used))| *used).map(|(name, _)| *name);
-            self.files.remove(&oldest.expect("there is one"));
+            self.files.remove(&oldest.expect("the map is not empty"));
         }
     }
 }
@@ -57,12 +57,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |number: usize| folder.path().join(number.to_string());
         let mut open = OpenFiles::default();
-        for number in 0..MOST_OPEN + 1 {
+        for number in 0..MAX_OPEN + 1 {
             std::fs::write(path(number), "x").unwrap();
             open.get((0, number), || path(number)).unwrap();
             open.get((0, 0), || unreachable!("open")).unwrap();
         }
-        assert_eq!(open.files.len(), MOST_OPEN);
+        assert_eq!(open.files.len(), MAX_OPEN);
         assert!(!open.files.contains_key(&(0, 1)));
         assert!(open.files.contains_key(&(0, 0)));
     }

@@ -1,9 +1,9 @@
-//! Which example of which dataset a sample is. Samples are numbered for ever; any number can be asked for at once.
+//! Which example of which dataset a sample is. Samples are numbered without end, and each can be computed directly.
 
 use super::shuffle::{Shuffle, key};
 
-/// A mix is shuffled in blocks of this many samples, and has its shares in each of them. Small, so that a batch is near
-/// them too; the examples themselves are shuffled over all of their dataset.
+/// A mix is shuffled in blocks of this many samples, each with the right proportions. Small, so that a batch is close
+/// to them too; the examples themselves are shuffled over their whole dataset.
 pub const MIX_BLOCK: u64 = 256;
 
 const EXAMPLES: u64 = 0;
@@ -20,7 +20,7 @@ impl Schedule {
         Schedule { datasets, shuffled }
     }
 
-    /// The dataset and the example of it.
+    /// The dataset and its example.
     pub fn at(&self, sample: u64, seed: u64) -> (usize, u64) {
         let (dataset, own) = self.dataset_of(self.in_block(sample, seed));
         let (examples, _) = self.datasets[dataset];
@@ -39,9 +39,9 @@ impl Schedule {
         block * MIX_BLOCK + Shuffle::new(MIX_BLOCK, key(&[seed, MIX, block])).at(place)
     }
 
-    /// Sample n goes to the first dataset if that gets one more of n + 1 samples than of n, its share rounded
-    /// down. What is left is divided among the others in the same way. So the number that each has got follows from n
-    /// alone, and is off its share by less than the number of datasets before it.
+    /// Sample n goes to the first dataset if its share of n + 1 samples, rounded down, is one more than its share of n.
+    /// The rest is divided among the others in the same way. So how many samples each has depends on n alone, and
+    /// differs from its share by less than one plus the number of datasets before it.
     fn dataset_of(&self, sample: u64) -> (usize, u64) {
         let mut all: u64 = self.datasets.iter().map(|(_, weight)| weight).sum();
         let mut left = sample;
@@ -54,7 +54,7 @@ impl Schedule {
             left -= own;
             all -= weight;
         }
-        unreachable!("the last dataset takes all that is left")
+        unreachable!("the last dataset gets all that remain")
     }
 }
 
@@ -71,15 +71,15 @@ mod tests {
         ) {
             let schedule = Schedule::new(weights.iter().map(|&weight| (10, weight)).collect(), false);
             let all: u64 = weights.iter().sum();
-            let mut taken = vec![0u64; weights.len()];
+            let mut counts = vec![0u64; weights.len()];
             for sample in 0..samples {
                 let (dataset, own) = schedule.dataset_of(sample);
-                prop_assert_eq!(own, taken[dataset]);
-                taken[dataset] += 1;
+                prop_assert_eq!(own, counts[dataset]);
+                counts[dataset] += 1;
             }
-            for (at, (&taken, &weight)) in taken.iter().zip(&weights).enumerate() {
+            for (at, (&count, &weight)) in counts.iter().zip(&weights).enumerate() {
                 let share = samples as f64 * weight as f64 / all as f64;
-                prop_assert!((taken as f64 - share).abs() < at as f64 + 1.0);
+                prop_assert!((count as f64 - share).abs() < at as f64 + 1.0);
             }
         }
 

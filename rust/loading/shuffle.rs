@@ -1,11 +1,11 @@
-//! A keyed permutation of 0..n in closed form: shuffling without a list of what is shuffled.
+//! A keyed permutation of 0..n in closed form: shuffling without storing the order.
 //!
 //! A Feistel network over pairs (left, right) with `left` below ceil(sqrt(n)) and `right` below n divided by that. Each
-//! round adds a hash of one half to the other, modulo its size, which can be undone: so all rounds together are a
-//! permutation of the pairs. There are fewer than sqrt(n) pairs too many; an index that lands on one goes through again
-//! until it lands inside (cycle walking), which keeps it a permutation. About 60 ns an index.
+//! round adds a hash of one half to the other, modulo its size, which is reversible: so all rounds together permute the
+//! pairs. There are up to sqrt(n) more pairs than indices; an index that maps to one of these is mapped again until it
+//! is below n (cycle walking), which is still a permutation. About 60 ns per index.
 
-/// Four would do for large n; small n have so few hashes in a round that more are needed for an even mix.
+/// Four are enough for large n; for small n a round has so few different hashes that more are needed for a uniform mix.
 const ROUNDS: usize = 8;
 
 pub struct Shuffle {
@@ -28,7 +28,7 @@ impl Shuffle {
         Shuffle { length, left, right, keys }
     }
 
-    /// What stands at `index`, which is below the length.
+    /// The value at `index`, which is below the length.
     pub fn at(&self, index: u64) -> u64 {
         debug_assert!(index < self.length);
         let mut value = index;
@@ -46,21 +46,21 @@ impl Shuffle {
     }
 }
 
-/// A key for each purpose: the same words give the same key, any other words another.
+/// Derives a key: the same words give the same key, other words another.
 pub fn key(words: &[u64]) -> u64 {
     words.iter().fold(0, |key, word| mixed(mixed(key.wrapping_add(GOLDEN)) ^ word))
 }
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The finaliser of SplitMix64.
+/// The finalizer of SplitMix64.
 fn mixed(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     word ^ (word >> 31)
 }
 
-/// `value` plus the hash, modulo `size`. The hash is brought into range by a multiplication: no division.
+/// `value` plus the hash, modulo `size`. The hash is scaled into range by a multiplication instead of a division.
 fn added(value: u64, hash: u64, size: u64) -> u64 {
     let sum = value + ((u128::from(hash) * u128::from(size)) >> 64) as u64;
     if sum >= size { sum - size } else { sum }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn every_order_of_four_comes_about_equally_often() {
+    fn every_order_of_four_is_about_equally_frequent() {
         let mut counts = std::collections::HashMap::new();
         for seed in 0..24_000 {
             let shuffle = Shuffle::new(4, key(&[seed]));
@@ -95,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_scattered() {
-        // Of a random permutation, neighbours stay neighbours about twice in any length.
+    fn neighbors_are_scattered() {
+        // In a random permutation of any length, about two pairs of neighbors stay neighbors.
         let length = 100_000;
         let shuffle = Shuffle::new(length, 5);
         let kept = (1..length).filter(|&at| shuffle.at(at).abs_diff(shuffle.at(at - 1)) == 1).count();
@@ -110,7 +110,7 @@ mod tests {
         }
 
         #[test]
-        fn large_lengths_stay_inside_and_apart(length in 1u64..1 << 62, seed in any::<u64>(), first in any::<u64>()) {
+        fn large_lengths_stay_in_range_and_distinct(length in 1u64..1 << 62, seed in any::<u64>(), first in any::<u64>()) {
             let shuffle = Shuffle::new(length, seed);
             let indices: std::collections::BTreeSet<u64> =
                 (0..200).map(|step| first.wrapping_add(step) % length).collect();

@@ -1,7 +1,7 @@
-//! Reads examples: windows of a stream of ids that lies in any number of shards, or packed sequences.
+//! Reads examples: windows of a stream of ids in any number of shards, or packed sequences.
 
 use super::open_files::OpenFiles;
-use super::row::{RowRules, Rows};
+use super::row::{Rows, fill_row};
 use crate::error::{Error, Result};
 use crate::own_files;
 use crate::source::Stamp;
@@ -19,7 +19,7 @@ pub struct IdType {
 }
 
 impl IdType {
-    /// As NumPy writes it behind the order of bytes: "u2", "i4".
+    /// NumPy's name without the byte order: "u2", "i4".
     pub fn named(name: &str) -> Option<IdType> {
         let signed = match name.as_bytes().first()? {
             b'u' => false,
@@ -30,8 +30,7 @@ impl IdType {
         Some(IdType { bytes, signed })
     }
 
-    /// The largest id, and one more: also where the numbers have a sign, as all are read without one and a negative
-    /// number then is too large.
+    /// One more than the largest id. Signed numbers are read as unsigned too, so a negative one is above it.
     fn limit(self) -> u64 {
         match self {
             IdType { bytes: 8, .. } => 1 << 63,
@@ -39,24 +38,24 @@ impl IdType {
         }
     }
 
-    /// The number that was written, from how it was read.
+    /// The number that was written, from the unsigned one that was read.
     fn written(self, value: u64) -> i64 {
         let unused = 64 - 8 * self.bytes as u32;
         if self.signed { ((value << unused) as i64) >> unused } else { value as i64 }
     }
 }
 
-/// More than these no offset of a file can reach.
-const MOST_IDS: u64 = 1 << 56;
+/// More ids than this are beyond any file offset.
+const MAX_IDS: u64 = 1 << 56;
 
-/// The ids of one split of one dataset: what lies in its shards, one after the other.
+/// The ids of one split of one dataset: those of its shards, one after the other.
 pub struct Tokens {
     folder: PathBuf,
-    /// All names in one string: thousands of shards are then few allocations.
+    /// All names in one string: few allocations even for thousands of shards.
     names: String,
     /// Where in `names` each ends.
     name_ends: Vec<usize>,
-    /// Which id is the first of each shard, and behind them how many there are.
+    /// The index of the first id of each shard, followed by the total number.
     firsts: Vec<u64>,
     /// Bytes before the first id of a file.
     header: u64,
@@ -65,16 +64,16 @@ pub struct Tokens {
     start: u64,
     /// Ids from one example to the next.
     stride: u64,
-    /// The id that fills up packed sequences; `None`: windows of a stream.
+    /// The padding id of packed sequences; `None` for windows of a stream.
     pad_id: Option<i64>,
     end_id: Option<i64>,
-    /// Every id is below it.
+    /// Every id must be below it.
     vocab_size: u64,
-    /// Each shard as it was when it was first looked at.
+    /// The stamp of each shard when it was first checked.
     stamps: Vec<Option<Stamp>>,
 }
 
-/// What `Tokens` are made of.
+/// The arguments of `Tokens::new`.
 pub struct TokensSpec {
     pub folder: PathBuf,
     /// Name and ids of each shard.
@@ -89,7 +88,7 @@ pub struct TokensSpec {
 }
 
 impl Tokens {
-    /// Looks at the size of every shard: one that is missing or short is told now.
+    /// Checks the size of every shard, so that one that is missing or truncated is reported now.
     pub fn new(spec: TokensSpec) -> Result<Tokens> {
         let mut tokens = Tokens {
             folder: spec.folder,
@@ -110,11 +109,9 @@ impl Tokens {
             tokens.names.push_str(&name);
             tokens.name_ends.push(tokens.names.len());
             tokens.firsts.push(first);
-            first = u64::checked_add(first, count).filter(|all| *all <= MOST_IDS).ok_or_else(|| {
+            first = u64::checked_add(first, count).filter(|all| *all <= MAX_IDS).ok_or_else(|| {
                 let folder = tokens.folder.display();
-                Error::Dataset(format!(
-                    "{folder} is damaged: its shards are said to hold more ids than any disk does"
-                ))
+                Error::Dataset(format!("{folder} is damaged: its shards claim more ids than fit on any disk"))
             })?;
         }
         tokens.firsts.push(first);
@@ -136,19 +133,19 @@ impl Tokens {
         let wanted = self.header + (self.firsts[shard + 1] - self.firsts[shard]) * self.id.bytes as u64;
         match found < wanted {
             true => Err(Error::Dataset(format!(
-                "{} is damaged: it has {found} bytes instead of {wanted}; bring it back from a copy, or prepare the data anew",
+                "{} is damaged: it has {found} bytes instead of {wanted}; restore it from a copy, or prepare the data again",
                 path.display()
             ))),
             false => Ok(stamp),
         }
     }
 
-    /// Fails if a shard is not what it was: ids of two contents must not be mixed.
+    /// Fails if a shard has changed: ids of two versions must not be mixed.
     fn check_same(&self, shard: usize, file: &File) -> Result<()> {
         let now = Stamp::of(file).map_err(|error| unreadable(&self.path(shard), error))?;
         match self.stamps[shard].zip(now).and_then(|(before, now)| before.difference(&now)) {
             Some(what) => Err(Error::Dataset(format!(
-                "{} {what}: leave a dataset alone while it is read, then run the same command again",
+                "{} {what}: run the same command again, and do not change a dataset while it is being read",
                 self.path(shard).display()
             ))),
             None => Ok(()),
@@ -168,7 +165,7 @@ impl Windows {
         Windows { datasets, files: Mutex::default(), seq_len }
     }
 
-    /// Reads each example, a dataset and a number, into its row. `rows` has as many rows as there are examples.
+    /// Reads each example, given as (dataset, number), into its row. `rows` has as many rows as there are examples.
     pub fn read(&self, examples: impl Iterator<Item = (usize, u64)>, rows: &mut Rows<'_>) -> Result<()> {
         let (mut bytes, mut ids) = (Vec::new(), Vec::new());
         for (number, (dataset, example)) in examples.enumerate() {
@@ -182,7 +179,7 @@ impl Windows {
                 Some(pad) if ids[length - 1] == pad => self.unpadded(dataset, first, pad, &ids)?,
                 _ => length,
             };
-            RowRules { end_id: tokens.end_id }.fill(&ids, text, &mut rows.row(number, self.seq_len));
+            fill_row(&ids, text, tokens.end_id, &mut rows.row(number, self.seq_len));
         }
         Ok(())
     }
@@ -203,7 +200,7 @@ impl Windows {
             tokens.check_same(shard, &file)?;
             let largest = widen(part, width, &mut ids[done..done + count]);
             if largest >= tokens.vocab_size {
-                return Err(beyond(&tokens.path(shard), tokens.id, largest, tokens.vocab_size));
+                return Err(id_out_of_range(&tokens.path(shard), tokens.id, largest, tokens.vocab_size));
             }
             done += count;
             first += count as u64;
@@ -212,10 +209,10 @@ impl Windows {
         Ok(())
     }
 
-    /// How many of a packed sequence's ids are no padding, where the last one could be.
+    /// How many of a packed sequence's ids are not padding, if the last one could be.
     ///
-    /// With an end id, which then is the padding too, every piece that leaves room behind it ends with it: the first of
-    /// the last ids that are alike is the document's. Without one the index has to tell.
+    /// With an end id, which is also the padding, every document with padding after it ends with that id: so the first
+    /// of the trailing end ids belongs to the document. Without one, the index file is needed.
     fn unpadded(&self, dataset: usize, first: u64, pad: i64, ids: &[i64]) -> Result<usize> {
         let tokens = &self.datasets[dataset];
         if tokens.end_id.is_some() {
@@ -227,7 +224,7 @@ impl Windows {
         let failed = |error| unreadable(&path, error);
         let file = own_files::open(&path).map_err(failed)?;
         let begin = first - tokens.firsts[shard];
-        // The last end that is not beyond this sequence: by halving, as the index is never held.
+        // The last end within this sequence: by binary search in the file, as the index is never loaded.
         let end_at = |piece: u64| -> Result<u64> {
             let mut end = [0; 8];
             file.read_exact_at(&mut end, piece * 8).map_err(failed)?;
@@ -245,7 +242,7 @@ impl Windows {
         let last = if low == 0 { 0 } else { end_at(low - 1)? };
         if last <= begin {
             return Err(Error::Dataset(format!(
-                "{} is damaged: no piece ends in the sequence at {begin}; `ramlet data verify` tells more",
+                "{} is damaged: no document ends in the sequence at {begin}; run `ramlet data verify` for details",
                 path.display()
             )));
         }
@@ -253,13 +250,13 @@ impl Windows {
     }
 }
 
-/// The numbers that the bytes are, without a sign, and the largest of them.
+/// Converts the bytes to unsigned numbers; returns the largest.
 fn widen(bytes: &[u8], width: usize, ids: &mut [i64]) -> u64 {
     macro_rules! as_type {
         ($type:ty) => {{
             let mut largest: $type = 0;
             for (id, bytes) in ids.iter_mut().zip(bytes.chunks_exact(size_of::<$type>())) {
-                let value = <$type>::from_le_bytes(bytes.try_into().expect("of this size"));
+                let value = <$type>::from_le_bytes(bytes.try_into().expect("chunks of this size"));
                 largest = largest.max(value);
                 *id = value as i64;
             }
@@ -274,12 +271,12 @@ fn widen(bytes: &[u8], width: usize, ids: &mut [i64]) -> u64 {
     }
 }
 
-fn beyond(path: &std::path::Path, id: IdType, value: u64, vocab_size: u64) -> Error {
+fn id_out_of_range(path: &std::path::Path, id: IdType, value: u64, vocab_size: u64) -> Error {
     let (path, value) = (path.display(), id.written(value));
     Error::Dataset(match value < 0 {
-        true => format!("{path} has a negative id ({value}): it is damaged, or no file of ids"),
+        true => format!("{path} has a negative id ({value}): it is damaged, or not a file of token ids"),
         false => format!(
-            "{path} has the id {value}, beyond the vocabulary of {vocab_size}: it is damaged, or of another tokenizer; `ramlet data verify` tells more"
+            "{path} has the id {value}, outside the vocabulary of {vocab_size}: it is damaged, or from another tokenizer; run `ramlet data verify` for details"
         ),
     })
 }
@@ -288,8 +285,8 @@ fn unreadable(path: &std::path::Path, error: std::io::Error) -> Error {
     use std::io::ErrorKind::{NotFound, UnexpectedEof};
     let path = path.display();
     Error::Dataset(match error.kind() {
-        NotFound => format!("{path} is missing: `ramlet data verify` tells what else is"),
-        UnexpectedEof => format!("{path} is damaged: it is shorter than it was when it was opened"),
+        NotFound => format!("{path} is missing: run `ramlet data verify` for details"),
+        UnexpectedEof => format!("{path} is damaged: it is shorter than when it was opened"),
         _ => format!("cannot read {path}: {error}"),
     })
 }

@@ -1,12 +1,11 @@
-//! Counted pieces -> merges, exactly, in bounded memory: phases over a falling threshold.
+//! Counted pieces -> merges, exactly, in bounded memory: phases with a decreasing threshold.
 //!
-//! Merging needs every occurrence of a pair at hand, and the pieces of a large corpus do not fit. But
-//! the next merges are all among frequent pairs. So each phase picks a threshold, keeps only what
-//! pairs at or over it can touch (`segments`: cut at the rarer pairs, equal parts counted as one),
-//! merges in memory until the most frequent pair falls below the threshold, and replays those merges on
-//! the pieces in one pass. A lower threshold means fewer passes and more memory; when the segments
-//! outgrow their share the threshold is raised on the spot. The merges are the same in any case:
-//! every pair that can reach the threshold is counted in full. docs/design/bpe-merging.md has the proof.
+//! Merging needs every occurrence of a pair in memory, and the pieces of a large corpus do not fit. But the next merges
+//! are all among the frequent pairs. So each phase picks a threshold, keeps only what pairs at or above it can touch
+//! (`segments`: cut at the rarer pairs, equal parts counted as one), merges in memory until the most frequent pair
+//! falls below the threshold, and replays those merges on the pieces in one pass. A lower threshold means fewer passes
+//! and more memory; if the segments outgrow their share, the threshold is raised immediately. The merges are the same
+//! in any case: every pair that can reach the threshold is counted in full. docs/design/bpe-merging.md has the proof.
 
 pub mod phase;
 pub mod segments;
@@ -29,7 +28,7 @@ use top::Top;
 use vocabulary::{TieBreak, Vocabulary};
 
 pub struct Settings {
-    /// Tokens to have at the end, the 256 bytes included.
+    /// Size of the final vocabulary, including the 256 bytes.
     pub tokens: usize,
     pub min_frequency: u64,
     pub max_token_bytes: usize,
@@ -44,13 +43,13 @@ pub struct Settings {
 pub struct PhaseNote {
     pub wanted: u64,
     pub threshold: u64,
-    /// Of the segments, as their share reckons it.
+    /// Memory of the segments, as estimated by `Segments::bytes`.
     pub bytes: u64,
     pub merges: u64,
 }
 
-/// How far below the most frequent pair a phase reaches. On 123 MB of natural text and 618 MB of code 48
-/// and 200 held two to three times the segments and were no faster.
+/// The threshold of a phase is the count of the most frequent pair divided by this. On 123 MB of natural text and 618
+/// MB of code, 48 and 200 took two to three times the memory for segments and were not faster.
 const REACH: u64 = 16;
 
 pub fn learn(
@@ -71,7 +70,7 @@ pub fn learn(
     let mut phases = Vec::new();
     let mut replayed = 0;
     let mut ceiling = u64::MAX;
-    let mut foresight = Foresight::default();
+    let mut fit = LastCountFit::default();
     let mut counted = false;
     progress.enter(Stage::Merging, settings.tokens as u64);
     progress.done.store(vocabulary.len() as u64, Relaxed);
@@ -82,19 +81,19 @@ pub fn learn(
         if largest < floor {
             break;
         }
-        let wanted = (largest / REACH).max(foresight.last_count(settings.tokens)).max(floor);
+        let wanted = (largest / REACH).max(fit.last_count(settings.tokens)).max(floor);
         let mut alive = if counted {
             Alive::Counted(Top::find(store, &vocabulary, settings, progress, watch)?)
         } else {
             sketch.set_threshold(wanted);
             Alive::Bounded(&mut sketch, wanted)
         };
-        // Of a text of long runs tokens may be long: what they take is missing here.
-        let room = settings.memory.saturating_sub(vocabulary.long_bytes()).max(settings.memory / 4);
-        let gathered = gather(store, &vocabulary, &mut alive, settings, room, progress, watch)?;
+        // Text with long runs may make long tokens: their memory comes out of this share.
+        let memory = settings.memory.saturating_sub(vocabulary.long_bytes()).max(settings.memory / 4);
+        let gathered = gather(store, &vocabulary, &mut alive, settings, memory, progress, watch)?;
         let threshold = alive.threshold();
         let Some(segments) = gathered else {
-            // It is the next merge for certain: the pieces have it from the next replay.
+            // The first pair is certainly the next merge; the next replay applies it to the pieces.
             if let Alive::Counted(top) = &alive {
                 let (left, right) = top.first();
                 vocabulary.merge(left, right);
@@ -106,41 +105,41 @@ pub fn learn(
         let one_only = matches!(&alive, Alive::Counted(top) if top.one_only);
         let tokens = if one_only { vocabulary.len() + 1 } else { settings.tokens };
         let bytes = segments.bytes() as u64;
-        // Segments alone may fill the room; a quarter more is for pairs that are made on the way.
-        let limits = Limits { tokens, memory: room + room / 4, ..limits };
+        // Segments alone may fill the share; a quarter more is for the pairs that merging makes.
+        let limits = Limits { tokens, memory: memory + memory / 4, ..limits };
         let end = phase::run(segments, threshold, &limits, &mut vocabulary, progress, watch)?;
         let merges = (vocabulary.merges.len() - replayed) as u64;
         phases.push(PhaseNote { wanted, threshold, bytes, merges });
         match end {
             End::Full | End::Duplicate | End::Outgrown => {}
             End::Threshold if threshold == floor => break,
-            // Raised past every real count: the sketch is too coarse for this share.
+            // The threshold was raised above every real count: the sketch is too coarse for this share.
             End::Threshold if threshold > wanted && merges == 0 => counted = true,
             End::Threshold => {
                 ceiling = threshold - 1;
-                foresight.note(&vocabulary, threshold);
+                fit.add_phase(&vocabulary, threshold);
             }
         }
     }
     Ok((vocabulary, phases))
 }
 
-/// An eighth of the memory, between 64 Ki cells and 1 Mi cells of 8 bytes: more would not fit the
-/// caches, and the pairs below a threshold rarely add up to it in one cell of a million.
+/// An eighth of the memory, between 64 Ki and 1 Mi cells of 8 bytes: more would not fit into the CPU's caches, and with
+/// a million cells the pairs below a threshold rarely add up to it in one cell.
 fn sketch_bits(memory: usize) -> u32 {
     (memory / 64).max(1).ilog2().clamp(16, 20)
 }
 
-/// Guesses how frequent the last merge will be, so that the last phase need not reach far below it.
-/// Counts fall as a power of the number of merges; the last two phases tell which. A guess too high costs
-/// one more phase, one too low some memory: neither changes a merge.
+/// Predicts the count of the last merge, so that the threshold of the last phase is not far below it. Counts fall as a
+/// power of the number of merges; the exponent is fitted to the last two phases. A prediction that is too high costs
+/// one more phase, one that is too low some memory: neither changes a merge.
 #[derive(Default)]
-struct Foresight {
+struct LastCountFit {
     seen: Vec<(f64, f64)>,
 }
 
-impl Foresight {
-    fn note(&mut self, vocabulary: &Vocabulary, threshold: u64) {
+impl LastCountFit {
+    fn add_phase(&mut self, vocabulary: &Vocabulary, threshold: u64) {
         self.seen.push(((vocabulary.len() as f64).ln(), (threshold as f64).ln()));
     }
 
@@ -149,13 +148,13 @@ impl Foresight {
         if b.0 - a.0 < 0.1 {
             return 0;
         }
-        let slope = (b.1 - a.1) / (b.0 - a.0);
-        let last = b.1 + slope * ((tokens as f64).ln() - b.0);
+        let exponent = (b.1 - a.1) / (b.0 - a.0);
+        let last = b.1 + exponent * ((tokens as f64).ln() - b.0);
         (last.exp() * 0.6) as u64
     }
 }
 
-/// Applies the last phase's merges to every piece and sums the pairs that result.
+/// Applies the last phase's merges to every piece and counts the resulting pairs in the sketch.
 fn replay(
     store: &mut PieceStore,
     merges: &[(u32, u32, u32)],
@@ -189,7 +188,7 @@ fn replay(
 
 /// Which pairs a phase may merge.
 enum Alive<'a> {
-    /// Those whose bound reaches the threshold.
+    /// Pairs whose upper bound reaches the threshold.
     Bounded(&'a mut Sketch, u64),
     Counted(Top),
 }
@@ -210,7 +209,7 @@ impl Alive<'_> {
         }
     }
 
-    /// Makes them fewer, by a higher threshold. False when there is but one.
+    /// Raises the threshold, so that there are fewer. False if there is only one.
     fn raise(&mut self) -> bool {
         match self {
             Alive::Bounded(sketch, threshold) => {
@@ -223,8 +222,8 @@ impl Alive<'_> {
     }
 }
 
-/// Collects the segments of the pairs that are alive; where they outgrow `memory`, of fewer of them. `None` where those
-/// of the first pair alone do: it stands in runs of very many lengths.
+/// Collects the segments of the pairs that are alive; if they outgrow `memory`, the threshold is raised. `None` if even
+/// the segments of a single pair do not fit: it occurs in runs of very many lengths.
 #[allow(clippy::too_many_arguments)]
 fn gather(
     store: &mut PieceStore,
@@ -249,7 +248,7 @@ fn gather(
         };
         store.pass(settings.threads, progress, watch, false, &next, &over, Vec::new, add)?;
         let over = over.into_inner();
-        // Where pairs hardly repeat, they take more than the places that they stand in.
+        // If pairs hardly repeat, they take more memory than the segments they are in.
         let most = memory.saturating_sub(segments.bytes()).max(memory / 2) / PAIR_BYTES;
         if !over && segments.pairs_within(most) {
             return Ok(Some(segments));
@@ -269,7 +268,7 @@ fn gather(
     }
 }
 
-/// Shows every piece to `each`, unless `stop` is set.
+/// Calls `each` with every piece, until `stop` is set.
 fn pass_all(
     store: &mut PieceStore,
     settings: &Settings,

@@ -1,12 +1,11 @@
-//! One phase of merging: the segments in memory, and merges among them down to the threshold.
+//! One phase of merging: all segments in memory, and merges among them down to the threshold.
 //!
-//! All segments stand in one row of slots with a separator between two. A token that covers n
-//! slots has its id in the first and in the last of them, so both neighbours of a place are found
-//! without links. Only pairs that reach the threshold are indexed: there are few, whatever the
-//! corpus, and their index stays in the cache. Posting lists are built once, for a pair that reaches the
-//! threshold at the merge that makes it, and never grow, because all of a new pair's occurrences
-//! arise in that one merge. What the neighbours of a merge lose and what the new pairs gain is the
-//! same number, so it is added up once for each distinct neighbour.
+//! All segments are in one array of slots, with a separator between two. A token that covers n slots has its id in the
+//! first and the last of them, so both neighbors of a token are found without links. Only pairs that reach the
+//! threshold are indexed: there are few, whatever the corpus, and their index stays in the CPU's cache. The posting
+//! list of a pair is built once, at the merge that makes it, and never grows, because all occurrences of a new pair
+//! come from that one merge. What the old pairs lose in a merge and what the new pairs gain is the same number, so it
+//! is summed once per distinct neighbor.
 
 use super::segments::Segments;
 use super::vocabulary::{TieBreak, Vocabulary};
@@ -16,20 +15,20 @@ use crate::pairs::{NONE, PairMap};
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Separates segments. Covered slots inside a token hold `COVERED`. No id reaches either.
+/// Separates segments. Slots inside a token are `COVERED`. No id reaches either value.
 const SEPARATOR: u32 = u32::MAX;
 const COVERED: u32 = u32::MAX - 1;
 const WATCH_EVERY: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// Every pair left is rarer than the threshold.
+    /// Every remaining pair is rarer than the threshold.
     Threshold,
-    /// A merge made a token that was there already, so pairs with it may have grown unseen.
+    /// A merge made a token that existed already, so the counts of its pairs may be too low.
     Duplicate,
-    /// What the pairs take has outgrown the phase's memory.
+    /// The pairs have outgrown the phase's memory.
     Outgrown,
-    /// The vocabulary has the size asked for.
+    /// The vocabulary has the requested size.
     Full,
 }
 
@@ -42,8 +41,8 @@ pub struct Limits {
     pub memory: usize,
 }
 
-/// What a pair takes at the most while they are counted: its place in a map of all of them as that grows, its sum, and
-/// once more in the index where it reaches the threshold.
+/// The most memory per pair while they are counted: its slot in the map of all pairs, which grows by doubling, its sum,
+/// and its entry in the index if it reaches the threshold.
 pub const PAIR_BYTES: usize = 192;
 
 struct Pair {
@@ -61,20 +60,20 @@ struct Phase<'a> {
     slots: Vec<u32>,
     segment_of: Vec<u32>,
     weights: Vec<u64>,
-    /// Slots that a token covers; every token from before the phase covers one.
+    /// How many slots a token covers; every token from before the phase covers one.
     widths: Vec<u32>,
     pairs: Vec<Pair>,
     index: PairMap,
     postings: Vec<u32>,
     heap: Vec<(u64, u32)>,
     hits: Vec<u32>,
-    left: Neighbours,
-    right: Neighbours,
+    left: Neighbors,
+    right: Neighbors,
 }
 
-/// Sums by neighbouring token, and which of them were touched.
+/// Sums by neighboring token, and which of them are not zero.
 #[derive(Default)]
-struct Neighbours {
+struct Neighbors {
     sums: Vec<Sum>,
     touched: Vec<u32>,
 }
@@ -83,11 +82,11 @@ struct Neighbours {
 struct Sum {
     count: u64,
     occurrences: u32,
-    /// Where the next occurrence goes in the postings, for a pair that reached the threshold.
+    /// Where the next occurrence goes in the postings, if the pair reached the threshold.
     place: u32,
 }
 
-impl Neighbours {
+impl Neighbors {
     #[inline(always)]
     fn add(&mut self, token: u32, count: u64) {
         let sum = &mut self.sums[token as usize];
@@ -142,7 +141,7 @@ impl<'a> Phase<'a> {
             slots.push(SEPARATOR);
             segment_of.resize(slots.len(), segment);
         });
-        let neighbours = || Neighbours { sums: vec![Sum::default(); limits.tokens], touched: Vec::new() };
+        let neighbors = || Neighbors { sums: vec![Sum::default(); limits.tokens], touched: Vec::new() };
         let mut phase = Phase {
             widths: vec![1; vocabulary.len()],
             threshold,
@@ -156,14 +155,14 @@ impl<'a> Phase<'a> {
             postings: Vec::new(),
             heap: Vec::new(),
             hits: Vec::new(),
-            left: neighbours(),
-            right: neighbours(),
+            left: neighbors(),
+            right: neighbors(),
         };
         phase.index_pairs();
         phase
     }
 
-    /// Counts every pair, keeps those that reach the threshold and lists their places in order.
+    /// Counts every pair, keeps those that reach the threshold, and lists their places in order.
     fn index_pairs(&mut self) {
         let mut all = PairMap::with_capacity(1 << 12);
         let mut sums: Vec<(u64, u32)> = Vec::new();
@@ -187,7 +186,7 @@ impl<'a> Phase<'a> {
             let n = all.get(pair[0], pair[1]) as usize;
             let (count, occurrences) = sums[n];
             if occurrences > 0 && self.reaches(pair[0], pair[1], count) {
-                // The first occurrence makes the pair; the sum's occurrences are used up as its mark.
+                // The first occurrence adds the pair; setting its occurrences to 0 marks it as added.
                 places[n] = self.add_pair(pair[0], pair[1], count, total, occurrences) as u32;
                 total += occurrences as usize;
                 sums[n].1 = 0;
@@ -223,8 +222,8 @@ impl<'a> Phase<'a> {
         n
     }
 
-    /// Replaces every occurrence of the pair. False when the token was there already: then nothing
-    /// here is changed and the phase is over.
+    /// Replaces every occurrence of the pair. False if the token existed already: then nothing here is changed, and the
+    /// phase is over.
     fn merge(&mut self, pair: u32) -> bool {
         let Pair { left: x, right: y, start, length, .. } = self.pairs[pair as usize];
         let (made, new) = self.vocabulary.merge(x, y);
@@ -235,21 +234,21 @@ impl<'a> Phase<'a> {
         let width = width_x + width_y;
         self.widths.push(width);
         self.replace(x, y, made, start, length);
-        let pairs_of_itself = self.sum_neighbours(made, width);
-        self.take_from_old_pairs(pair, x, y, pairs_of_itself.count);
+        let pairs_of_itself = self.sum_neighbors(made, width);
+        self.subtract_from_old_pairs(pair, x, y, pairs_of_itself.count);
         self.make_new_pairs(made, width, pairs_of_itself);
         self.pairs[pair as usize].count = 0;
         true
     }
 
-    /// Left to right; `hits` receives where the new token now starts.
+    /// From left to right; `hits` receives the places where the new token starts.
     fn replace(&mut self, x: u32, y: u32, made: u32, start: usize, length: u32) {
         let (width_x, width_y) = (self.widths[x as usize] as usize, self.widths[y as usize] as usize);
         self.hits.clear();
         for &place in &self.postings[start..start + length as usize] {
             let at = place as usize;
             if self.slots[at] != x || self.slots[at + width_x] != y {
-                continue; // an earlier merge took one of the two
+                continue; // an earlier merge used one of the two
             }
             self.slots[at + width_x - 1] = COVERED;
             self.slots[at + width_x] = COVERED;
@@ -259,8 +258,8 @@ impl<'a> Phase<'a> {
         }
     }
 
-    /// Adds up what stands left and right of the new tokens; returns the sum for two of them in a row.
-    fn sum_neighbours(&mut self, made: u32, width: u32) -> Sum {
+    /// Sums the counts of the left and right neighbors of the new tokens; returns the sum for two of them in a row.
+    fn sum_neighbors(&mut self, made: u32, width: u32) -> Sum {
         let mut itself = Sum::default();
         for &place in &self.hits {
             let weight = self.weights[self.segment_of[place as usize] as usize];
@@ -279,23 +278,23 @@ impl<'a> Phase<'a> {
         itself
     }
 
-    /// Where the new token stands beside a neighbour, one of its halves stood before.
-    fn take_from_old_pairs(&mut self, merged: u32, x: u32, y: u32, between: u64) {
+    /// Each neighbor of the new token was next to one of its halves before: subtracts the counts of those pairs.
+    fn subtract_from_old_pairs(&mut self, merged: u32, x: u32, y: u32, between: u64) {
         let Phase { pairs, index, left, right, .. } = self;
-        let mut take = |a: u32, b: u32, count: u64| {
+        let mut subtract = |a: u32, b: u32, count: u64| {
             let n = index.get(a, b);
             if n != NONE && n != merged {
                 pairs[n as usize].count -= count;
             }
         };
         for &token in &left.touched {
-            take(token, x, left.sums[token as usize].count);
+            subtract(token, x, left.sums[token as usize].count);
         }
         for &token in &right.touched {
-            take(y, token, right.sums[token as usize].count);
+            subtract(y, token, right.sums[token as usize].count);
         }
         if between > 0 {
-            take(y, x, between);
+            subtract(y, x, between);
         }
     }
 
@@ -349,9 +348,9 @@ impl<'a> Phase<'a> {
                 }
             }
         }
-        for neighbours in [&mut self.left, &mut self.right] {
-            for token in neighbours.touched.drain(..) {
-                neighbours.sums[token as usize] = Sum::default();
+        for neighbors in [&mut self.left, &mut self.right] {
+            for token in neighbors.touched.drain(..) {
+                neighbors.sums[token as usize] = Sum::default();
             }
         }
     }
@@ -362,7 +361,7 @@ impl<'a> Phase<'a> {
             == Ordering::Greater
     }
 
-    /// A binary heap by hand: the order of equals needs the vocabulary.
+    /// A hand-written binary heap: breaking ties needs the vocabulary.
     fn push(&mut self, count: u64, pair: u32) {
         let entry = (count, pair);
         let mut at = self.heap.len();
@@ -393,25 +392,21 @@ impl<'a> Phase<'a> {
         self.heap[at] = entry;
     }
 
-    /// The most frequent pair, `None` when it is below the threshold. Counts only fall, so an entry
-    /// that claims too much is put back with what is left.
+    /// The most frequent pair, `None` if it is below the threshold. Counts only fall, so an entry with an outdated
+    /// count is put back with the current one.
     fn pop(&mut self) -> Option<u32> {
         while let Some(&(claimed, pair)) = self.heap.first() {
             let count = self.pairs[pair as usize].count;
-            if count == claimed {
-                let last = self.heap.pop()?;
-                if !self.heap.is_empty() {
-                    self.sift_down(last);
-                }
-                return Some(pair);
-            }
-            if count >= self.threshold {
+            if count != claimed && count >= self.threshold {
                 self.sift_down((count, pair));
-            } else {
-                let last = self.heap.pop()?;
-                if !self.heap.is_empty() {
-                    self.sift_down(last);
-                }
+                continue;
+            }
+            let last = self.heap.pop()?;
+            if !self.heap.is_empty() {
+                self.sift_down(last);
+            }
+            if count == claimed {
+                return Some(pair);
             }
         }
         None

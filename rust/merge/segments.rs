@@ -1,9 +1,9 @@
-//! What of the pieces can still change while the threshold lasts: the runs of symbols joined by
-//! pairs that may reach it.
+//! The parts of the pieces that can still change in this phase: runs of symbols joined by pairs that may reach the
+//! threshold.
 //!
-//! A pair below the threshold is not merged in this phase, and no pair that a merge makes across
-//! it can be more frequent than it is. So a piece falls apart there into segments that do not
-//! touch each other, and equal segments of different pieces are one, with their counts added.
+//! A pair below the threshold is not merged in this phase, and no pair that a merge makes across it can be more
+//! frequent than it is. So the piece can be cut there into segments that do not affect each other, and equal segments
+//! of different pieces are stored once, with their counts added.
 
 use crate::pairs::PairMap;
 use crate::table::{CountTable, hash};
@@ -12,13 +12,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const STRIPES: usize = 64;
-/// Keys that a stripe has room for at first.
+/// Initial capacity of a stripe, in keys.
 const FIRST: usize = 64;
-/// Stripes that tell something of all of them.
+/// Stripes that make a fair sample of all.
 const SAMPLE: usize = 4;
 
-/// Bytes a segment and a symbol slot take at the most, first in these tables (a slot of 24 bytes at a
-/// load of 3/8, just after growing), then in the phase (symbol, segment number, three places in posting lists).
+/// The most bytes per segment and per symbol slot, first in these tables (a slot of 24 bytes at a load of 3/8, just
+/// after growing), then in the phase (symbol, segment number, three places in posting lists).
 const TABLE_BYTES: usize = 64;
 const WEIGHT_BYTES: usize = 8;
 const SLOT_BYTES: usize = 20;
@@ -40,7 +40,7 @@ impl Default for Segments {
 }
 
 impl Segments {
-    /// What the phase over these segments will hold at the most.
+    /// The most memory that the phase over these segments takes.
     pub fn bytes(&self) -> usize {
         let segments = self.segments.load(Relaxed);
         (segments * TABLE_BYTES).max(self.slots.load(Relaxed) * SLOT_BYTES + segments * WEIGHT_BYTES)
@@ -50,13 +50,13 @@ impl Segments {
         self.segments.load(Relaxed)
     }
 
-    /// Symbols of all segments, and one separator each.
+    /// The symbols of all segments, plus one separator each.
     pub fn slots(&self) -> usize {
         self.slots.load(Relaxed)
     }
 
-    /// Whether they hold no more than so many distinct pairs. A few of the stripes mostly tell: each is a fair sample, and
-    /// in all of them together there are fewer than in one, times as many as there are.
+    /// Whether they have at most `most` distinct pairs. A few stripes usually suffice: each is a fair sample, and all
+    /// together have fewer distinct pairs than one of them times their number.
     pub fn pairs_within(&self, most: usize) -> bool {
         if self.slots() <= most {
             return true;
@@ -84,7 +84,7 @@ impl Segments {
         true
     }
 
-    /// Cuts a piece at the pairs that `alive` denies and counts what is left.
+    /// Cuts a piece at the pairs that are not `alive` and counts the segments.
     #[inline]
     pub fn add(&self, symbols: &[u32], count: u64, alive: impl Fn(u32, u32) -> bool, key: &mut Vec<u8>) {
         let mut start = 0;
@@ -102,17 +102,17 @@ impl Segments {
     }
 
     fn add_segment(&self, key: &[u8], symbols: usize, count: u64) {
-        // The table orders by the hash's high bits, so the stripe comes from the low ones.
+        // The table is ordered by the hash's high bits, so the stripe is chosen by the low ones.
         let mut table = self.stripes[hash(key) as usize % STRIPES].lock().unwrap();
         let before = table.len();
-        table.add(key, count).expect("its size has no limit: the pass watches `bytes`");
+        table.add(key, count).expect("its size has no limit: the pass checks `bytes`");
         if table.len() > before {
             self.segments.fetch_add(1, Relaxed);
             self.slots.fetch_add(symbols + 1, Relaxed);
         }
     }
 
-    /// Cuts the segments anew, after the threshold rose.
+    /// Cuts the segments again, after the threshold was raised.
     pub fn recut(&mut self, alive: impl Fn(u32, u32) -> bool) {
         let old = std::mem::take(self);
         let (mut key, mut symbols) = (Vec::new(), Vec::new());
@@ -123,8 +123,7 @@ impl Segments {
         });
     }
 
-    /// Hands out every segment, in an order that depends on nothing but the segments, and frees the
-    /// tables on the way.
+    /// Calls `each` with every segment, in an order that depends only on the segments, and frees each table when done.
     pub fn drain(self, mut each: impl FnMut(SymbolsOf<'_>, u64)) {
         for stripe in self.stripes {
             let table = stripe.into_inner().unwrap();

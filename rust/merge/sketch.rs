@@ -1,12 +1,12 @@
-//! An upper bound on every pair's count, in a fixed number of cells: pairs that share a cell share
-//! a bound. A bound below the threshold proves a pair too rare; above it, it proves nothing.
+//! An upper bound on every pair's count, in a fixed number of cells: pairs in the same cell share a bound. A bound
+//! below the threshold proves that a pair is too rare; a higher one proves nothing.
 
 use crate::pairs::{hash, key};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub struct Sketch {
     cells: Vec<AtomicU64>,
-    /// One bit a cell: whether its bound reaches the threshold. Small enough for the cache.
+    /// One bit per cell: whether its bound reaches the threshold. Small enough for the CPU's cache.
     alive: Vec<u64>,
     shift: u32,
 }
@@ -36,7 +36,7 @@ impl Sketch {
         self.cells.iter_mut().map(|cell| *cell.get_mut()).max().unwrap_or(0)
     }
 
-    /// Sets the threshold that `alive` answers for.
+    /// Sets the threshold for `alive`.
     pub fn set_threshold(&mut self, threshold: u64) {
         for (bits, cells) in self.alive.iter_mut().zip(self.cells.chunks_mut(64)) {
             *bits = cells
@@ -52,8 +52,7 @@ impl Sketch {
         self.alive[cell / 64] >> (cell % 64) & 1 == 1
     }
 
-    /// The bound that only the greatest half of the bounds at or over `threshold` reach; always more
-    /// than `threshold`.
+    /// The median of the bounds at or above `threshold`; always more than `threshold`.
     pub fn halve(&mut self, threshold: u64) -> u64 {
         let mut bounds: Vec<u64> =
             self.cells.iter_mut().map(|cell| *cell.get_mut()).filter(|&bound| bound >= threshold).collect();

@@ -1,9 +1,9 @@
-//! The distinct pieces with their counts and their symbols so far, in small chunks: in memory while
-//! its share lasts, past that in one file. A pass hands every piece to a closure, chunk by chunk on
-//! all threads, and keeps what the closure made of it.
+//! The distinct pieces with their counts and current symbols, in small chunks: in memory as far as the share allows,
+//! the rest in one file. A pass calls a closure with every piece, chunk by chunk on all threads, and can store the
+//! changed symbols.
 //!
-//! A chunk is a row of records: varint count, varint number of symbols, varint symbols. Common
-//! symbols take one or two bytes, so a piece of natural text takes about 13 bytes in all.
+//! A chunk is a sequence of records: varint count, varint number of symbols, varint symbols. Common symbols take one or
+//! two bytes, so a piece of natural text takes about 13 bytes in total.
 
 use crate::alphabet::IDS;
 use crate::crew::{Progress, Watch, crew};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Small, so that what a pass makes out of a few chunks at once stays small too.
+/// Small, so that the chunks that all threads write at once in a pass stay small too.
 const CHUNK: usize = 64 << 10;
 
 enum Chunk {
@@ -30,7 +30,7 @@ pub struct PieceStore {
     file: Scratch,
 }
 
-/// A file that has no name any more: whatever ends the process, nothing stays behind.
+/// A file without a name: however the process ends, nothing is left on disk.
 struct Scratch {
     folder: PathBuf,
     file: Option<File>,
@@ -54,7 +54,7 @@ impl Scratch {
 
     fn append(&self, bytes: &[u8]) -> Result<u64> {
         let offset = self.end.fetch_add(bytes.len() as u64, Relaxed);
-        let file = self.file.as_ref().expect("opened before it is written");
+        let file = self.file.as_ref().expect("opened before the first write");
         file.write_all_at(bytes, offset).map_err(|error| Error::write(&self.folder, error))?;
         Ok(offset)
     }
@@ -91,9 +91,9 @@ impl PieceStore {
         Ok(())
     }
 
-    /// Shows every piece to `each(state, symbols, count)`, from chunk `next` on until there is none
-    /// left or `stop` is set (each chunk is seen whole or not at all). With `rewrite`, the symbols
-    /// that `each` leaves are kept; a piece down to one symbol is done and leaves the store.
+    /// Calls `each(state, symbols, count)` with every piece, from chunk `next` to the last or until `stop` is set (a
+    /// chunk is processed completely or not at all). With `rewrite`, the symbols as changed by `each` are stored; a
+    /// piece of only one symbol is finished and removed.
     #[allow(clippy::too_many_arguments)]
     pub fn pass<S: Send>(
         &mut self,
@@ -165,14 +165,14 @@ fn put_record(out: &mut Vec<u8>, symbols: impl ExactSizeIterator<Item = u32>, co
     symbols.for_each(|symbol| varint::put(out, u64::from(symbol)));
 }
 
-/// Gathers records until they make a chunk.
+/// Collects records into a chunk.
 #[derive(Default)]
 pub struct ChunkBuilder {
     bytes: Vec<u8>,
 }
 
 impl ChunkBuilder {
-    /// Adds a piece as it stands in the text. Pieces of one byte have nothing to merge.
+    /// Adds a piece as it is in the text. Pieces of one byte have nothing to merge.
     pub fn add(&mut self, piece: &[u8], count: u64) {
         if piece.len() > 1 {
             put_record(&mut self.bytes, piece.iter().map(|&byte| u32::from(IDS[byte as usize])), count);

@@ -1,4 +1,4 @@
-//! The learner against the definition of BPE, at memories so small that every phase is cut short.
+//! Training against the definition of BPE, with so little memory that every phase is cut short.
 
 use super::store::{ChunkBuilder, PieceStore};
 use super::vocabulary::TieBreak;
@@ -106,13 +106,13 @@ proptest! {
     ) {
         let tie_break = if bytes_rule { TieBreak::GreatestBytes } else { TieBreak::SmallestIds };
         let settings = Settings { tokens, min_frequency, max_token_bytes, tie_break, threads, memory };
-        // A share that holds no segment at all may end in a refusal; what it learns is still right.
+        // Even with a share that no segment fits into, the merges are right.
         let (found, _) = learned(&pieces, &settings, store_share);
         prop_assert_eq!(found, oracle(&pieces, &settings));
     }
 }
 
-/// Words of many letters, most of them rare: their segments outgrow a small share again and again.
+/// Words of many letters, most of them rare: their segments outgrow a small share repeatedly.
 #[test]
 fn a_share_too_small_means_more_phases_and_the_same_merges() {
     let mut state = 1u64;
@@ -144,8 +144,8 @@ fn a_share_too_small_means_more_phases_and_the_same_merges() {
     assert!(many.iter().all(|phase| phase.bytes <= 60_000), "{many:?}");
 }
 
-/// Pairs of nearly one count each, far more of them than cells: a raised bound passes every real count, and the
-/// pairs have to be counted.
+/// Pairs of nearly equal counts, far more of them than cells: a raised bound exceeds every real count, and the pairs
+/// have to be counted.
 #[test]
 fn pairs_that_all_look_alike_are_counted() {
     let mut state = 7u64;
@@ -177,9 +177,9 @@ fn pairs_that_all_look_alike_are_counted() {
     }
 }
 
-/// One pair in runs of every length: its segments have no room, and it is merged without them.
+/// One pair in runs of every length: its segments do not fit, and it is merged without them.
 #[test]
-fn runs_that_do_not_fit_give_the_same() {
+fn runs_that_do_not_fit_give_the_same_merges() {
     let pieces: Pieces = (2..600).map(|length| (vec![b'a'; length], 1)).collect();
     let settings = |memory| Settings {
         tokens: 270,

@@ -1,8 +1,8 @@
-//! The most frequent pairs, exactly, in as many passes as the memory takes.
+//! The most frequent pairs, exactly, in as many passes as the memory requires.
 //!
-//! For when the sketch is too coarse: where a small share meets many pairs of nearly the same count, the
-//! sums of its cells are all collisions, and a threshold raised by them can pass every real count. Here
-//! the pairs are counted in full, a part of them (by hash) at a time.
+//! For cases in which the sketch is too coarse: with a small share and many pairs of nearly equal counts, its cells
+//! contain mostly collisions, and a threshold raised by them can exceed every real count. Here the pairs are counted
+//! exactly, a part of them (by hash) at a time.
 
 use super::segments::Segments;
 use super::store::PieceStore;
@@ -14,16 +14,16 @@ use crate::pairs::{NONE, PairMap, hash, key};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Pairs kept: a phase rarely merges more before it needs new ones.
+/// How many pairs to keep: a phase rarely merges more before it needs new ones.
 const KEPT: usize = 4096;
 
-/// The pairs that a phase may merge, the first to be merged first.
+/// The pairs that a phase may merge, in the order in which they are merged.
 pub struct Top {
     pairs: Vec<(u64, u32, u32)>,
     index: PairMap,
-    /// Every pair of at least this count is here.
+    /// Every pair of at least this count is included.
     pub threshold: u64,
-    /// But for this: only the first pair is here, and others of its count are not.
+    /// The exception: only the first pair is included, and others of the same count are not.
     pub one_only: bool,
 }
 
@@ -44,7 +44,7 @@ impl Top {
         }
     }
 
-    /// `None` if one of so many parts does not fit.
+    /// `None` if one of the `parts` does not fit into the memory.
     fn find_in(
         parts: u64,
         store: &mut PieceStore,
@@ -88,7 +88,7 @@ impl Top {
         Ok(Some(Top::new(best, dropped)))
     }
 
-    /// Keeps what is more frequent than anything that was dropped; of pairs all equal, the first.
+    /// Keeps the pairs that are more frequent than any that was dropped; if there are none, the first.
     fn new(mut pairs: Vec<(u64, u32, u32)>, dropped: u64) -> Top {
         let certain = pairs.partition_point(|&(count, _, _)| count > dropped);
         let one_only = certain == 0 && !pairs.is_empty();
@@ -112,7 +112,7 @@ impl Top {
         self.index.get(left, right) != NONE
     }
 
-    /// Fewer pairs, for segments that fit: about half, at least the first. False when that is all there is.
+    /// Keeps about half of the pairs, at least the first, for segments that fit. False if there is only one.
     pub fn halve(&mut self) -> bool {
         let pairs = std::mem::take(&mut self.pairs);
         let fewer = pairs.len() > 1;
@@ -122,7 +122,7 @@ impl Top {
     }
 }
 
-/// Sorts, the first to be merged first, keeps the front and returns the greatest count among the rest.
+/// Sorts by merge order, truncates to `KEPT`, and returns the greatest count among those dropped.
 fn shorten(pairs: &mut Vec<(u64, u32, u32)>, vocabulary: &Vocabulary, settings: &Settings) -> u64 {
     pairs.sort_unstable_by(|a, b| {
         b.0.cmp(&a.0).then_with(|| vocabulary.order(settings.tie_break, (b.1, b.2), (a.1, a.2)))

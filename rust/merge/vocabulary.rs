@@ -1,4 +1,4 @@
-//! What has been learned: the tokens as byte strings, and the merges that made them.
+//! The vocabulary learned so far: the tokens as byte strings, and the merges that made them.
 
 use crate::alphabet::BYTES;
 use std::cmp::Ordering;
@@ -6,9 +6,9 @@ use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TieBreak {
-    /// Of equally frequent pairs the smallest (id, id): what HF tokenizers does.
+    /// Among equally frequent pairs, the smallest (id, id) is merged first, as in HF tokenizers.
     SmallestIds,
-    /// The greatest (bytes, bytes): the rule of Stanford's CS336.
+    /// The greatest (bytes, bytes) is merged first, as in Stanford's CS336.
     GreatestBytes,
 }
 
@@ -19,7 +19,7 @@ pub struct Vocabulary {
     long_bytes: usize,
 }
 
-/// A longer token takes more than is reckoned for each.
+/// A longer token takes more memory than `TOKEN_BYTES` (train.rs) accounts for.
 const SHORT: usize = 24;
 
 impl Vocabulary {
@@ -37,7 +37,7 @@ impl Vocabulary {
         self.tokens.is_empty()
     }
 
-    /// What long tokens take beyond what is reckoned for each.
+    /// The memory of long tokens beyond the usual estimate per token.
     pub fn long_bytes(&self) -> usize {
         self.long_bytes
     }
@@ -51,8 +51,8 @@ impl Vocabulary {
         self.tokens[left as usize].len() + self.tokens[right as usize].len()
     }
 
-    /// Notes the merge. Returns the token's id and whether it is a new one: now and then another
-    /// pair has made the same bytes before, and the id is that token's.
+    /// Adds the merge. Returns the token's id and whether it is new: sometimes another pair has made the same bytes
+    /// before, and the id is that token's.
     pub fn merge(&mut self, left: u32, right: u32) -> (u32, bool) {
         let bytes: Box<[u8]> = [&*self.tokens[left as usize], &*self.tokens[right as usize]].concat().into();
         let next = self.tokens.len() as u32;
@@ -65,7 +65,7 @@ impl Vocabulary {
         (id, id == next)
     }
 
-    /// Which of two equally frequent pairs is merged first: `Greater` is the first.
+    /// Which of two equally frequent pairs is merged first: `Greater` means `a`.
     pub fn order(&self, tie_break: TieBreak, a: (u32, u32), b: (u32, u32)) -> Ordering {
         match tie_break {
             TieBreak::SmallestIds => b.cmp(&a),

@@ -1,12 +1,13 @@
-//! The tokens of all tasks, in order -> shards.
+//! Assembles the shards from the tokens of all tasks, in order.
 //!
-//! How documents fall into shards follows from their lengths alone. It is laid out first, in one pass over the
-//! documents' ends; then every shard is copied together by itself, on any thread, and noted when it is whole.
+//! Which documents go into which shard depends on their lengths alone. It is laid out first, in one pass over the
+//! documents' ends; then each shard is copied together by itself, on any thread, and a note is written when it is
+//! complete.
 
-use super::shard::{ShardRecord, ShardWriter, known};
-use super::tokens::{Candidate, Ends, Ids, TaskTokens, finished};
+use super::shard::{ShardRecord, ShardWriter, finished_shard};
+use super::tokens::{Candidate, Ends, Ids, TaskTokens, load_tasks};
 use super::{Job, Split};
-use crate::atomic::{NewFile, sync_folder};
+use crate::atomic::{NewFile, create_folder, sync_folder};
 use crate::crew::{Progress, Watch, crew};
 use crate::error::{Error, Result};
 use std::ops::Range;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub task: u32,
-    /// The file they are in; it differs from where they go for one document at the most.
+    /// The split of the task file they are in; it differs from where they go for at most one document.
     pub from: Split,
     pub documents: Range<u64>,
     pub tokens: Range<u64>,
@@ -29,7 +30,7 @@ struct Shard {
     tokens: u64,
 }
 
-/// The documents of one split, in order, wherever they are.
+/// The documents of one split, in order, whatever file they are in.
 pub struct Stream<'a> {
     job: &'a Job,
     tasks: &'a [TaskTokens],
@@ -37,7 +38,7 @@ pub struct Stream<'a> {
     moved: Option<Moved>,
 }
 
-/// The one document that goes to the other split, where the hash sent none there.
+/// The one document that goes to the other split because the hash sent none there.
 struct Moved {
     from: Split,
     task: u32,
@@ -46,7 +47,7 @@ struct Moved {
 
 impl<'a> Stream<'a> {
     pub fn new(job: &'a Job, tasks: &'a [TaskTokens], split: Split) -> Self {
-        Stream { job, tasks, split, moved: moved(job, tasks) }
+        Stream { job, tasks, split, moved: document_to_move(job, tasks) }
     }
 
     /// Calls `each` with every document as an extent of its own.
@@ -78,7 +79,7 @@ impl<'a> Stream<'a> {
             }
             if document != written.of(self.split).documents {
                 return Err(Error::Invalid(format!(
-                    "{} was changed from outside: remove {} and run the same command again",
+                    "{} was changed by another program: remove {} and run the same command again",
                     super::tokens::path(self.job, task, self.split, "ends").display(),
                     self.job.work.display()
                 )));
@@ -97,9 +98,9 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// With few documents the hash may send all to one split; then the nearest to the other goes there. Training comes
-/// first: the only document is for training.
-fn moved(job: &Job, tasks: &[TaskTokens]) -> Option<Moved> {
+/// With few documents the hash may send all of them to one split; then the one with the hash closest to the other split
+/// goes there. A single document stays in training.
+fn document_to_move(job: &Job, tasks: &[TaskTokens]) -> Option<Moved> {
     let count = |split| tasks.iter().map(|task| task.of(split).documents).sum::<u64>();
     if job.plan.val_fraction <= 0.0 || job.plan.appends {
         return None;
@@ -137,7 +138,7 @@ fn lay_out(job: &Job, tasks: &[TaskTokens]) -> Result<Vec<Shard>> {
                 let number = job.plan.first_shard(split) + (shards.len() - first) as u64;
                 shards.push(Shard { split, number, extents: Vec::new(), tokens: 0 });
             }
-            let shard = shards.last_mut().expect("there is one now");
+            let shard = shards.last_mut().expect("pushed above");
             shard.tokens += tokens;
             match shard.extents.last_mut() {
                 Some(last)
@@ -162,13 +163,12 @@ pub fn assemble(
     progress: &Progress,
     watch: &mut Watch<'_>,
 ) -> Result<Vec<ShardRecord>> {
-    let tasks = finished(job)?;
+    let tasks = load_tasks(job)?;
     let shards = lay_out(job, &tasks)?;
     let total: u64 = shards.iter().map(|shard| shard.tokens).sum();
     progress.total.store(total, Relaxed);
     for split in Split::ALL {
-        let folder = job.out.join(split.name());
-        std::fs::create_dir_all(&folder).map_err(|error| Error::write(&folder, error))?;
+        create_folder(&job.out.join(split.name()))?;
     }
     let next = AtomicUsize::new(0);
     let parts = crew(threads.min(shards.len()).max(1), progress, watch, |_| {
@@ -186,7 +186,7 @@ pub fn assemble(
 }
 
 fn write_shard(job: &Job, shard: &Shard, progress: &Progress) -> Result<ShardRecord> {
-    if let Some(record) = known(job, shard.split, shard.number) {
+    if let Some(record) = finished_shard(job, shard.split, shard.number) {
         progress.done.fetch_add(shard.tokens, Relaxed);
         return Ok(record);
     }
@@ -207,9 +207,9 @@ fn write_shard(job: &Job, shard: &Shard, progress: &Progress) -> Result<ShardRec
     writer.commit()
 }
 
-/// All ids of the train split as one NumPy file, and how many there are.
+/// Writes all ids of the train split to one NumPy file; returns how many there are.
 pub fn assemble_npy(job: &Job, path: &std::path::Path, progress: &Progress) -> Result<u64> {
-    let tasks = finished(job)?;
+    let tasks = load_tasks(job)?;
     let total: u64 = tasks.iter().map(|task| task.train.tokens).sum();
     progress.total.store(total, Relaxed);
     let mut file = NewFile::create(path)?;

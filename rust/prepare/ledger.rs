@@ -1,10 +1,10 @@
-//! What became of every document, line and byte of a task.
+//! Accounts for every document, line and byte of a task.
 
-use crate::clean::{Rule, Taken};
+use crate::clean::{Dropped, Rule};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Examples kept of what a rule dropped: the first ones of each task.
+/// Examples kept per rule: the first documents of each task that it dropped.
 const EXAMPLES: usize = 3;
 const EXAMPLE_CHARACTERS: usize = 200;
 
@@ -13,7 +13,7 @@ pub struct Ledger {
     read: u64,
     cut: u64,
     kept: u64,
-    pub taken: Taken,
+    pub dropped: Dropped,
     bytes_read: u64,
     bytes_kept: u64,
     characters: u64,
@@ -29,22 +29,22 @@ pub struct Origin {
 }
 
 impl Ledger {
-    /// A document, or a later part of one that was cut.
-    pub fn read(&mut self, bytes: usize, later_part: bool) {
+    /// Counts a document, or a later part of one that was cut.
+    pub fn add_read(&mut self, bytes: usize, later_part: bool) {
         self.bytes_read += bytes as u64;
         self.read += u64::from(!later_part);
         self.cut += u64::from(later_part);
     }
 
-    /// Documents without a single byte, which the reader only counts.
-    pub fn empty(&mut self, documents: u64) {
+    /// Counts documents of zero bytes, which the reader does not return.
+    pub fn add_empty(&mut self, documents: u64) {
         self.read += documents;
-        self.taken.add(Rule::Empty, documents, 0);
+        self.dropped.add(Rule::Empty, documents, 0);
     }
 
     /// `bytes` are those not yet accounted for; the text is for the examples.
-    pub fn dropped(&mut self, rule: Rule, bytes: usize, text: &str, origin: &Origin) {
-        self.taken.add(rule, 1, bytes);
+    pub fn add_dropped(&mut self, rule: Rule, bytes: usize, text: &str, origin: &Origin) {
+        self.dropped.add(rule, 1, bytes);
         if self.examples.iter().filter(|(of, _)| *of == rule).count() < EXAMPLES {
             let shown: String = text.chars().take(EXAMPLE_CHARACTERS).collect();
             let example = json!({"file": &*origin.path, "document": origin.document, "text": shown});
@@ -52,8 +52,8 @@ impl Ledger {
         }
     }
 
-    /// `pieces` documents came of this one: more than one where it was divided for its tokens.
-    pub fn kept(&mut self, bytes: usize, characters: usize, pieces: u64, end_ids: u64) {
+    /// This document became `pieces` documents: more than one if it had too many tokens and was divided.
+    pub fn add_kept(&mut self, bytes: usize, characters: usize, pieces: u64, end_ids: u64) {
         self.kept += pieces;
         self.cut += pieces - 1;
         self.bytes_kept += bytes as u64;
@@ -62,23 +62,23 @@ impl Ledger {
     }
 
     pub fn to_json(&self) -> Value {
-        let by_rule = |rules: &[Rule], of: fn(&Taken, Rule) -> u64| -> Map<String, Value> {
-            rules.iter().map(|&rule| (rule.facts().name.into(), of(&self.taken, rule).into())).collect()
+        let by_rule = |rules: &[Rule], of: fn(&Dropped, Rule) -> u64| -> Map<String, Value> {
+            rules.iter().map(|&rule| (rule.facts().name.into(), of(&self.dropped, rule).into())).collect()
         };
-        let accounted = self.bytes_kept + Rule::all().map(|rule| self.taken.bytes(rule)).sum::<u64>();
+        let accounted = self.bytes_kept + Rule::all().map(|rule| self.dropped.bytes(rule)).sum::<u64>();
         json!({
             "documents": {
                 "read": self.read,
                 "cut": self.cut,
                 "kept": self.kept,
-                "dropped": by_rule(Rule::DOCUMENTS, Taken::count),
+                "dropped": by_rule(Rule::DOCUMENTS, Dropped::count),
             },
-            "lines": {"dropped": by_rule(Rule::LINES, Taken::count)},
+            "lines": {"dropped": by_rule(Rule::LINES, Dropped::count)},
             "bytes": {
                 "read": self.bytes_read,
                 "kept": self.bytes_kept,
-                "dropped": by_rule(Rule::DOCUMENTS, Taken::bytes),
-                "lines_dropped": by_rule(Rule::LINES, Taken::bytes),
+                "dropped": by_rule(Rule::DOCUMENTS, Dropped::bytes),
+                "lines_dropped": by_rule(Rule::LINES, Dropped::bytes),
                 "normalised": self.bytes_read as i64 - accounted as i64,
             },
             "characters": self.characters,

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!  scan    task i       read, clean, hash             -> work/scan     (with dedup, or to learn a vocabulary)
-//!  settle  partition p  whose hash came before        -> work/drops
-//!  write   task i       read, clean, leave out, encode -> work/tokens
+//!  settle  partition p  find the hashes seen before   -> work/drops
+//!  write   task i       read, clean, drop, encode     -> work/tokens
 //!  assemble             all tasks' tokens in order    -> out/{train,val}
 //! ```
 //!
-//! A task is a plain function of the plan and an index. What it writes is noted when it is whole; a task that
-//! has a note is not done again. Which tasks there are, and everything in their results, follows from the inputs and
-//! the settings: not from threads, memory, or where a run was interrupted.
+//! A task is a plain function of the plan and an index. When its output is complete, a note is written, and a task with
+//! a note is not run again. Which tasks there are, and everything in their results, depends on the inputs and the
+//! settings only: not on threads, memory, or where a run was interrupted.
 
 pub mod assemble;
-mod known;
+mod kept_ranges;
 mod ledger;
 pub mod pack;
 mod read;
@@ -21,13 +21,14 @@ pub mod shard;
 pub mod tokens;
 mod write;
 
+use crate::atomic::create_folder;
 use crate::bpe::LONG_PIECE_BYTES;
 use crate::clean;
 use crate::crew::{Progress, Watch, crew};
 use crate::dedup::{self, SettlePlan, Unit};
 use crate::encode::{Batch, Encoder, Id, encode_batch};
 use crate::error::{Error, Result};
-use crate::source::Documents;
+use crate::own_files;
 use crate::specials::Specials;
 pub use scan::commit_cache;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub use tokens::Split;
 
-/// Everything that the results follow from, but the inputs themselves: those are listed in `work/inputs`.
+/// Everything that decides the results, except the inputs themselves: those are listed in `work/inputs`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub id: String,
@@ -49,12 +50,12 @@ pub struct Plan {
     pub max_document_bytes: usize,
     pub max_file_bytes: usize,
     pub clean: clean::Settings,
-    /// What is compared to find duplicates.
+    /// What is compared to find duplicates; `None` disables deduplication.
     pub unit: Option<Unit>,
     pub cache: Option<PathBuf>,
-    /// Of the cleaning, 32 hexadecimal digits: only hashes of texts cleaned alike compare.
+    /// Of the cleaning settings, 32 hexadecimal digits: only hashes of texts cleaned alike can be compared.
     pub cache_fingerprint: String,
-    /// Whether the characters of the text are gathered, for a vocabulary of them.
+    /// Whether to collect the characters of the text, for a character vocabulary.
     pub characters: bool,
     pub val_fraction: f64,
     pub min_tokens: u64,
@@ -68,7 +69,7 @@ pub struct Plan {
     pub tokens_per_shard: u64,
     pub first_train_shard: u64,
     pub first_val_shard: u64,
-    /// Whether the shards join others.
+    /// Whether the shards are appended to an existing dataset.
     pub appends: bool,
 }
 
@@ -92,14 +93,6 @@ impl Plan {
             Split::Val => self.first_val_shard,
         }
     }
-
-    fn reading(&self) -> Documents {
-        match (&*self.documents, &self.separator) {
-            ("line", _) => Documents::Line,
-            ("separator", Some(separator)) => Documents::Separator(separator.clone()),
-            _ => Documents::File,
-        }
-    }
 }
 
 /// A plan and its folders.
@@ -107,20 +100,17 @@ pub struct Job {
     pub plan: Plan,
     pub work: PathBuf,
     pub out: PathBuf,
-    /// Held by the thread that encodes a text which cleaning has made longer than documents are.
+    /// Locked while a thread encodes a text that cleaning made longer than any document as read.
     grown: Mutex<()>,
 }
 
 impl Job {
     pub fn load(work: &Path, out: &Path) -> Result<Job> {
-        let path = work.join("plan.json");
-        let text = crate::own_files::read(&path).map_err(|error| Error::io(&path, error))?;
-        let plan = serde_json::from_slice(&text)
-            .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))?;
+        let plan = own_files::read_json(&work.join("plan.json"))?;
         Ok(Job { plan, work: work.to_owned(), out: out.to_owned(), grown: Mutex::default() })
     }
 
-    /// The note that says that a part of a stage is done.
+    /// The note that a part of a stage is done.
     fn note(&self, stage: &str, index: u32) -> PathBuf {
         self.work.join(stage).join(format!("{index:06}.json"))
     }
@@ -159,7 +149,7 @@ impl Stage {
 /// What turns documents into ids.
 pub enum Encoding<'a> {
     Native(&'a Encoder),
-    /// Of families that the core does not know.
+    /// A tokenizer that the native core does not implement.
     Foreign(&'a (dyn Fn(&[&str]) -> Result<Batch<u32>> + Sync)),
 }
 
@@ -179,63 +169,62 @@ impl Encoding<'_> {
     }
 }
 
-/// What one worker may hold.
+/// The sizes of one worker's buffers.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// Of text, as it is read and as it is encoded.
+pub struct BufferSizes {
+    /// Text, as it is read and as it is encoded.
     pub block_bytes: usize,
-    /// Of a decoder's window.
+    /// The window of a decompressor.
     pub window_bytes: u64,
-    /// Of hashes that are not on disk yet, or of a partition's.
+    /// Hashes that are not on disk yet, or those of a partition.
     pub hash_bytes: usize,
 }
 
 const LEAST_BLOCK: usize = 64 << 10;
 const LARGEST_BLOCK: usize = 512 << 10;
-const LEAST_HASHES: usize = 2 << 20;
 const LARGEST_RECORDS: usize = 8 << 20;
-/// Of the distinct hashes of a partition. One that has more, because its documents are far smaller than was reckoned
-/// with, is gone through several times: memory does not grow with the input, though the budget might allow it.
+/// The distinct hashes of a partition. One with more, because its documents are far smaller than estimated, is
+/// processed in several passes: memory does not grow with the input, even if the budget would allow it.
 const LARGEST_SET: usize = 40 << 20;
-/// Bytes for each byte of a batch: the block, the batch, an id for every byte in three places, what merging takes.
+/// Bytes per byte of a batch: the block, the batch, an id for every byte in three places, and merging.
 const BLOCK_COPIES: usize = 14;
-/// Copies of a document: as it was read, cleaned, what cleaning holds of it, and its ids in two places.
+/// Bytes per byte of a document: as read, cleaned, the buffers of cleaning, and its ids in two places.
 const DOCUMENT_COPIES: usize = 14;
-/// In NFC a text may take three times the bytes: U+1D160 and U+FB2C become three characters.
+/// NFC may triple the bytes of a text: U+1D160 and U+FB2C become three characters.
 const GROWTH: usize = 3;
-/// Bytes for each byte of the one document that is encoded alone, beside those of any other: its text again and the
-/// symbols of a piece; and what merging takes besides where it is all one piece.
+/// Bytes per byte of the one document that is encoded alone, in addition to those of any other: its text again and the
+/// symbols of a piece; and for merging if all of it is one piece.
 const ALONE_COPIES: usize = 6;
 const MERGED_COPIES: usize = 2 + LONG_PIECE_BYTES;
 
-impl Room {
-    /// The least that a worker can do with.
-    pub fn least(plan: &Plan) -> usize {
+impl BufferSizes {
+    /// The least memory that a worker needs.
+    pub fn least_memory(plan: &Plan) -> usize {
         let document = plan.largest_document();
-        DOCUMENT_COPIES * document + BLOCK_COPIES * LEAST_BLOCK + LEAST_HASHES
+        DOCUMENT_COPIES * document + BLOCK_COPIES * LEAST_BLOCK + dedup::LEAST_MEMORY
     }
 
-    /// What all workers together need besides: for the one document at a time that is a single piece, or that cleaning
-    /// has made longer. `merges` says whether the encoder does.
-    pub fn shared(plan: &Plan, merges: bool) -> usize {
-        let longest = plan.largest_document() * if plan.clean.normalise { GROWTH } else { 1 };
+    /// What all workers share in addition: memory for one document at a time that is a single piece, or that cleaning
+    /// has made longer. `merges` says whether the encoder merges (BPE).
+    pub fn shared_memory(plan: &Plan, merges: bool) -> usize {
+        let longest = plan.largest_document() * if plan.clean.normalize { GROWTH } else { 1 };
         let copies = if merges { MERGED_COPIES } else { ALONE_COPIES };
         (copies + if plan.wide { 2 } else { 0 }) * longest
     }
 
     /// `memory` divided among `threads`.
-    pub fn new(plan: &Plan, memory: usize, threads: usize) -> Room {
-        let share = memory.saturating_sub(Room::shared(plan, true)) / threads.max(1);
-        let share = share.saturating_sub(Room::least(plan));
-        Room {
+    pub fn new(plan: &Plan, memory: usize, threads: usize) -> BufferSizes {
+        let share = memory.saturating_sub(BufferSizes::shared_memory(plan, true)) / threads.max(1);
+        let share = share.saturating_sub(BufferSizes::least_memory(plan));
+        BufferSizes {
             block_bytes: (LEAST_BLOCK + share / 4 / BLOCK_COPIES).min(LARGEST_BLOCK),
             window_bytes: (share as u64 / 4).clamp(8 << 20, 128 << 20),
-            hash_bytes: LEAST_HASHES + share / 2,
+            hash_bytes: dedup::LEAST_MEMORY + share / 2,
         }
     }
 }
 
-/// Runs what is not yet done of a stage on all threads.
+/// Runs the parts of a stage that are not done yet, on all threads.
 pub fn run_stage(
     job: &Job,
     stage: Stage,
@@ -246,7 +235,7 @@ pub fn run_stage(
     watch: &mut Watch<'_>,
 ) -> Result<()> {
     let parts = stage.parts(&job.plan);
-    let part = Part::new(job, stage, encoding, Room::new(&job.plan, memory, threads))?;
+    let part = Part::new(job, stage, encoding, BufferSizes::new(&job.plan, memory, threads))?;
     let next = AtomicU32::new(0);
     crew(threads.min(parts as usize).max(1), progress, watch, |_| {
         loop {
@@ -255,7 +244,7 @@ pub fn run_stage(
                 return Ok(());
             }
             progress.check()?;
-            // Threads that have no part of their own help with the encoding of the others.
+            // Threads without a part of their own help the others encode.
             let working = (parts - index).min(threads as u32).max(1) as usize;
             part.run(index, threads / working, progress)?;
         }
@@ -268,48 +257,52 @@ pub struct Part<'a> {
     job: &'a Job,
     stage: Stage,
     encoding: Option<&'a Encoding<'a>>,
-    room: Room,
+    sizes: BufferSizes,
     settling: Option<SettlePlan>,
 }
 
 impl<'a> Part<'a> {
-    pub fn new(job: &'a Job, stage: Stage, encoding: Option<&'a Encoding<'a>>, room: Room) -> Result<Self> {
-        let folder = job.work.join(stage.folder());
-        std::fs::create_dir_all(&folder).map_err(|error| Error::write(&folder, error))?;
+    pub fn new(
+        job: &'a Job,
+        stage: Stage,
+        encoding: Option<&'a Encoding<'a>>,
+        sizes: BufferSizes,
+    ) -> Result<Self> {
+        create_folder(&job.work.join(stage.folder()))?;
         let settling = match stage {
-            Stage::Settle => Some(scan::settle_plan(job, &room)?),
+            Stage::Settle => Some(scan::settle_plan(job, &sizes)?),
             Stage::Scan | Stage::Write => None,
         };
-        Ok(Part { job, stage, encoding, room, settling })
+        Ok(Part { job, stage, encoding, sizes, settling })
     }
 
-    /// Does it, unless it is done already; `threads` may help.
+    /// Runs part `index` unless it is done already, with up to `threads` threads for encoding.
     pub fn run(&self, index: u32, threads: usize, progress: &Progress) -> Result<()> {
-        let Part { job, stage, encoding, room, settling } = self;
+        let Part { job, stage, encoding, sizes, settling } = self;
         if let Some(settling) = settling {
             if !dedup::drop_file(&settling.out, index).exists() {
                 dedup::settle(index, settling, progress)?;
             }
             return Ok(());
         }
-        if let Ok(note) = crate::own_files::read(&job.note(stage.folder(), index)) {
+        if let Ok(note) = own_files::read(&job.note(stage.folder(), index)) {
             progress.done.fetch_add(bytes_in(&note), Relaxed);
             return Ok(());
         }
         match (stage, encoding) {
             (Stage::Write, Some(encoding)) if job.plan.wide => {
-                write::write::<u32>(job, index, encoding, room, threads.max(1), progress)
+                write::write::<u32>(job, index, encoding, sizes, threads.max(1), progress)
             }
             (Stage::Write, Some(encoding)) => {
-                write::write::<u16>(job, index, encoding, room, threads.max(1), progress)
+                write::write::<u16>(job, index, encoding, sizes, threads.max(1), progress)
             }
             (Stage::Write, None) => Err(Error::Invalid("writing needs a tokenizer".into())),
-            _ => scan::scan(job, index, room, progress),
+            _ => scan::scan(job, index, sizes, progress),
         }
     }
 }
 
-/// What the task of a note had read.
+/// How many bytes the task of a note has read.
 fn bytes_in(note: &[u8]) -> u64 {
     let note: serde_json::Value = serde_json::from_slice(note).unwrap_or_default();
     note["input"]["bytes_on_disk"].as_u64().unwrap_or(0)

@@ -1,17 +1,18 @@
-//! Documents -> sequences of one length, with as little cut and as little padding as can be.
+//! Packs documents into sequences of one length, with as few cuts and as little padding as possible.
 //!
-//! A document longer than a sequence fills whole sequences first; what is left of it, and every shorter one, is a
-//! piece. Pieces are gathered in windows, and in a window each goes, the longest first, into the
-//! sequence that it leaves the least room in (best fit, decreasing). No piece is cut; what stays free is padding.
-//! A window holds a fixed number of ids, so that the result depends on the documents alone and memory on nothing.
-//! Sequences come in the order of their first pieces.
+//! A document longer than a sequence fills whole sequences first; its rest, like every shorter document, is a piece.
+//! Pieces are collected in windows; within a window, from the longest to the shortest, each goes into the sequence
+//! where it leaves the least space (best-fit decreasing). No piece is cut; what remains free is padding. A window has a
+//! fixed number of ids, so that the result depends only on the documents, and memory is bounded. Sequences are ordered
+//! by their first pieces.
 
 use super::assemble::{Extent, Stream};
 use super::shard::{ShardRecord, ShardWriter};
-use super::tokens::{Ids, finished};
+use super::tokens::{Ids, load_tasks};
 use super::{Job, Split};
+use crate::atomic::create_folder;
 use crate::crew::Progress;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,11 +29,11 @@ pub struct Packed {
     pub sequences: u64,
     pub padding: u64,
     pub pieces: u64,
-    /// Documents that did not fit one sequence.
+    /// Documents that did not fit into one sequence.
     pub truncated_documents: u64,
 }
 
-/// A stretch of a document.
+/// A range of a document's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
     task: u32,
@@ -47,13 +48,12 @@ impl Piece {
 }
 
 pub fn assemble_packed(job: &Job, length: u64, progress: &Progress) -> Result<Packed> {
-    let tasks = finished(job)?;
+    let tasks = load_tasks(job)?;
     let total: u64 = tasks.iter().map(|task| task.train.tokens + task.val.tokens).sum();
     progress.total.store(total, Relaxed);
     let mut packed = Packed::default();
     for split in Split::ALL {
-        let folder = job.out.join(split.name());
-        std::fs::create_dir_all(&folder).map_err(|error| Error::write(&folder, error))?;
+        create_folder(&job.out.join(split.name()))?;
         let mut output = Output { job, split, length, writer: None, number: 0, ids: None, progress };
         let mut window = Vec::new();
         let mut gathered = 0;
@@ -90,13 +90,13 @@ fn best_fit(lengths: &[u64], length: u64) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&piece| (std::cmp::Reverse(lengths[piece]), piece));
     let mut sequences: Vec<Vec<usize>> = Vec::new();
-    let mut room: BTreeSet<(u64, usize)> = BTreeSet::new();
+    let mut free: BTreeSet<(u64, usize)> = BTreeSet::new();
     for piece in order {
         let need = lengths[piece];
-        let tightest = room.range((need, 0)..).next().copied();
+        let tightest = free.range((need, 0)..).next().copied();
         let (left, sequence) = match tightest {
             Some(found) => {
-                room.remove(&found);
+                free.remove(&found);
                 found
             }
             None => {
@@ -106,7 +106,7 @@ fn best_fit(lengths: &[u64], length: u64) -> Vec<Vec<usize>> {
         };
         sequences[sequence].push(piece);
         if left > need {
-            room.insert((left - need, sequence));
+            free.insert((left - need, sequence));
         }
     }
     for sequence in &mut sequences {
@@ -122,7 +122,7 @@ struct Output<'a> {
     length: u64,
     writer: Option<ShardWriter>,
     number: u64,
-    /// The task whose ids were read last.
+    /// The last task and split whose ids were read.
     ids: Option<(u32, Split, Ids)>,
     progress: &'a Progress,
 }
@@ -180,16 +180,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, by looking at every sequence each time.
+    /// The definition: checks every sequence for every piece.
     fn slow_best_fit(lengths: &[u64], length: u64) -> Vec<Vec<usize>> {
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by(|&a, &b| lengths[b].cmp(&lengths[a]).then(a.cmp(&b)));
         let mut sequences: Vec<(u64, Vec<usize>)> = Vec::new();
         for piece in order {
-            let fitting = sequences.iter_mut().filter(|(room, _)| *room >= lengths[piece]);
-            match fitting.min_by_key(|(room, _)| *room) {
-                Some((room, pieces)) => {
-                    *room -= lengths[piece];
+            let fitting = sequences.iter_mut().filter(|(free, _)| *free >= lengths[piece]);
+            match fitting.min_by_key(|(free, _)| *free) {
+                Some((free, pieces)) => {
+                    *free -= lengths[piece];
                     pieces.push(piece);
                 }
                 None => sequences.push((length - lengths[piece], vec![piece])),

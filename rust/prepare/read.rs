@@ -1,10 +1,10 @@
-//! The documents of a task, as they are in the files.
+//! Reads the documents of a task from its files.
 
-use super::{Job, Room};
+use super::{BufferSizes, Job};
 use crate::crew::Progress;
 use crate::documents::{Document, Documents, Limits};
 use crate::error::Result;
-use crate::source::{Counters, ReadOptions, Sources};
+use crate::source::{self, Counters, ReadOptions, Sources};
 use crate::tasks::Task;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex};
 /// The files of one task.
 pub struct TaskFiles {
     sources: Sources,
-    /// Of the file that is being read.
+    /// The file that is being read.
     path: Arc<Mutex<Arc<str>>>,
     limits: Limits,
 }
 
 impl TaskFiles {
-    pub fn open(job: &Job, index: u32, room: &Room, progress: &Progress) -> Result<TaskFiles> {
+    pub fn open(job: &Job, index: u32, sizes: &BufferSizes, progress: &Progress) -> Result<TaskFiles> {
         let plan = &job.plan;
         let mut files = Task::load(&job.work.join("inputs"), index)?.files();
         let path: Arc<Mutex<Arc<str>>> = Arc::new(Mutex::new("".into()));
@@ -31,11 +31,11 @@ impl TaskFiles {
             Ok(next)
         };
         let options = ReadOptions {
-            documents: plan.reading(),
+            documents: source::Documents::named(&plan.documents, plan.separator.as_deref())?,
             text_field: plan.text_field.clone(),
             skip_broken: plan.skip_broken,
-            block_bytes: room.block_bytes,
-            window_bytes: room.window_bytes,
+            block_bytes: sizes.block_bytes,
+            window_bytes: sizes.window_bytes,
             spill_dir: job.work.clone(),
             stable_prefix: Box::new(str::len),
             cancelled: progress.cancel_flag(),
@@ -46,7 +46,8 @@ impl TaskFiles {
     }
 
     pub fn read<'a>(&'a self, progress: &'a Progress) -> TaskReader<'a> {
-        TaskReader { files: self, documents: Documents::new(&self.sources, self.limits), told: 0, progress }
+        let documents = Documents::new(&self.sources, self.limits);
+        TaskReader { files: self, documents, unreported: 0, reported: 0, progress }
     }
 
     pub fn path(&self) -> Arc<str> {
@@ -58,43 +59,37 @@ impl TaskFiles {
     }
 }
 
-/// Goes through a task's documents, and tells the progress of it.
+/// Iterates over a task's documents and reports progress.
 pub struct TaskReader<'a> {
     files: &'a TaskFiles,
     documents: Documents<'a>,
-    told: u64,
+    /// Bytes of text since the last report.
+    unreported: usize,
+    /// Bytes on disk that were reported.
+    reported: u64,
     progress: &'a Progress,
 }
 
-/// Text read between two looks at the counters.
-const TELL_EVERY: u64 = 256 << 10;
+/// Bytes of text between two reports of progress.
+const REPORT_EVERY: usize = 256 << 10;
 
 impl TaskReader<'_> {
     pub fn next(&mut self) -> Result<Option<Document<'_>>> {
         self.documents.next()
     }
 
-    /// To be called now and then: hears a cancellation, and says how many bytes were read.
-    pub fn tell(&mut self) -> Result<()> {
+    /// To be called after each document, with its bytes.
+    pub fn advance(&mut self, bytes: usize) -> Result<()> {
+        self.unreported += bytes;
+        if self.unreported < REPORT_EVERY { Ok(()) } else { self.report() }
+    }
+
+    /// Checks for cancellation, and adds the bytes read to the progress.
+    pub fn report(&mut self) -> Result<()> {
         self.progress.check()?;
         let read = self.files.counters().bytes_on_disk;
-        self.progress.done.fetch_add(read - self.told, Relaxed);
-        self.told = read;
+        self.progress.done.fetch_add(read - self.reported, Relaxed);
+        (self.unreported, self.reported) = (0, read);
         Ok(())
-    }
-}
-
-/// Says when it is time to `tell`.
-#[derive(Default)]
-pub struct Pace(u64);
-
-impl Pace {
-    pub fn is_due(&mut self, bytes: usize) -> bool {
-        self.0 += bytes as u64;
-        let due = self.0 >= TELL_EVERY;
-        if due {
-            self.0 = 0;
-        }
-        due
     }
 }

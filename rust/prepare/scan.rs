@@ -1,10 +1,10 @@
-//! The first reading: a hash for every unit that may be a duplicate, and the characters that occur.
+//! The first reading: hashes every unit that may be a duplicate, and collects the characters that occur.
 
-use super::known::KnownWriter;
-use super::read::{Pace, TaskFiles};
-use super::{Job, Room, Stage};
+use super::kept_ranges::KeptRangesWriter;
+use super::read::TaskFiles;
+use super::{BufferSizes, Job, Stage};
 use crate::atomic::commit_note;
-use crate::clean::{Cleaner, Taken, Verdict};
+use crate::clean::{Cleaner, Dropped, Verdict};
 use crate::crew::Progress;
 use crate::dedup::{self, Drops, RecordWriter, SettlePlan, Unit, drop_file, fresh_file, open_caches};
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// A sum over the documents of a task: the same in both readings, or the files changed between them.
+/// A checksum of the documents of a task: if it differs between the two readings, the files have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content(u64);
 
@@ -23,14 +23,14 @@ impl Content {
     }
 }
 
-/// What `scan` notes, of what is asked for later.
+/// The part of `scan`'s note that is read later.
 #[derive(Deserialize)]
 struct Scanned {
     units: u64,
     content: Content,
 }
 
-/// Blank lines hold paragraphs apart: they are never duplicates.
+/// Blank lines separate paragraphs: they are never duplicates.
 pub fn is_blank(line: &str) -> bool {
     line.trim().is_empty()
 }
@@ -39,26 +39,25 @@ pub fn records_path(job: &Job, task: u32) -> PathBuf {
     job.work.join("scan").join(format!("{task:06}.hashes"))
 }
 
-pub fn scan(job: &Job, index: u32, room: &Room, progress: &Progress) -> Result<()> {
+pub fn scan(job: &Job, index: u32, sizes: &BufferSizes, progress: &Progress) -> Result<()> {
     let plan = &job.plan;
     let path = records_path(job, index);
     let temporary = path.with_extension("hashes.ramlet-tmp");
-    let buffer = room.hash_bytes.min(super::LARGEST_RECORDS);
+    let buffer = sizes.hash_bytes.min(super::LARGEST_RECORDS);
     let mut records = match plan.unit {
         Some(_) => Some(RecordWriter::create(&temporary, plan.partitions, buffer)?),
         None => None,
     };
     let mut characters = plan.characters.then(CharacterSet::new);
     let mut cleaner = Cleaner::new(plan.clean.clone());
-    let files = TaskFiles::open(job, index, room, progress)?;
+    let files = TaskFiles::open(job, index, sizes, progress)?;
     let mut reader = files.read(progress);
-    let mut pace = Pace::default();
     let mut content = Content::default();
-    let mut known = KnownWriter::create(job, index)?;
+    let mut kept_ranges = KeptRangesWriter::create(job, index)?;
     while let Some(document) = reader.next()? {
         let bytes = document.text.len();
-        let verdict = cleaner.clean(document.text, &mut Taken::default());
-        known.push(document.text, if let Verdict::Keep(text) = verdict { Some(text) } else { None })?;
+        let verdict = cleaner.clean(document.text, &mut Dropped::default());
+        kept_ranges.push(document.text, if let Verdict::Keep(text) = verdict { Some(text) } else { None })?;
         if let Verdict::Keep(text) = verdict {
             let hash = xxh3_128(text.as_bytes());
             content.add(hash);
@@ -75,15 +74,13 @@ pub fn scan(job: &Job, index: u32, room: &Room, progress: &Progress) -> Result<(
                 text.chars().for_each(|character| characters.add(character));
             }
         }
-        if pace.is_due(bytes) {
-            reader.tell()?;
-        }
+        reader.advance(bytes)?;
     }
-    reader.tell()?;
-    known.commit()?;
+    reader.report()?;
+    kept_ranges.commit()?;
     let mut units = 0;
     if let Some(records) = records {
-        units = records.finish()?.units;
+        units = records.finish()?;
         std::fs::rename(&temporary, &path).map_err(|error| Error::write(&path, error))?;
     }
     let characters: Option<String> = characters.map(|characters| characters.iter().collect());
@@ -92,8 +89,8 @@ pub fn scan(job: &Job, index: u32, room: &Room, progress: &Progress) -> Result<(
     commit_note(&job.note("scan", index), note.to_string().as_bytes())
 }
 
-/// How the partitions are settled.
-pub fn settle_plan(job: &Job, room: &Room) -> Result<SettlePlan> {
+/// How to settle the partitions.
+pub fn settle_plan(job: &Job, sizes: &BufferSizes) -> Result<SettlePlan> {
     let caches = match (&job.plan.cache, job.plan.unit) {
         (Some(folder), Some(unit)) if folder.is_dir() => {
             open_caches(folder, &job.plan.id, unit, cache_fingerprint(job)?)?
@@ -106,27 +103,24 @@ pub fn settle_plan(job: &Job, room: &Room) -> Result<SettlePlan> {
         caches,
         keep_fresh: job.plan.cache.is_some(),
         out: drops_folder(job),
-        memory: room.hash_bytes.min(super::LARGEST_SET),
+        memory: sizes.hash_bytes.min(super::LARGEST_SET),
     })
 }
 
-/// The units of a task that came before, and the content that they were found in.
+/// The units of a task that are duplicates, and the checksum of the content they were found in.
 pub fn drops(job: &Job, task: u32) -> Result<(Drops, Content)> {
-    let path = job.note("scan", task);
-    let text = crate::own_files::read(&path).map_err(|error| Error::io(&path, error))?;
-    let Scanned { units, content } = serde_json::from_slice(&text)
-        .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))?;
+    let Scanned { units, content } = crate::own_files::read_json(&job.note("scan", task))?;
     Ok((Drops::load(task, units, partition_files(job, drop_file))?, content))
 }
 
-/// Keeps the hashes that are new for later runs, in the plan's cache.
+/// Adds the new hashes to the plan's cache, for later runs.
 pub fn commit_cache(job: &Job, progress: &Progress) -> Result<u64> {
     let (Some(folder), Some(unit)) = (&job.plan.cache, job.plan.unit) else { return Ok(0) };
     let files = partition_files(job, fresh_file);
     dedup::commit_cache(folder, &job.plan.id, unit, cache_fingerprint(job)?, &files, progress)
 }
 
-/// One file of each partition.
+/// One file per partition.
 fn partition_files(job: &Job, name: fn(&Path, u32) -> PathBuf) -> Vec<PathBuf> {
     let folder = drops_folder(job);
     (0..job.plan.partitions).map(|partition| name(&folder, partition)).collect()
@@ -138,8 +132,9 @@ fn drops_folder(job: &Job) -> PathBuf {
 
 fn cache_fingerprint(job: &Job) -> Result<[u8; 16]> {
     let text = &job.plan.cache_fingerprint;
-    let number = u128::from_str_radix(text.get(..32).unwrap_or(text), 16)
-        .map_err(|_| Error::Invalid(format!("the plan's fingerprint {text:?} is no hexadecimal number")))?;
+    let number = u128::from_str_radix(text.get(..32).unwrap_or(text), 16).map_err(|_| {
+        Error::Invalid(format!("the plan's fingerprint {text:?} is not a hexadecimal number"))
+    })?;
     Ok(number.to_be_bytes())
 }
 

@@ -1,4 +1,4 @@
-//! One shard, being written: ids, where its documents end, and a checksum of each.
+//! Writes one shard: its ids, where its documents end, and a checksum of each.
 
 use super::{Job, Split};
 use crate::atomic::{NewFile, commit_note, sync_folder};
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use xxhash_rust::xxh64::Xxh64;
 
-/// As the manifest lists it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A shard's entry in the manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRecord {
     pub file: String,
     pub index: String,
@@ -21,22 +21,22 @@ pub struct ShardRecord {
 
 pub struct ShardWriter {
     record: ShardRecord,
-    ids: Summed,
-    ends: Summed,
+    ids: ChecksummedFile,
+    ends: ChecksummedFile,
     width: u64,
     folder: PathBuf,
     note: PathBuf,
 }
 
-struct Summed {
+struct ChecksummedFile {
     file: NewFile,
     sum: Xxh64,
     bytes: u64,
 }
 
-impl Summed {
-    fn create(job: &Job, name: &str) -> Result<Summed> {
-        Ok(Summed { file: NewFile::create(&job.out.join(name))?, sum: Xxh64::new(0), bytes: 0 })
+impl ChecksummedFile {
+    fn create(job: &Job, name: &str) -> Result<ChecksummedFile> {
+        Ok(ChecksummedFile { file: NewFile::create(&job.out.join(name))?, sum: Xxh64::new(0), bytes: 0 })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -51,20 +51,19 @@ impl Summed {
     }
 }
 
-/// Where it is noted that a shard is whole.
+/// The note that a shard is complete.
 fn note(job: &Job, split: Split, number: u64) -> PathBuf {
     job.work.join("shards").join(format!("{}_{number:05}.json", split.name()))
 }
 
-/// The record of a shard that an interrupted run had finished.
-pub fn known(job: &Job, split: Split, number: u64) -> Option<ShardRecord> {
-    let record: ShardRecord =
-        serde_json::from_slice(&crate::own_files::read(&note(job, split, number)).ok()?).ok()?;
-    let is = |name: &str, bytes: u64| {
+/// The record of a shard that an interrupted run finished.
+pub fn finished_shard(job: &Job, split: Split, number: u64) -> Option<ShardRecord> {
+    let record: ShardRecord = crate::own_files::read_json(&note(job, split, number)).ok()?;
+    let has = |name: &str, bytes: u64| {
         std::fs::metadata(job.out.join(name)).is_ok_and(|metadata| metadata.len() == bytes)
     };
-    let whole = is(&record.file, record.bytes) && is(&record.index, record.documents * 8);
-    whole.then_some(record)
+    let complete = has(&record.file, record.bytes) && has(&record.index, record.documents * 8);
+    complete.then_some(record)
 }
 
 impl ShardWriter {
@@ -72,17 +71,9 @@ impl ShardWriter {
         let name = |ending: &str| format!("{}/shard_{number:05}.{ending}", split.name());
         let (file, index) = (name("bin"), name("idx"));
         Ok(ShardWriter {
-            ids: Summed::create(job, &file)?,
-            ends: Summed::create(job, &index)?,
-            record: ShardRecord {
-                file,
-                index,
-                tokens: 0,
-                documents: 0,
-                bytes: 0,
-                xxh64: String::new(),
-                index_xxh64: String::new(),
-            },
+            ids: ChecksummedFile::create(job, &file)?,
+            ends: ChecksummedFile::create(job, &index)?,
+            record: ShardRecord { file, index, ..ShardRecord::default() },
             width: job.plan.width() as u64,
             folder: job.out.join(split.name()),
             note: note(job, split, number),
@@ -104,7 +95,7 @@ impl ShardWriter {
         self.ends.write(&end.to_le_bytes())
     }
 
-    /// The shard gets its names, and then a note that says that it is whole.
+    /// Gives the shard's files their names, then writes the note that it is complete.
     pub fn commit(mut self) -> Result<ShardRecord> {
         self.record.tokens = self.tokens();
         self.record.bytes = self.ids.bytes;

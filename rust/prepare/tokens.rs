@@ -1,4 +1,4 @@
-//! What the tasks wrote, before it becomes shards: for each split the ids and where documents end in them.
+//! The output of the tasks before it is assembled into shards: for each split, the ids and where documents end.
 
 use super::Job;
 use crate::atomic::NewFile;
@@ -6,7 +6,6 @@ use crate::error::{Error, Result};
 use crate::own_files;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -34,23 +33,23 @@ pub struct Written {
     pub documents: u64,
 }
 
-/// A document that would be the first to go to the other split.
+/// The document that would be moved to the other split first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Candidate {
     pub hash: u64,
-    /// Its first piece, and how many there are: a document that was divided for its tokens goes whole.
+    /// Its first piece, and how many there are: a document divided for having too many tokens moves as a whole.
     pub document: u64,
     pub pieces: u64,
 }
 
-/// What the note of a finished task says, of what the assembly needs.
+/// The part of a finished task's note that the assembly needs.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TaskTokens {
     pub train: Written,
     pub val: Written,
-    /// Of the train split, the one with the lowest hash.
+    /// In the train split, the document with the lowest hash.
     pub candidate: Option<Candidate>,
-    /// Of validation, the one with the highest.
+    /// In the validation split, the one with the highest.
     #[serde(default)]
     pub last_val: Option<Candidate>,
 }
@@ -68,7 +67,7 @@ pub fn path(job: &Job, task: u32, split: Split, ending: &str) -> PathBuf {
     job.work.join("tokens").join(format!("{task:06}.{}.{ending}", split.name()))
 }
 
-/// Ids of one split of one task, being written.
+/// Writes the ids of one split of one task.
 pub struct TokenWriter {
     ids: NewFile,
     ends: NewFile,
@@ -108,7 +107,7 @@ impl TokenWriter {
     }
 }
 
-/// Where documents end in a task's split, from document `first` on, read a block at a time.
+/// Reads where documents end in a task's split, from document `first` on, a block at a time.
 pub struct Ends {
     path: PathBuf,
     file: File,
@@ -160,7 +159,7 @@ impl Ids {
         Ok(Ids { path, file, width: job.plan.width() as u64 })
     }
 
-    /// Hands out the bytes of `tokens`, a block at a time.
+    /// Calls `each` with the bytes of `tokens`, a block at a time.
     pub fn copy(
         &self,
         tokens: std::ops::Range<u64>,
@@ -178,17 +177,7 @@ impl Ids {
     }
 }
 
-/// The notes of all tasks.
-pub fn finished(job: &Job) -> Result<Vec<TaskTokens>> {
-    (0..job.plan.tasks)
-        .map(|task| {
-            let path = job.note("tokens", task);
-            let mut text = String::new();
-            own_files::open(&path)
-                .and_then(|mut file| file.read_to_string(&mut text))
-                .map_err(|error| Error::io(&path, error))?;
-            serde_json::from_str(&text)
-                .map_err(|error| Error::Invalid(format!("{} cannot be read ({error})", path.display())))
-        })
-        .collect()
+/// The notes of all tasks, which must be finished.
+pub fn load_tasks(job: &Job) -> Result<Vec<TaskTokens>> {
+    (0..job.plan.tasks).map(|task| own_files::read_json(&job.note("tokens", task))).collect()
 }

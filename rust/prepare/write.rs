@@ -1,11 +1,11 @@
-//! The second reading: what is kept becomes tokens.
+//! The second reading: encodes what is kept.
 
-use super::known::Known;
+use super::kept_ranges::KeptRanges;
 use super::ledger::{Ledger, Origin};
-use super::read::{Pace, TaskFiles};
+use super::read::TaskFiles;
 use super::scan::{Content, drops, is_blank};
 use super::tokens::{Candidate, TokenWriter};
-use super::{Encoding, Job, Plan, Room, Split};
+use super::{BufferSizes, Encoding, Job, Plan, Split};
 use crate::atomic::commit_note;
 use crate::clean::{Cleaner, Rule, Verdict};
 use crate::crew::Progress;
@@ -19,37 +19,37 @@ pub fn write<I: Id>(
     job: &Job,
     index: u32,
     encoding: &Encoding<'_>,
-    room: &Room,
+    sizes: &BufferSizes,
     threads: usize,
     progress: &Progress,
 ) -> Result<()> {
     let plan = &job.plan;
     let mut survivors = Survivors::load(job, index)?;
     let mut cleaner = Cleaner::new(plan.clean.clone());
-    let files = TaskFiles::open(job, index, room, progress)?;
+    let files = TaskFiles::open(job, index, sizes, progress)?;
     let mut reader = files.read(progress);
-    let mut pace = Pace::default();
     let mut output = Output::<I>::create(job, index)?;
     let mut batch = Texts::default();
     let mut content = Content::default();
-    let mut known = Known::open(job, index)?;
+    let mut kept_ranges = KeptRanges::open(job, index)?;
     let mut documents = 0;
     while let Some(document) = reader.next()? {
         let bytes = document.text.len();
         documents += u64::from(document.part == 0);
-        output.ledger.read(bytes, document.part > 0);
+        output.ledger.add_read(bytes, document.part > 0);
         let origin = Origin { path: files.path(), document: document.document };
-        let verdict = match known.as_mut().map(|known| known.next_of(document.text)).transpose()?.flatten() {
+        let kept = kept_ranges.as_mut().map(|ranges| ranges.next_of(document.text)).transpose()?.flatten();
+        let verdict = match kept {
             Some(text) => Verdict::Keep(text),
-            None => cleaner.clean(document.text, &mut output.ledger.taken),
+            None => cleaner.clean(document.text, &mut output.ledger.dropped),
         };
         match verdict {
-            Verdict::Drop { rule, text } => output.ledger.dropped(rule, text.len(), text, &origin),
+            Verdict::Drop { rule, text } => output.ledger.add_dropped(rule, text.len(), text, &origin),
             Verdict::Keep(text) => {
                 let hash = xxh3_128(text.as_bytes());
                 content.add(hash);
                 let grown = text.len() > plan.largest_document();
-                // One at a time: what a text that cleaning has made longer takes is reckoned once.
+                // One thread at a time: the budget has memory for a single text that cleaning made longer.
                 let _alone = grown.then(|| job.grown.lock().unwrap());
                 if grown {
                     output.encode(&mut batch, encoding, threads, progress)?;
@@ -58,7 +58,9 @@ pub fn write<I: Id>(
                 let start = batch.text.len();
                 match survivors.append(text, &mut batch.text, &mut output.ledger)? {
                     Survived::Some => batch.documents.push(Text { start, hash: hash as u64, origin }),
-                    Survived::None { bytes } => output.ledger.dropped(Rule::Duplicate, bytes, text, &origin),
+                    Survived::None { bytes } => {
+                        output.ledger.add_dropped(Rule::Duplicate, bytes, text, &origin);
+                    }
                 }
                 if grown {
                     output.encode(&mut batch, encoding, threads, progress)?;
@@ -66,27 +68,25 @@ pub fn write<I: Id>(
                 }
             }
         }
-        if batch.text.len() >= room.block_bytes {
+        if batch.text.len() >= sizes.block_bytes {
             output.encode(&mut batch, encoding, threads, progress)?;
         }
-        if pace.is_due(bytes) {
-            reader.tell()?;
-        }
+        reader.advance(bytes)?;
     }
     output.encode(&mut batch, encoding, threads, progress)?;
-    reader.tell()?;
+    reader.report()?;
     if matches!(survivors, Survivors::Of { content: scanned, .. } if scanned != content) {
         return Err(Error::Changed {
             path: files.path().as_ref().into(),
-            what: "or an input before it is not what it was when it was first read".into(),
+            what: "or an input before it changed after it was first read".into(),
         });
     }
     let counters = files.counters();
-    output.ledger.empty(counters.documents.saturating_sub(documents));
+    output.ledger.add_empty(counters.documents.saturating_sub(documents));
     output.commit(index, &json!(counters))
 }
 
-/// Documents that wait to be encoded together.
+/// Documents to be encoded together.
 #[derive(Default)]
 struct Texts {
     text: String,
@@ -95,7 +95,7 @@ struct Texts {
 
 struct Text {
     start: usize,
-    /// Of the document before duplicate lines were taken out: it decides the split.
+    /// Of the document before duplicate lines were removed: it decides the split.
     hash: u64,
     origin: Origin,
 }
@@ -107,15 +107,15 @@ impl Texts {
     }
 }
 
-/// Leaves out what came before. Units are numbered as they were when they were hashed.
+/// Drops duplicates. Units have the same numbers as when they were hashed.
 enum Survivors {
     All,
-    Of { unit: Unit, drops: Drops, next: u64, content: Content, most_blank_lines: usize },
+    Of { unit: Unit, drops: Drops, next: u64, content: Content, max_blank_lines: usize },
 }
 
 enum Survived {
     Some,
-    /// Nothing; `bytes` of it are still to be accounted for.
+    /// Nothing is left; `bytes` of it are not in the ledger yet.
     None {
         bytes: usize,
     },
@@ -125,13 +125,13 @@ impl Survivors {
     fn load(job: &Job, index: u32) -> Result<Survivors> {
         let Some(unit) = job.plan.unit else { return Ok(Survivors::All) };
         let (drops, content) = drops(job, index)?;
-        // Where text is normalised, taking lines out must not leave heaps of blank ones.
-        let most_blank_lines = if job.plan.clean.normalise { 2 } else { usize::MAX };
-        Ok(Survivors::Of { unit, drops, next: 0, content, most_blank_lines })
+        // In normalized text, removing lines must not leave more than two blank lines in a row.
+        let max_blank_lines = if job.plan.clean.normalize { 2 } else { usize::MAX };
+        Ok(Survivors::Of { unit, drops, next: 0, content, max_blank_lines })
     }
 
     fn append(&mut self, text: &str, out: &mut String, ledger: &mut Ledger) -> Result<Survived> {
-        let Survivors::Of { unit, drops, next, most_blank_lines, .. } = self else {
+        let Survivors::Of { unit, drops, next, max_blank_lines, .. } = self else {
             out.push_str(text);
             return Ok(Survived::Some);
         };
@@ -150,8 +150,8 @@ impl Survivors {
         let (mut dropped, mut blank_lines) = (0, 0);
         for line in text.split('\n') {
             if is_blank(line) {
-                // Blank lines that nothing stands before any more separate nothing.
-                if out.len() == start || blank_lines == *most_blank_lines {
+                // Blank lines at the start separate nothing.
+                if out.len() == start || blank_lines == *max_blank_lines {
                     continue;
                 }
                 blank_lines += 1;
@@ -171,15 +171,15 @@ impl Survivors {
         }
         let kept = out[start..].trim_end_matches('\n').len();
         out.truncate(start + kept);
-        ledger.taken.add(Rule::DuplicateLine, dropped, text.len() - kept);
+        ledger.dropped.add(Rule::DuplicateLine, dropped, text.len() - kept);
         Ok(if kept > 0 { Survived::Some } else { Survived::None { bytes: 0 } })
     }
 }
 
-/// Ids that are brought into the order of bytes on disk at a time.
+/// Ids that are converted to bytes at a time.
 const WRITTEN: usize = 16 << 10;
 
-/// What a task writes.
+/// The output of a task.
 struct Output<'a, I> {
     job: &'a Job,
     ledger: Ledger,
@@ -187,7 +187,7 @@ struct Output<'a, I> {
     val: TokenWriter,
     candidate: Option<Candidate>,
     last_val: Option<Candidate>,
-    /// Documents by the logarithm of their length.
+    /// The number of documents by the binary logarithm of their length.
     lengths: [u64; 64],
     bytes: Vec<u8>,
     ids: std::marker::PhantomData<I>,
@@ -237,7 +237,7 @@ impl<'a, I: Id> Output<'a, I> {
             (too_long && !plan.split_long).then_some(Rule::TooManyTokens)
         };
         if let Some(rule) = dropped {
-            self.ledger.dropped(rule, text.len(), text, &of.origin);
+            self.ledger.add_dropped(rule, text.len(), text, &of.origin);
             return Ok(());
         }
         let split = split_of(plan, of.hash);
@@ -269,7 +269,7 @@ impl<'a, I: Id> Output<'a, I> {
             pieces += 1;
         }
         let end_ids = if plan.end_id.is_some() { pieces } else { 0 };
-        self.ledger.kept(text.len(), text.chars().count(), pieces, end_ids);
+        self.ledger.add_kept(text.len(), text.chars().count(), pieces, end_ids);
         Ok(())
     }
 

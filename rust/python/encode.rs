@@ -13,7 +13,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Text -> ids. Built by `ramlet.Tokenizer`, which knows the files; safe to use from many threads.
+/// Text -> ids. Built by `ramlet.Tokenizer`, which reads the files; safe to use from many threads.
 #[pyclass(frozen)]
 pub struct Encoder {
     shared: Arc<Shared>,
@@ -24,8 +24,8 @@ pub struct Shared {
     tokens: TokenBytes,
 }
 
-/// The bytes of every id, for decoding; none where there is no such id. In one row: a character's box would take ten
-/// times what it holds.
+/// The bytes of every id, for decoding; empty if an id is unused. All in one buffer: a box per token would take ten
+/// times the memory of a single character.
 struct TokenBytes {
     row: Vec<u8>,
     ends: Vec<u32>,
@@ -57,12 +57,17 @@ impl Shared {
         &self.encoder
     }
 
+    fn encode(&self, text: &str, specials: &Specials, ids: &[u32], stash: &Stash) -> Result<Vec<u32>> {
+        let batch = encode_batch::<u32>(&self.encoder, &[text], specials, ids, 1, &mut watcher(stash, None))?;
+        Ok(batch.ids)
+    }
+
     pub fn stable_prefix_plain(&self, text: &str) -> usize {
         self.encoder.stable_prefix(text, &Specials::default(), STREAM_PIECE)
     }
 }
 
-/// In a stream a piece without an end must be cut somewhere, or it would be held as a whole.
+/// A piece that never ends is cut at this length in a stream; otherwise all of it would stay in memory.
 const STREAM_PIECE: usize = 1 << 20;
 
 impl Encoder {
@@ -92,7 +97,7 @@ fn specials_of(specials: Vec<Special>) -> Result<(Specials, Vec<u32>)> {
 #[pymethods]
 impl Encoder {
     /// `tokens[id]` are the token's bytes (None: no such id); `merges` are (left id, right id, merged
-    /// id) by rank, or all of one rank with its merged token (`rank_by_id`, as in a tiktoken file).
+    /// id) by rank, or each ranked by its merged id (`rank_by_id`, as in a tiktoken file).
     #[staticmethod]
     #[pyo3(signature = (tokens, merges, *, pattern_name, ignore_merges, rank_by_id, nfc, added, cache_bytes))]
     #[allow(clippy::too_many_arguments)]
@@ -122,7 +127,7 @@ impl Encoder {
             if merges.iter().any(|&(left, right, made)| !known(left) || !known(right) || !known(made)) {
                 return Err(raise(
                     py,
-                    Error::Invalid("a merge names an id that the vocabulary lacks".into()),
+                    Error::Invalid("a merge refers to an id that is not in the vocabulary".into()),
                 ));
             }
             let whole = ignore_merges.then(|| {
@@ -148,8 +153,8 @@ impl Encoder {
         })
     }
 
-    /// One id a character: `characters` gives pairs of them, one after another. `unknown` is the id of every other
-    /// character; without it they are an error.
+    /// One id per character: `characters` iterates over (character, id). `unknown` is the id of every other character;
+    /// without it they are an error.
     #[staticmethod]
     #[pyo3(signature = (characters, unknown, *, added, cache_bytes))]
     fn characters(
@@ -196,21 +201,14 @@ impl Encoder {
             let stash = Stash::default();
             let result = py.detach(|| {
                 let (specials, ids) = specials_of(specials)?;
-                encode_batch::<u32>(
-                    &self.shared.encoder,
-                    &[text],
-                    &specials,
-                    &ids,
-                    1,
-                    &mut watcher(&stash, None),
-                )
+                self.shared.encode(text, &specials, &ids, &stash)
             });
-            Ok(stash.raise(py, result)?.ids)
+            stash.raise(py, result)
         })
     }
 
-    /// The ids of all texts (str, or UTF-8 as bytes) in one array (uint16 where they fit and `wide` is not asked for, else
-    /// uint32), and in another (uint64) where each text ends in it.
+    /// The ids of all texts (str, or UTF-8 as bytes) in one array (uint16 if they fit and `wide` is false, else
+    /// uint32), and where each text ends in it as another array (uint64).
     #[pyo3(signature = (texts, specials, *, threads, wide))]
     fn encode_batch<'py>(
         &self,
@@ -233,7 +231,7 @@ impl Encoder {
         })
     }
 
-    /// A stream that gives the ids of one text that comes in parts.
+    /// A stream that encodes one text given in parts.
     #[pyo3(signature = (specials))]
     fn stream(&self, py: Python<'_>, specials: Vec<Special>) -> PyResult<EncodeStream> {
         guarded(|| {
@@ -242,7 +240,7 @@ impl Encoder {
         })
     }
 
-    /// The bytes of the tokens, one after another.
+    /// The bytes of the tokens, concatenated.
     fn decode<'py>(&self, py: Python<'py>, ids: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
         guarded(|| {
             let mut bytes = Vec::with_capacity(ids.len() * 4);
@@ -253,7 +251,7 @@ impl Encoder {
                         let last = self.shared.tokens.len() - 1;
                         return Err(raise(
                             py,
-                            Error::Invalid(format!("there is no token {id}: ids go up to {last}")),
+                            Error::Invalid(format!("unknown token id {id}: the largest is {last}")),
                         ));
                     }
                 }
@@ -263,14 +261,14 @@ impl Encoder {
     }
 }
 
-/// A document without a copy, where Python has it as UTF-8 already.
+/// A document, without a copy if Python stores it as UTF-8.
 fn utf8<'a>(number: usize, text: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     let Ok(bytes) = text.cast::<PyBytes>() else { return text.cast::<PyString>()?.to_str() };
     let bytes = bytes.as_bytes();
     simdutf8::basic::from_utf8(bytes).map_err(|_| {
         let at = simdutf8::compat::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);
         let sentence = format!(
-            "document {number} of the batch is not UTF-8 at byte {at}: decode it as what it is, or with errors=\"replace\""
+            "document {number} of the batch is not UTF-8 at byte {at}: decode it with its own encoding, or with errors=\"replace\""
         );
         raise(text.py(), Error::Invalid(sentence))
     })
@@ -305,7 +303,7 @@ impl Run<'_> {
     }
 }
 
-/// Holds back only what the next part could still change.
+/// Keeps back only the text whose ids the next part could still change.
 #[pyclass(frozen)]
 pub struct EncodeStream {
     shared: Arc<Shared>,
@@ -317,13 +315,13 @@ pub struct EncodeStream {
 #[derive(Default)]
 struct Held {
     text: String,
-    /// Not worth a look before there is this much: looking at every small part anew would take quadratic time.
+    /// Not checked again before it has this many bytes: checking after every small part would take quadratic time.
     look_at: usize,
 }
 
 impl EncodeStream {
-    /// How much of what is held can be encoded whatever follows. A piece without an end is cut somewhere, or
-    /// it would be held as a whole.
+    /// How much of `text` can be encoded whatever follows. A piece that never ends is cut, so that it does not fill
+    /// the memory.
     fn ready(&self, text: &str) -> usize {
         let encoder = &self.shared.encoder;
         let mut ready = encoder.stable_prefix(text, &self.specials, usize::MAX);
@@ -345,19 +343,10 @@ impl EncodeStream {
                 return Ok(Vec::new());
             }
             let ready = if last { held.text.len() } else { self.ready(&held.text) };
-            let encoder = &self.shared.encoder;
-            let text = &held.text[..ready];
-            let batch = encode_batch::<u32>(
-                encoder,
-                &[text],
-                &self.specials,
-                &self.ids,
-                1,
-                &mut watcher(&stash, None),
-            )?;
+            let ids = self.shared.encode(&held.text[..ready], &self.specials, &self.ids, &stash)?;
             held.text.drain(..ready);
             held.look_at = held.text.len() + held.text.len() / 4;
-            Ok(batch.ids)
+            Ok(ids)
         });
         stash.raise(py, result)
     }

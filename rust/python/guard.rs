@@ -1,4 +1,5 @@
-//! No panic crosses into Python: there it would be no `Exception`, pass every `except` and end in a traceback.
+//! No panic crosses into Python: there it is not an `Exception`, so it would pass every `except` and end in a
+//! traceback.
 
 use super::exception;
 use crate::crew;
@@ -8,10 +9,10 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-/// What the last panic of any thread said, and where.
+/// Message and place of the last panic of any thread.
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Panics are told as errors, so nothing is printed about them.
+/// Panics are raised as errors, so nothing is printed about them.
 pub fn install() {
     std::panic::set_hook(Box::new(|info| {
         let said = format!(
@@ -19,7 +20,7 @@ pub fn install() {
             info.location().map(ToString::to_string).unwrap_or_default(),
             text(info.payload())
         );
-        // The thread that waits for one that panicked says only that.
+        // The thread that waits for a panicked one panics too, without a reason.
         if !said.ends_with(WAITED) {
             *LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(said);
         }
@@ -33,7 +34,7 @@ fn text(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
-/// Every function and method that Python can call does its work in here.
+/// Wraps the body of every function and method that Python can call.
 pub fn guarded<T>(work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         let said = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();

@@ -1,35 +1,40 @@
 //! The kernels of a training step, on memory that torch owns.
 //!
-//! Operands come as addresses: a step makes hundreds of these calls, and taking an object apart for each
-//! would cost more than the small ones compute. `ramlet/engines/torch/kernels/native.py` is the one caller and
-//! vouches for addresses, types and sizes; labels and positions are checked here.
+//! Operands are addresses: a step makes hundreds of these calls, and unwrapping a tensor object each time would take
+//! longer than the small kernels run. `ramlet/engines/torch/kernels/native.py` is the only caller and guarantees
+//! addresses, types and sizes; labels and positions are checked here.
 
 use super::guarded;
-use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Heads, Turn};
+use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Heads, Rotary};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 /// # Safety
-/// Memory of so many numbers that nobody writes during the call. An empty tensor's address is 0.
+/// `address` has `count` numbers that nobody writes during the call. An empty tensor's address is 0.
 unsafe fn read<'a, T>(address: usize, count: usize) -> &'a [T] {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     if count == 0 { &[] } else { unsafe { from_raw_parts(address as *const T, count) } }
 }
 
 /// # Safety
-/// Memory of so many numbers that nobody else reads or writes during the call.
+/// `address` has `count` numbers that nobody else reads or writes during the call.
 unsafe fn write<'a, T>(address: usize, count: usize) -> &'a mut [T] {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     if count == 0 { &mut [] } else { unsafe { from_raw_parts_mut(address as *mut T, count) } }
 }
 
 /// Calls a generic function for bf16 or fp32.
 macro_rules! for_element {
-    ($py:ident, $bf16:ident, $function:ident($($argument:expr),*)) => {
+    ($py:ident, $bf16:ident, $function:ident$(::<$other:ty>)?($($argument:expr),*)) => {
         $py.detach(|| {
-            // SAFETY: by the module's word.
-            if $bf16 { unsafe { $function::<Bf16>($($argument),*) } } else { unsafe { $function::<f32>($($argument),*) } }
+            // SAFETY: guaranteed by the caller, see the top of the file.
+            unsafe {
+                match $bf16 {
+                    true => $function::<Bf16$(, $other)?>($($argument),*),
+                    false => $function::<f32$(, $other)?>($($argument),*),
+                }
+            }
         })
     };
 }
@@ -54,7 +59,7 @@ pub fn kernel_norm(
             [rows, width]: [usize; 2],
             threads: usize,
         ) {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             let (x, gain, out) =
                 unsafe { (read::<T>(x, rows * width), read(gain, width), write(out, rows * width)) };
             kernels::norm(x, gain, eps, out, threads);
@@ -87,7 +92,7 @@ pub fn kernel_norm_backward(
             [rows, width, unit]: [usize; 3],
             threads: usize,
         ) {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             unsafe {
                 let (dy, x) = (read::<T>(dy, rows * width), read(x, rows * width));
                 let (gain, gain_grad) = (read(gain, width), write(gain_grad, width));
@@ -125,43 +130,24 @@ pub fn kernel_rotate(
             inverse: bool,
             threads: usize,
         ) -> Result<(), BadPosition> {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             let (matrix, cos, sin, positions) = unsafe {
                 let (cos, sin) = (read(cos, context * half), read(sin, context * half));
                 (write::<T>(matrix, rows * width), cos, sin, read::<P>(positions, rows))
             };
-            kernels::rotate(matrix, &Turn { cos, sin, half, positions, heads, inverse }, threads)
-        }
-        unsafe fn wide<T: Element>(
-            tensors: [usize; 4],
-            sizes: [usize; 5],
-            inverse: bool,
-            threads: usize,
-        ) -> Result<(), BadPosition> {
-            // SAFETY: by the module's word.
-            unsafe { call::<T, i64>(tensors, sizes, inverse, threads) }
-        }
-        unsafe fn narrow<T: Element>(
-            tensors: [usize; 4],
-            sizes: [usize; 5],
-            inverse: bool,
-            threads: usize,
-        ) -> Result<(), BadPosition> {
-            // SAFETY: by the module's word.
-            unsafe { call::<T, i32>(tensors, sizes, inverse, threads) }
+            kernels::rotate(matrix, &Rotary { cos, sin, half, positions, heads, inverse }, threads)
         }
         let (tensors, sizes) = ([matrix, cos, sin, positions], [rows, width, context, half, heads]);
-        let done = if wide_positions {
-            for_element!(py, bf16, wide(tensors, sizes, inverse, threads))
-        } else {
-            for_element!(py, bf16, narrow(tensors, sizes, inverse, threads))
+        let done = match wide_positions {
+            true => for_element!(py, bf16, call::<i64>(tensors, sizes, inverse, threads)),
+            false => for_element!(py, bf16, call::<i32>(tensors, sizes, inverse, threads)),
         };
         done.map_err(|bad| out_of_context(bad, context))
     })
 }
 
 fn out_of_context(BadPosition(position): BadPosition, context: usize) -> PyErr {
-    PyIndexError::new_err(format!("position {position} is not within the context of {context}"))
+    PyIndexError::new_err(format!("position {position} is outside the context of {context}"))
 }
 
 /// # Safety
@@ -265,7 +251,7 @@ pub fn kernel_gate(
 ) -> PyResult<()> {
     guarded(|| {
         unsafe fn call<T: Element>([gate_up, out]: [usize; 2], [rows, half]: [usize; 2], threads: usize) {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             let (gate_up, out) = unsafe { (read::<T>(gate_up, rows * 2 * half), write(out, rows * half)) };
             kernels::gate(gate_up, half, out, threads);
         }
@@ -292,7 +278,7 @@ pub fn kernel_gate_backward(
             [rows, half]: [usize; 2],
             threads: usize,
         ) {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             unsafe {
                 let (gate_up, act) = (write::<T>(gate_up, rows * 2 * half), write(act, rows * half));
                 kernels::gate_backward(gate_up, read(d_act, rows * half), half, act, threads);
@@ -324,7 +310,7 @@ pub fn kernel_cross_entropy(
             scale: f32,
             threads: usize,
         ) -> Result<(), BadLabel> {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             unsafe {
                 let (logits, losses) = (write::<T>(logits, rows * width), write(losses, rows));
                 kernels::cross_entropy(logits, read(labels, rows), vocab, scale, losses, threads)
@@ -332,7 +318,7 @@ pub fn kernel_cross_entropy(
         }
         for_element!(py, bf16, call([logits, labels, losses], [rows, width, vocab], scale, threads)).map_err(
             |BadLabel(label)| {
-                PyIndexError::new_err(format!("label {label} is not within the vocabulary of {vocab}"))
+                PyIndexError::new_err(format!("label {label} is outside the vocabulary of {vocab}"))
             },
         )
     })
@@ -349,7 +335,7 @@ pub fn kernel_accumulate(
 ) -> PyResult<()> {
     guarded(|| {
         unsafe fn call<T: Element>([total, part]: [usize; 2], count: usize, threads: usize) {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             let (total, part) = unsafe { (write(total, count), read::<T>(part, count)) };
             kernels::accumulate(total, part, threads);
         }
@@ -368,7 +354,7 @@ pub fn kernel_squares(
 ) -> PyResult<f64> {
     guarded(|| {
         unsafe fn call<T: Element>(numbers: usize, count: usize, threads: usize) -> f64 {
-            // SAFETY: by the module's word.
+            // SAFETY: guaranteed by the caller, see the top of the file.
             kernels::squares(unsafe { read::<T>(numbers, count) }, threads)
         }
         Ok(for_element!(py, bf16, call(numbers, count, threads)))

@@ -1,7 +1,7 @@
-//! Batches for training, as Python asks for them.
+//! Batches for training, as NumPy arrays.
 
 use super::{guarded, raise};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, option};
 use crate::loading::{self, IdType, Rows, Schedule, Shuffle, Tokens, TokensSpec, key};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, get_array_module};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
@@ -44,7 +44,7 @@ impl Windows {
         })
     }
 
-    /// Samples `first`, `first + step`, ... as (inputs, labels, (positions, documents) if these are asked for).
+    /// Samples `first`, `first + step`, ... as (inputs, labels, and with `documents` also (positions, documents)).
     #[pyo3(signature = (first, step, count, *, seed, documents))]
     fn read<'py>(
         &self,
@@ -93,21 +93,28 @@ impl Windows {
         count: usize,
         documents: bool,
     ) -> PyResult<Arrays<'py>> {
-        // By Python's call, which tells of memory that is not there; every place is written before anyone reads it.
+        // Allocated by numpy, which raises if the memory is not there; every element is written before it is read.
         let new = || -> PyResult<Array<'py>> {
             let made = get_array_module(py)?.call_method1("empty", ((count, self.seq_len), "i8"));
-            let made = made.map_err(|error| match error.is_instance_of::<PyMemoryError>(py) || error.is_instance_of::<PyValueError>(py) {
-                true => raise(py, Error::Invalid(format!(
-                    "there is no memory for a batch of {count} sequences of {} tokens: choose a smaller batch_size or micro_batch",
-                    self.seq_len
-                ))),
-                false => error,
+            let made = made.map_err(|error| {
+                match error.is_instance_of::<PyMemoryError>(py) || error.is_instance_of::<PyValueError>(py) {
+                    true => raise(
+                        py,
+                        Error::Invalid(format!(
+                            "not enough memory for a batch of {count} sequences of {} tokens: lower {} or {}",
+                            self.seq_len,
+                            option("batch_size"),
+                            option("micro_batch")
+                        )),
+                    ),
+                    false => error,
+                }
             })?;
             Ok(made.cast_into()?)
         };
         let (inputs, labels) = (new()?, new()?);
         let own = if documents { Some((new()?, new()?)) } else { None };
-        // SAFETY: the arrays are ours alone, and contiguous.
+        // SAFETY: nobody else has the arrays yet, and they are contiguous.
         let places = |array: &Array<'py>| unsafe {
             std::slice::from_raw_parts_mut(array.data(), count * self.seq_len)
         };
@@ -121,15 +128,17 @@ impl Windows {
     }
 }
 
-/// What the dict says of the ids, and (examples, weight).
+/// The token files that the dict describes, and (examples, weight).
 fn read_spec(dataset: &Bound<'_, PyDict>) -> PyResult<(TokensSpec, (u64, u64))> {
     let py = dataset.py();
     let get = |key: &str| {
-        dataset.get_item(key)?.ok_or_else(|| raise(py, Error::Invalid(format!("no setting {key:?}"))))
+        dataset
+            .get_item(key)?
+            .ok_or_else(|| raise(py, Error::Invalid(format!("the setting {key:?} is missing"))))
     };
     let dtype: String = get("dtype")?.extract()?;
     let id = IdType::named(&dtype)
-        .ok_or_else(|| raise(py, Error::Invalid(format!("ids cannot be of the type {dtype:?}"))))?;
+        .ok_or_else(|| raise(py, Error::Invalid(format!("unknown dtype {dtype:?} of token ids"))))?;
     let spec = TokensSpec {
         folder: get("folder")?.extract()?,
         shards: get("shards")?.extract()?,
@@ -144,7 +153,7 @@ fn read_spec(dataset: &Bound<'_, PyDict>) -> PyResult<(TokensSpec, (u64, u64))> 
     Ok((spec, (get("examples")?.extract()?, get("weight")?.extract()?)))
 }
 
-/// 0..length in the order that these words give.
+/// 0..length in the order that the seed `words` gives.
 #[pyfunction]
 pub fn shuffled<'py>(py: Python<'py>, length: u64, words: Vec<u64>) -> PyResult<Bound<'py, PyArray1<u64>>> {
     guarded(|| {

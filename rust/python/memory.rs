@@ -1,24 +1,26 @@
-//! What Python asks of the memory of the process.
+//! Memory of the process: what the system and the allocator keep.
 
 use super::guarded;
 use crate::pages;
 use pyo3::prelude::*;
 
-/// Gives back the pages of mapped files that no one has written to; returns their bytes.
+/// Releases the unmodified pages of mapped files; returns how many bytes.
 #[pyfunction]
 pub fn release_file_pages(py: Python<'_>) -> PyResult<u64> {
     guarded(|| Ok(py.detach(pages::release_file_pages)))
 }
 
-/// Splits the large pages that mapped files with these names are cached in.
+/// Splits the large pages in which the mapped files with these names are cached.
 #[pyfunction]
-pub fn split_file_pages(py: Python<'_>, names: Vec<String>) {
-    py.detach(|| {
-        pages::split_file_pages(|path| names.iter().any(|name| path.rsplit('/').next() == Some(name)));
-    });
+pub fn split_file_pages(py: Python<'_>, names: Vec<String>) -> PyResult<()> {
+    guarded(|| {
+        let named = |path: &str| names.iter().any(|name| path.rsplit('/').next() == Some(name));
+        py.detach(|| pages::split_file_pages(named));
+        Ok(())
+    })
 }
 
-/// Whether the allocator keeps large blocks for the next one, or gives each back.
+/// Whether the allocator keeps large freed blocks for reuse or returns each to the system.
 #[pyfunction]
 pub fn keep_large_blocks(keep: bool) -> PyResult<()> {
     guarded(|| {
@@ -27,7 +29,7 @@ pub fn keep_large_blocks(keep: bool) -> PyResult<()> {
     })
 }
 
-/// Gives back what was freed and the allocator has kept.
+/// Returns freed memory that the allocator has kept to the system.
 #[pyfunction]
 pub fn release_freed_memory(py: Python<'_>) -> PyResult<()> {
     guarded(|| {

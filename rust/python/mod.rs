@@ -1,4 +1,4 @@
-//! The Python bindings: the only folder that knows PyO3. Coarse calls, with the GIL released inside.
+//! The Python bindings: the only folder that uses PyO3. Coarse calls, with the GIL released inside.
 
 mod clean;
 mod encode;
@@ -62,14 +62,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// A name, a known spelling of one, or any other regex.
+/// From a name, a regex known to be one of the named patterns, or any other regex.
 fn pattern(text: &str) -> Result<Pattern> {
-    if let Some(pattern) = Pattern::named(text).or_else(|| Pattern::recognise(text)) {
+    if let Some(pattern) = Pattern::named(text).or_else(|| Pattern::recognize(text)) {
         return Ok(pattern);
     }
-    Pattern::custom(text).map_err(|reason| {
-        Error::Invalid(format!("the pattern {text:?} is not a regex that can be used: {reason}"))
-    })
+    Pattern::custom(text)
+        .map_err(|reason| Error::Invalid(format!("the pattern {text:?} is not a usable regex: {reason}")))
 }
 
 /// The reference regex of a named pattern.
@@ -89,23 +88,13 @@ fn split_pieces(py: Python<'_>, text: &str, pattern_name: &str) -> PyResult<Vec<
     })
 }
 
-/// The name of the pattern that a regex is a known spelling of.
+/// The name of the pattern that a regex stands for, if it is a known one.
 #[pyfunction]
 fn recognise_pattern(regex: &str) -> PyResult<Option<&'static str>> {
-    guarded(|| {
-        Ok(Pattern::recognise(regex).and_then(|pattern| match pattern {
-            Pattern::Gpt2 => Some("gpt2"),
-            Pattern::Cl100k => Some("cl100k"),
-            Pattern::O200k => Some("o200k"),
-            Pattern::Llama3 => Some("llama3"),
-            Pattern::Qwen2 => Some("qwen2"),
-            Pattern::Whole => Some("whole"),
-            Pattern::Custom(_) => None,
-        }))
-    })
+    guarded(|| Ok(Pattern::recognize(regex).and_then(|pattern| pattern.name())))
 }
 
-/// The exception of `ramlet.errors` that an error of ours is.
+/// The exception of `ramlet.errors` for an error of ours.
 fn raise(py: Python<'_>, error: Error) -> PyErr {
     let class = match &error {
         Error::Io { .. } => "SourceError",
@@ -119,8 +108,8 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
     };
     let facts = PyDict::new(py);
     if let Error::Budget { need, have, .. } = &error {
-        let told = facts.set_item("needed", need).and_then(|()| facts.set_item("budget", have));
-        if let Err(failed) = told {
+        let added = facts.set_item("needed", need).and_then(|()| facts.set_item("budget", have));
+        if let Err(failed) = added {
             return failed;
         }
     }
@@ -139,8 +128,8 @@ fn exception(py: Python<'_>, class: &str, sentence: String, facts: Option<&Bound
     }
 }
 
-/// Python's own exceptions on their way through code that does not know them: whoever meets one
-/// puts it here and cancels, and it is raised at the end in place of the cancellation.
+/// Carries Python exceptions through code that does not know them: a callback that fails puts its exception here and
+/// cancels the work, and it is raised at the end instead of the cancellation.
 #[derive(Default, Clone)]
 struct Stash(Arc<Mutex<Option<PyErr>>>);
 
@@ -157,7 +146,7 @@ impl Stash {
     }
 }
 
-/// Notices Ctrl-C and tells the callback, if there is one, `(stage, done, total)`.
+/// Checks for Ctrl-C, and calls the callback, if there is one, with `(stage, done, total)`.
 fn watcher<'a>(
     stash: &'a Stash,
     callback: Option<&'a Py<PyAny>>,

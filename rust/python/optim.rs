@@ -6,7 +6,7 @@ use crate::error::Error;
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
-/// Floats of 32 bits, or the bits of bfloat16.
+/// fp32, or the bits of bf16.
 #[derive(FromPyObject)]
 pub enum Weights<'py> {
     Wide(PyReadwriteArray1<'py, f32>),
@@ -87,7 +87,7 @@ fn run<W: Number, G: Number>(
         return Err(raise(
             py,
             Error::Invalid(format!(
-                "a parameter of {count} elements has a gradient or an optimizer state of another size: \
+                "the gradient or optimizer state of a parameter with {count} elements has another size: \
                  load the state that was saved with this model"
             )),
         ));

@@ -1,8 +1,9 @@
 //! The stages of `prepare`, as Python calls them.
 
 use super::encode::Encoder;
-use super::read::{Listing, file_spec};
+use super::read::next_file;
 use super::{Stash, guarded, raise, watcher};
+use crate::atomic::create_folder;
 use crate::crew::Progress;
 use crate::dedup::{Unit, partitions};
 use crate::encode::Batch;
@@ -10,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::own_files;
 use crate::prepare::assemble::{assemble, assemble_npy};
 use crate::prepare::pack::assemble_packed;
-use crate::prepare::{Encoding, Job, Part, Plan, Room, Stage, commit_cache, run_stage};
+use crate::prepare::{BufferSizes, Encoding, Job, Part, Plan, Stage, commit_cache, run_stage};
 use crate::source::Documents;
 use crate::tasks::{PlanOptions, plan};
 use numpy::PyReadonlyArray1;
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh64::Xxh64;
 
-/// Lists the inputs, (path, format, compression, size or -1, time of change), as tasks in a folder.
+/// Divides the inputs, each (path, format, compression, size or -1, modification time), into tasks listed in a folder.
 /// Returns the number of tasks and of files, the bytes on disk and a fingerprint.
 #[pyfunction]
 #[pyo3(signature = (files, folder, *, documents, separator, task_bytes))]
@@ -33,44 +34,35 @@ pub fn plan_tasks(
     task_bytes: Option<u64>,
 ) -> PyResult<(u32, u64, u64, String)> {
     guarded(|| {
-        let documents = match (documents, separator) {
-            ("line", _) => Documents::Line,
-            ("separator", Some(separator)) => Documents::Separator(separator),
-            _ => Documents::File,
-        };
         let stash = Stash::default();
+        let documents =
+            Documents::named(documents, separator.as_deref()).map_err(|error| raise(py, error))?;
         let options = PlanOptions { documents, target_bytes: task_bytes };
-        let next = || {
-            let next = stash.keep(Python::attach(|py| match files.bind(py).try_iter()?.next() {
-                Some(item) => item?.extract::<Listing>().map(Some),
-                None => Ok(None),
-            }))?;
-            next.map(file_spec).transpose()
-        };
-        let planned = stash.raise(py, py.detach(|| plan(next, &options, &folder)))?;
+        let planned = py.detach(|| plan(|| next_file(&files, &stash), &options, &folder));
+        let planned = stash.raise(py, planned)?;
         let fingerprint = planned.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok((planned.tasks, planned.files, planned.total_bytes, fingerprint))
     })
 }
 
-/// Partitions of the hashes of an input of this size.
+/// The number of partitions for the hashes of an input of this size.
 #[pyfunction]
 pub fn dedup_partitions(total_bytes: u64, unit: &str) -> PyResult<u32> {
     guarded(|| Ok(partitions(total_bytes, if unit == "line" { Unit::Line } else { Unit::Document })))
 }
 
-/// The least memory of one worker under a plan, given as JSON, and what all of them need together besides; `merges` says
-/// whether the encoder does.
+/// The least memory of one worker under a plan, given as JSON, and what all workers share in addition; `merges` says
+/// whether the encoder merges (BPE).
 #[pyfunction]
 pub fn least_room(py: Python<'_>, plan: &str, merges: bool) -> PyResult<(usize, usize)> {
     guarded(|| {
         let plan: Plan = serde_json::from_str(plan)
-            .map_err(|error| raise(py, Error::Invalid(format!("the plan cannot be read ({error})"))))?;
-        Ok((Room::least(&plan), Room::shared(&plan, merges)))
+            .map_err(|error| raise(py, Error::Invalid(format!("cannot read the plan ({error})"))))?;
+        Ok((BufferSizes::least_memory(&plan), BufferSizes::shared_memory(&plan, merges)))
     })
 }
 
-/// Runs what is not yet done of a stage (`scan`, `settle`, `write`), or one part of it. Writing takes an
+/// Runs the parts of a stage (`scan`, `settle`, `write`) that are not done yet, or only `part`. Writing needs an
 /// encoder: the native one, or a callable from a list of texts to (ids as uint32, ends as uint64).
 #[pyfunction]
 #[pyo3(signature = (work, out, stage, *, encoder, encode, memory, threads, total, progress, part = None))]
@@ -90,8 +82,8 @@ pub fn run_prepare_stage(
 ) -> PyResult<()> {
     guarded(|| {
         let stash = Stash::default();
-        let told = Progress::default();
-        told.total.store(total, Relaxed);
+        let tracker = Progress::default();
+        tracker.total.store(total, Relaxed);
         let shared = encoder.map(|encoder| encoder.get().shared());
         let foreign = |texts: &[&str]| -> Result<Batch<u32>> {
             stash.keep(Python::attach(|py| {
@@ -103,7 +95,7 @@ pub fn run_prepare_stage(
             }))
         };
         let stage = Stage::named(stage)
-            .ok_or_else(|| raise(py, Error::Invalid(format!("there is no stage {stage:?}"))))?;
+            .ok_or_else(|| raise(py, Error::Invalid(format!("unknown stage {stage:?}"))))?;
         let result = py.detach(|| {
             let job = Job::load(&work, &out)?;
             let encoding = match (&shared, &encode) {
@@ -113,8 +105,8 @@ pub fn run_prepare_stage(
             };
             match part {
                 Some(part) => {
-                    let room = Room::new(&job.plan, memory, 1);
-                    Part::new(&job, stage, encoding.as_ref(), room)?.run(part, threads, &told)
+                    let sizes = BufferSizes::new(&job.plan, memory, 1);
+                    Part::new(&job, stage, encoding.as_ref(), sizes)?.run(part, threads, &tracker)
                 }
                 None => run_stage(
                     &job,
@@ -122,7 +114,7 @@ pub fn run_prepare_stage(
                     encoding.as_ref(),
                     memory,
                     threads,
-                    &told,
+                    &tracker,
                     &mut watcher(&stash, progress.as_ref()),
                 ),
             }
@@ -131,8 +123,8 @@ pub fn run_prepare_stage(
     })
 }
 
-/// Puts the shards together and returns their records as JSON: `{"shards": [...]}`, and with `pack` what packing
-/// did. With `npy` all ids become that one file instead, and `tokens` is their number.
+/// Assembles the shards and returns their records as JSON: `{"shards": [...]}`, and with `pack` the statistics of
+/// packing. With `npy` all ids go to that one file instead, and `tokens` is their number.
 #[pyfunction]
 #[pyo3(signature = (work, out, *, pack, npy, threads, progress))]
 pub fn assemble_shards(
@@ -146,25 +138,24 @@ pub fn assemble_shards(
 ) -> PyResult<String> {
     guarded(|| {
         let stash = Stash::default();
-        let told = Progress::default();
+        let tracker = Progress::default();
         let result = py.detach(|| {
             let job = Job::load(&work, &out)?;
-            let notes = work.join("shards");
-            std::fs::create_dir_all(&notes).map_err(|error| Error::write(&notes, error))?;
+            create_folder(&work.join("shards"))?;
             let mut watch = watcher(&stash, progress.as_ref());
-            // On a thread of its own, so that this one hears Ctrl-C.
+            // On a thread of its own, so that this one notices Ctrl-C.
             let mut alone = |work: &(dyn Fn() -> Result<serde_json::Value> + Sync)| {
-                crate::crew::crew(1, &told, &mut watch, |_| work()).map(|mut one| one.remove(0))
+                crate::crew::crew(1, &tracker, &mut watch, |_| work()).map(|mut one| one.remove(0))
             };
             match (npy, pack) {
                 (Some(path), _) => {
-                    alone(&|| Ok(serde_json::json!({"tokens": assemble_npy(&job, &path, &told)?})))
+                    alone(&|| Ok(serde_json::json!({"tokens": assemble_npy(&job, &path, &tracker)?})))
                 }
                 (None, Some(length)) => {
-                    alone(&|| Ok(serde_json::json!(assemble_packed(&job, length, &told)?)))
+                    alone(&|| Ok(serde_json::json!(assemble_packed(&job, length, &tracker)?)))
                 }
                 (None, None) => {
-                    Ok(serde_json::json!({"shards": assemble(&job, threads, &told, &mut watch)?}))
+                    Ok(serde_json::json!({"shards": assemble(&job, threads, &tracker, &mut watch)?}))
                 }
             }
         });
@@ -172,7 +163,7 @@ pub fn assemble_shards(
     })
 }
 
-/// Keeps the hashes of a finished run for later ones, in its cache.
+/// Adds the hashes of a finished run to its cache, for later runs.
 #[pyfunction]
 pub fn commit_dedup_cache(py: Python<'_>, work: PathBuf, out: PathBuf) -> PyResult<u64> {
     guarded(|| {
@@ -181,7 +172,7 @@ pub fn commit_dedup_cache(py: Python<'_>, work: PathBuf, out: PathBuf) -> PyResu
     })
 }
 
-/// XXH64 of a file from `start` on, and how many bytes that was.
+/// XXH64 of a file from `start` on, and how many bytes were read.
 #[pyfunction]
 #[pyo3(signature = (path, start = 0))]
 pub fn xxh64_file(py: Python<'_>, path: PathBuf, start: u64) -> PyResult<(u64, u64)> {

@@ -1,4 +1,4 @@
-//! Files given by Python, read by the core.
+//! Reading the files that Python lists.
 
 use super::{Stash, guarded, raise, watcher};
 use crate::crew::{Progress, crew};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-/// How Python asks for sources to be read: the keys of `ramlet.sources.ReadSettings`.
+/// How to read the inputs: the keys of `ramlet.inputs.sources.ReadSettings`.
 pub struct Input {
     documents: Documents,
     text_field: String,
@@ -23,21 +23,13 @@ impl Input {
     pub fn from_dict(read: &Bound<'_, PyDict>) -> PyResult<Input> {
         let py = read.py();
         let get = |key: &str| {
-            read.get_item(key)?.ok_or_else(|| raise(py, Error::Invalid(format!("no setting {key:?}"))))
+            read.get_item(key)?
+                .ok_or_else(|| raise(py, Error::Invalid(format!("the setting {key:?} is missing"))))
         };
-        let documents = match get("documents")?.extract::<&str>()? {
-            "file" => Documents::File,
-            "line" => Documents::Line,
-            "separator" => Documents::Separator(get("separator")?.extract()?),
-            other => {
-                return Err(raise(
-                    py,
-                    Error::Invalid(format!("documents are 'file', 'line' or 'separator', not {other:?}")),
-                ));
-            }
-        };
+        let separator: Option<String> = get("separator")?.extract()?;
+        let documents = Documents::named(get("documents")?.extract()?, separator.as_deref());
         Ok(Input {
-            documents,
+            documents: documents.map_err(|error| raise(py, error))?,
             text_field: get("text_field")?.extract()?,
             skip_broken: get("skip_broken")?.extract()?,
         })
@@ -63,7 +55,7 @@ impl Input {
         }
     }
 
-    /// Reads what the iterator names: each a `Listing`.
+    /// Reads the files that the iterator yields, each a `Listing`.
     pub fn sources(
         &self,
         files: Py<PyAny>,
@@ -76,7 +68,7 @@ impl Input {
     }
 }
 
-fn next_file(files: &Py<PyAny>, stash: &Stash) -> Result<Option<FileSpec>> {
+pub fn next_file(files: &Py<PyAny>, stash: &Stash) -> Result<Option<FileSpec>> {
     let next = stash.keep(Python::attach(|py| {
         let Some(item) = files.bind(py).try_iter()?.next() else {
             return Ok(None);
@@ -86,10 +78,10 @@ fn next_file(files: &Py<PyAny>, stash: &Stash) -> Result<Option<FileSpec>> {
     next.map(file_spec).transpose()
 }
 
-/// `ramlet.sources.Source.spec()`: path, format, compression, size (-1: not known) and time of the last change.
-pub type Listing = (PathBuf, String, String, i64, i64);
+/// `ramlet.inputs.sources.Source.spec()`: path, format, compression, size (-1: unknown) and modification time.
+type Listing = (PathBuf, String, String, i64, i64);
 
-pub fn file_spec((path, format, compression, size, modified): Listing) -> Result<FileSpec> {
+fn file_spec((path, format, compression, size, modified): Listing) -> Result<FileSpec> {
     let unknown = |what: &str| Error::Invalid(format!("{} has an unknown {what}", path.display()));
     let size = u64::try_from(size).ok();
     Ok(FileSpec {
@@ -104,22 +96,14 @@ pub fn file_spec((path, format, compression, size, modified): Listing) -> Result
 
 pub fn counters_dict<'py>(py: Python<'py>, counters: &Counters) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
-    all.set_item("files", counters.files)?;
-    all.set_item("documents", counters.documents)?;
-    all.set_item("bytes_on_disk", counters.bytes_on_disk)?;
-    all.set_item("text_bytes", counters.text_bytes)?;
-    all.set_item("invalid_utf8", counters.invalid_utf8)?;
-    all.set_item("lone_surrogates", counters.lone_surrogates)?;
-    all.set_item("null_text", counters.null_text)?;
-    all.set_item("broken_json", counters.broken_json)?;
-    all.set_item("missing_field", counters.missing_field)?;
-    all.set_item("not_a_string", counters.not_a_string)?;
-    all.set_item("broken_files", counters.broken_files)?;
+    for (name, count) in counters.by_name() {
+        all.set_item(name, count)?;
+    }
     all.set_item("examples", PyList::new(py, &counters.examples)?)?;
     Ok(all)
 }
 
-/// Hands out text a block at a time: `next_batch()` is a list of (text, whether a document ends there).
+/// Reads text in blocks: `next_batch()` returns a list of (text, whether a document ends there).
 #[pyclass(frozen)]
 pub struct Reader {
     sources: Sources,
@@ -129,8 +113,8 @@ pub struct Reader {
 
 #[pymethods]
 impl Reader {
-    /// Texts are cut where `encoder` can encode the parts one by one. `position` is where another reader of the same
-    /// files stood.
+    /// Texts are cut where `encoder` can encode the parts one by one. `position` is the saved position of another
+    /// reader of the same files, to resume from.
     #[new]
     #[pyo3(signature = (files, read, *, encoder, block_bytes, window_bytes, spill_dir, position=None))]
     #[allow(clippy::too_many_arguments)]
@@ -159,7 +143,9 @@ impl Reader {
             if let Some(position) = position {
                 let resumed = serde_json::from_str(position)
                     .map_err(|error| {
-                        Error::Invalid(format!("the position cannot be read ({error}): start anew"))
+                        Error::Invalid(format!(
+                            "cannot read the saved position ({error}): start from the beginning"
+                        ))
                     })
                     .and_then(|position| sources.resume(position));
                 stash.raise(py, resumed)?;
@@ -185,7 +171,7 @@ impl Reader {
         })
     }
 
-    /// Where the next batch begins, to be written down; None after an error.
+    /// Where the next batch begins, to be saved; None after an error.
     fn position(&self) -> PyResult<Option<String>> {
         guarded(|| {
             let position = self.sources.position();
@@ -198,7 +184,7 @@ impl Reader {
     }
 }
 
-/// Every character of the sources, by code point, and of them the `most` that are most frequent (the first of equals).
+/// Every character of the sources, by code point, and the `most` frequent ones (ties: the smallest code point).
 #[pyfunction]
 #[pyo3(signature = (files, read, *, most, threads, block_bytes, window_bytes, spill_dir, total_bytes, progress))]
 #[allow(clippy::too_many_arguments)]
@@ -216,11 +202,11 @@ pub fn count_characters<'py>(
 ) -> PyResult<(Bound<'py, PyString>, Bound<'py, PyString>, Bound<'py, PyDict>)> {
     guarded(|| {
         let stash = Stash::default();
-        let told = Progress::default();
-        told.total.store(total_bytes, std::sync::atomic::Ordering::Relaxed);
+        let tracker = Progress::default();
+        tracker.total.store(total_bytes, std::sync::atomic::Ordering::Relaxed);
         let input = Input::from_dict(read)?;
         let options =
-            input.options(block_bytes, window_bytes, spill_dir, Box::new(str::len), told.cancel_flag());
+            input.options(block_bytes, window_bytes, spill_dir, Box::new(str::len), tracker.cancel_flag());
         let sources = input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
         let mut watch = watcher(&stash, progress.as_ref());
         let counted = py.detach(|| {
@@ -228,11 +214,11 @@ pub fn count_characters<'py>(
                 progress.done.store(sources.counters().bytes_on_disk, std::sync::atomic::Ordering::Relaxed);
                 watch(progress)
             };
-            crew(threads, &told, &mut watch, |worker| {
+            crew(threads, &tracker, &mut watch, |worker| {
                 let mut counts = vec![0u64; char::MAX as usize + 1]; // touched only where text is
                 let mut block = Block::new();
                 while sources.next_block(worker, &mut block)? {
-                    told.check()?;
+                    tracker.check()?;
                     for (_, text) in block.iter() {
                         text.chars().for_each(|character| counts[character as usize] += 1);
                     }
@@ -245,7 +231,7 @@ pub fn count_characters<'py>(
             if sums.is_empty() {
                 sums = counts;
             } else {
-                // What is not touched stays so.
+                // Pages that were never written stay unmapped.
                 sums.iter_mut()
                     .zip(counts)
                     .filter(|(_, count)| *count > 0)
@@ -272,7 +258,7 @@ pub fn count_characters<'py>(
     })
 }
 
-/// The characters that are told to be there, in order.
+/// The characters for which `is_there` is true, in order.
 fn characters_of(py: Python<'_>, is_there: impl Fn(u32) -> bool) -> Bound<'_, PyString> {
     let found: String =
         (0..=char::MAX as u32).filter(|&code| is_there(code)).filter_map(char::from_u32).collect();

@@ -1,4 +1,4 @@
-//! `train_bpe`: the trainer's spine behind one call.
+//! `train_bpe`: BPE training in one call.
 
 use super::read::{Input, counters_dict};
 use super::{Stash, guarded, pattern, raise, watcher};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The least memory with which `train_bpe` works, beyond what the process holds already.
+/// The least memory that `train_bpe` needs, in addition to what the process uses already.
 #[pyfunction]
 #[pyo3(signature = (threads, tokens, decoding = 0))]
 pub fn least_memory(threads: usize, tokens: usize, decoding: usize) -> PyResult<usize> {
@@ -69,7 +69,7 @@ impl Feed for Texts<'_> {
     }
 
     fn resume(&self, _: &str) -> Result<()> {
-        Err(Error::Invalid("an iterator cannot go on where another one stopped: start anew".into()))
+        Err(Error::Invalid("training from an iterator cannot be resumed: start from the beginning".into()))
     }
 
     fn counters(&self) -> Counters {
@@ -115,7 +115,7 @@ pub fn train_bpe<'py>(
                 "hf" => TieBreak::SmallestIds,
                 "bytes" => TieBreak::GreatestBytes,
                 other => {
-                    return Err(Error::Invalid(format!("the tie break is 'hf' or 'bytes', not {other:?}")));
+                    return Err(Error::Invalid(format!("unknown tie break {other:?}: use 'hf' or 'bytes'")));
                 }
             };
             Ok((pattern, shares, tie_break, Specials::new(&specials)?))
@@ -136,8 +136,8 @@ pub fn train_bpe<'py>(
             signature,
             checkpoint_every: Duration::from_secs_f64(checkpoint_seconds.clamp(0.0, 1e9)),
         };
-        let told = Progress::default();
-        told.total.store(total_bytes, Relaxed);
+        let tracker = Progress::default();
+        tracker.total.store(total_bytes, Relaxed);
         let input = Input::from_dict(read)?;
         let mut watch = watcher(&stash, progress.as_ref());
         let outcome = match (files, texts) {
@@ -153,11 +153,11 @@ pub fn train_bpe<'py>(
                     shares.window_bytes,
                     settings.work_dir.clone(),
                     cut,
-                    told.cancel_flag(),
+                    tracker.cancel_flag(),
                 );
                 let sources =
                     input.sources(files, threads, options, &stash).map_err(|error| raise(py, error))?;
-                py.detach(|| train(&sources, &settings, &told, &mut watch))
+                py.detach(|| train(&sources, &settings, &tracker, &mut watch))
             }
             (None, Some(texts)) => {
                 let feed = Texts {
@@ -167,7 +167,7 @@ pub fn train_bpe<'py>(
                     documents: AtomicU64::new(0),
                     bytes: AtomicU64::new(0),
                 };
-                py.detach(|| train(&feed, &settings, &told, &mut watch))
+                py.detach(|| train(&feed, &settings, &tracker, &mut watch))
             }
             _ => Err(Error::Invalid("give either files or texts".into())),
         };

@@ -1,4 +1,4 @@
-//! Opens a file as the stream of bytes inside it: plain, gzip (any number of members), zstd (frames), xz, bzip2
+//! Opens a file as a stream of decompressed bytes: plain, gzip (any number of members), zstd (frames), xz, bzip2
 //! (streams).
 //!
 //! Memory: 64 KB of input, 64 KB of output and the format's window, which `window_bytes` bounds for zstd and xz
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 const INPUT: usize = 64 << 10;
 const OUTPUT: usize = 64 << 10;
 
-/// The stream inside `disk` from its byte `offset` on.
+/// The decompressed stream of `disk`, starting at its byte `offset`.
 pub(super) fn open(
     disk: &Arc<Disk>,
     compression: Compression,
@@ -47,7 +47,7 @@ pub(super) fn open(
     if offset > 0 && disk.is_stdin() {
         disk.seek(offset)?;
     }
-    let mut bytes = UnpackedBytes {
+    let mut bytes = DecompressedBytes {
         disk: Arc::clone(disk),
         format,
         decoder,
@@ -81,15 +81,15 @@ fn xz_decoder(
     disk: &Disk,
     options: &ReadOptions,
 ) -> Result<liblzma::bufread::XzDecoder<BufReader<PlainBytes>>> {
-    // The limit is on all the decoder's memory, of which a few hundred KB are not window.
+    // The limit is on all of the decoder's memory, of which a few hundred KB are not the window.
     let limit = options.window_bytes.max(1 << 20) + (1 << 20);
     let stream = LzmaStream::new_stream_decoder(limit, CONCATENATED)
         .map_err(|error| Error::io(&disk.path, error.into()))?;
     Ok(liblzma::bufread::XzDecoder::new_stream(input, stream))
 }
 
-/// gzip members one after another, as `cat a.gz b.gz` or bgzip make them. Zeros after a member are padding.
-/// Not flate2's own multi-member decoder, because that takes padding for a broken header.
+/// gzip members one after another, as written by `cat a.gz b.gz` or bgzip. Zeros after a member are padding.
+/// Not flate2's own multi-member decoder, because that fails on padding as a broken header.
 struct Members<R: BufRead>(Option<GzDecoder<R>>);
 
 impl<R: BufRead> Read for Members<R> {
@@ -110,7 +110,7 @@ impl<R: BufRead> Read for Members<R> {
 
 /// The first byte of every member.
 const GZIP: u8 = 0x1F;
-const FOLLOWED: &str = "something that is no gzip follows its end";
+const FOLLOWED: &str = "other data follows its end";
 
 fn at_next_member(input: &mut impl BufRead) -> io::Result<bool> {
     loop {
@@ -132,13 +132,13 @@ fn at_next_member(input: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-struct UnpackedBytes {
+struct DecompressedBytes {
     disk: Arc<Disk>,
     format: &'static str,
     decoder: Box<dyn Read + Send>,
     window_bytes: u64,
     skip_broken: bool,
-    /// The decoder always writes here, never into the caller's buffer: when it meets damage it drops what it had
+    /// The decoder always writes here, never into the caller's buffer: when it finds damage, it discards what it has
     /// written in that call, so how much text precedes the damage would depend on the caller's block size.
     output: Box<[u8]>,
     start: usize,
@@ -146,7 +146,7 @@ struct UnpackedBytes {
     ended: bool,
 }
 
-impl UnpackedBytes {
+impl DecompressedBytes {
     fn refill(&mut self) -> Result<()> {
         self.start = 0;
         self.end = 0;
@@ -164,7 +164,7 @@ impl UnpackedBytes {
         }
     }
 
-    /// What a decoder's failure means. It may not be about the archive at all.
+    /// Turns a decoder's failure into an error. The cause may not be the archive at all.
     fn explain(&self, error: io::Error) -> Result<Error> {
         let path = self.disk.path.clone();
         if self.disk.failed() {
@@ -178,15 +178,15 @@ impl UnpackedBytes {
         let format = self.format;
         let what = match error.kind() {
             io::ErrorKind::UnexpectedEof if self.disk.planned() == Some(0) => {
-                format!("is empty, which no {format} file is")
+                format!("is empty, so it is not a {format} file")
             }
             io::ErrorKind::UnexpectedEof => {
                 format!("ends in the middle of its {format} stream (an unfinished download or copy?)")
             }
             _ if reason == FOLLOWED => {
-                "is sound, but something that is no gzip follows its end (a second file?)".into()
+                "is a valid gzip file, but other data follows its end (a second file?)".into()
             }
-            _ => format!("is not a sound {format} file ({reason})"),
+            _ => format!("is not a valid {format} file ({reason})"),
         };
         Ok(Error::Broken { path, line: None, what })
     }
@@ -201,7 +201,7 @@ impl UnpackedBytes {
     }
 }
 
-impl Bytes for UnpackedBytes {
+impl Bytes for DecompressedBytes {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         if self.start == self.end && !self.ended {
             self.refill()?;

@@ -1,4 +1,4 @@
-//! One input file on disk: opened, watched for change, and its bytes counted once however often it is resumed.
+//! One input file on disk: opening it, noticing changes, and counting its bytes once however often reading is resumed.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use super::text::Boundary;
 use super::window::Bytes;
 use crate::error::{Error, Result};
 
-const SOON_READ: u64 = 1 << 30;
+const QUICKLY_READ: u64 = 1 << 30;
 
 /// Shared by a file's reader and its lane.
 pub(super) struct Disk {
@@ -23,18 +23,18 @@ pub(super) struct Disk {
     /// `None` is standard input.
     file: Option<File>,
     planned: Option<u64>,
-    /// As it was when it was opened; `None` for what is no regular file.
+    /// When it was opened; `None` if it is not a regular file.
     stamp: Option<Stamp>,
-    /// The part that is read, if not all: of what belongs to other parts nothing is read or counted here.
+    /// The part that is read, if not the whole file: nothing of other parts is read or counted here.
     part: OnceLock<Range<u64>>,
-    /// Line ends before that part.
+    /// The number of line ends before that part.
     lines_before: OnceLock<u64>,
     position: AtomicU64,
-    /// Bytes of this file in `bytes_on_disk`: ahead of `position` after a resume, until that is passed.
+    /// Bytes of this file in `bytes_on_disk`: after resuming it is ahead of `position`, until that catches up.
     counted: AtomicU64,
-    /// The system refused a read: what a decoder then says is not about the archive.
+    /// A read failed: then a decoder's error is not about the archive.
     failed: AtomicBool,
-    /// What is wrong with the content, where the run goes on without the rest of the file.
+    /// What is wrong with the content, if the rest of the file is skipped.
     pub broken: OnceLock<String>,
     tally: Arc<Tally>,
     cancelled: Arc<AtomicBool>,
@@ -52,7 +52,7 @@ impl Disk {
         } else {
             Some(File::open(&spec.path).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
-                    Error::Changed { path: spec.path.clone(), what: "is no longer there".into() }
+                    Error::Changed { path: spec.path.clone(), what: "does not exist anymore".into() }
                 }
                 _ => Error::io(&spec.path, error),
             })?)
@@ -83,12 +83,12 @@ impl Disk {
         self.file.is_none()
     }
 
-    /// A second handle; it shares the place in the file with this one.
+    /// A second handle; it shares the file position with this one.
     pub fn handle(&self) -> Result<Option<File>> {
         self.file.as_ref().map(|file| file.try_clone().map_err(|e| Error::io(&self.path, e))).transpose()
     }
 
-    /// Reads the documents that begin in a range of bytes and no others. Gives the bytes that these are.
+    /// Restricts reading to the documents that begin in a range of bytes. Returns the bytes of these documents.
     pub fn confine_to_documents(&self, boundary: &Boundary, start: u64, end: u64) -> Result<Range<u64>> {
         let file = self.file.as_ref().ok_or_else(|| self.indivisible())?;
         let part = range::align(file, boundary, start, end).map_err(|error| Error::io(&self.path, error))?;
@@ -96,10 +96,10 @@ impl Disk {
         Ok(part)
     }
 
-    /// Counts only the bytes of `part`, and lets no stream be read beyond it.
+    /// Counts only the bytes of `part`, and ends streams at its end.
     pub fn confine(&self, part: Range<u64>) {
         self.counted.fetch_max(part.start, Relaxed);
-        self.part.set(part).expect("confined once, when it is opened");
+        self.part.set(part).expect("called only once, when the file is opened");
     }
 
     pub fn is_in_parts(&self) -> bool {
@@ -107,10 +107,10 @@ impl Disk {
     }
 
     pub fn indivisible(&self) -> Error {
-        Error::Invalid(format!("{} is not of a kind that can be read in part", self.path.display()))
+        Error::Invalid(format!("{} cannot be read in parts", self.path.display()))
     }
 
-    /// The first bytes of the file, whatever part of it is read.
+    /// The first bytes of the file, even if another part of it is read.
     pub fn first_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; 4];
         if let Some(file) = &self.file {
@@ -120,16 +120,16 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Whether it takes less than a second or so to count the lines before the part that is read.
-    pub fn lines_are_soon_counted(&self) -> bool {
-        self.part.get().is_none_or(|part| part.start <= SOON_READ)
+    /// Whether counting the lines before the part takes less than about a second.
+    pub fn counts_lines_quickly(&self) -> bool {
+        self.part.get().is_none_or(|part| part.start <= QUICKLY_READ)
     }
 
-    /// How many lines come before the part that is read. Reads them all the first time: for errors only.
+    /// How many lines come before the part. Reads all of them the first time, so it is only used for errors.
     pub fn lines_before(&self) -> Result<u64> {
         if let (None, Some(part), Some(file)) = (self.lines_before.get(), self.part.get(), &self.file) {
             let lines = range::count_lines(file, part.start).map_err(|error| Error::io(&self.path, error))?;
-            // Another worker may have counted them in the meantime, to the same number.
+            // Another worker may have counted them in the meantime, with the same result.
             let _ = self.lines_before.set(lines);
         }
         Ok(self.lines_before.get().copied().unwrap_or(0))
@@ -137,16 +137,14 @@ impl Disk {
 
     pub fn seek(&self, offset: u64) -> Result<()> {
         let Some(mut file) = self.file.as_ref() else {
-            return Err(Error::Invalid(
-                "standard input cannot be read again from the middle: start the run anew".into(),
-            ));
+            return Err(stdin_cannot_resume());
         };
         file.seek(SeekFrom::Start(offset)).map_err(|error| Error::io(&self.path, error))?;
         self.advance_to(offset);
         Ok(())
     }
 
-    /// Sets how far the file is consumed.
+    /// Sets how much of the file has been consumed.
     pub fn advance_to(&self, position: u64) {
         self.position.store(position, Relaxed);
         let counted = self.counted.load(Relaxed);
@@ -160,14 +158,14 @@ impl Disk {
         self.counted.load(Relaxed)
     }
 
-    /// Counts what belongs to the part and was not consumed.
+    /// Counts the bytes of the part that were not consumed.
     pub fn advance_to_end(&self) {
         if let Some(end) = self.part.get().map(|part| part.end).or(self.planned) {
             self.advance_to(end);
         }
     }
 
-    /// Bytes of the part that are still to be read.
+    /// Bytes of the part that were not read yet.
     fn left(&self) -> u64 {
         self.part.get().map_or(u64::MAX, |part| part.end.saturating_sub(self.position.load(Relaxed)))
     }
@@ -176,7 +174,7 @@ impl Disk {
         self.planned
     }
 
-    /// Fails if the file is not the one that the run was planned with.
+    /// Fails if the file has changed since the run was planned.
     fn check_plan(&self, modified: Option<i64>) -> Result<()> {
         match (&self.stamp, self.planned) {
             (Some(stamp), Some(planned)) if stamp.size() != planned => {
@@ -198,8 +196,8 @@ impl Disk {
         self.check_same(before, now)
     }
 
-    /// For the end of the reading: it must have been one content, that of the file still at the path. A file that was
-    /// removed stays whole while it is open.
+    /// For the end of reading: the file must not have changed, and must still be the one at the path. A file that was
+    /// removed stays readable while it is open.
     pub fn check_same_file(&self) -> Result<()> {
         self.check_unchanged()?;
         match (&self.stamp, Stamp::at(&self.path)) {
@@ -208,14 +206,14 @@ impl Disk {
         }
     }
 
-    /// For the end of the bytes: they must also be as many as planned.
+    /// For the end of the bytes: their number must also be as planned.
     pub fn check_end(&self) -> Result<()> {
         self.check_same_file()?;
         let position = self.position.load(Relaxed);
         match self.planned {
             Some(planned) if self.left() > 0 && position != planned => {
                 let reason = format!(
-                    "it has {position} bytes and not {planned}, as its size says: copy what is in it to a file, and give that"
+                    "it has {position} bytes although its size is {planned}: copy its content to a regular file, and use that"
                 );
                 Err(Error::io(&self.path, io::Error::other(reason)))
             }
@@ -224,7 +222,7 @@ impl Disk {
     }
 
     fn check_same(&self, before: &Stamp, now: Option<Stamp>) -> Result<()> {
-        match now.map_or_else(|| Some("is no file any more".into()), |now| before.difference(&now)) {
+        match now.map_or_else(|| Some("is not a file anymore".into()), |now| before.difference(&now)) {
             Some(what) => Err(self.changed(what)),
             None => Ok(()),
         }
@@ -234,12 +232,12 @@ impl Disk {
         Error::Changed { path: self.path.clone(), what }
     }
 
-    /// Whether the system refused a read since the file was opened.
+    /// Whether a read failed since the file was opened.
     pub fn failed(&self) -> bool {
         self.failed.load(Relaxed)
     }
 
-    /// The file's content is damaged: stops the run, or ends this file's reading as if it ended here.
+    /// The file's content is damaged: fails, or with `skip_broken` treats this as the end of the file.
     pub fn damaged(&self, skip_broken: bool, error: Error) -> Result<()> {
         match error {
             Error::Broken { what, .. } if skip_broken => self.set_broken(what),
@@ -251,16 +249,21 @@ impl Disk {
     }
 
     fn set_broken(&self, what: String) -> Result<()> {
-        // The first thing found wrong is the one to report.
+        // Only the first problem is reported.
         let _ = self.broken.set(what);
         Ok(())
     }
 }
 
-/// Waits a moment for standard input: a read would wait for ever, and Ctrl-C would not end it.
+pub(super) fn stdin_cannot_resume() -> Error {
+    Error::Invalid("standard input cannot be resumed in the middle: start from the beginning".into())
+}
+
+/// Waits a moment for standard input: a read could block forever, and Ctrl-C would not end it.
 fn stdin_is_ready() -> bool {
     let mut wanted = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor, for the length of the call. What is no `POLLIN` (an end, an error) is for the read to tell.
+    // SAFETY: one descriptor, for the duration of the call. Anything but `POLLIN` (an end, an error) is left to the
+    // read.
     unsafe { libc::poll(&mut wanted, 1, 100) != 0 }
 }
 
@@ -270,8 +273,8 @@ pub(super) struct PlainBytes(pub Arc<Disk>);
 impl Read for PlainBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let disk = &self.0;
-        let room = buffer.len().min(usize::try_from(disk.left()).unwrap_or(usize::MAX));
-        let buffer = &mut buffer[..room];
+        let most = buffer.len().min(usize::try_from(disk.left()).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..most];
         loop {
             let result = match disk.file.as_ref() {
                 Some(mut file) => file.read(buffer),

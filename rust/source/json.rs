@@ -1,18 +1,18 @@
-//! One string field out of a JSON object, read as the bytes come.
+//! Extracts one string field of a JSON object, in a streaming way.
 //!
-//! The whole line is checked, but nothing of it is kept: memory is the nesting (at most `DEPTH` levels) and a key
-//! no longer than the field's name. The same reader serves lines inside a block and lines of any length, so both
-//! give the same text and the same faults. serde_json is the oracle in the tests; it is not used because it wants
-//! the whole line in memory and refuses lone surrogates, which Python's `json.dumps` writes.
+//! The whole line is validated, but not kept: memory is the nesting (at most `DEPTH` levels) and a key no longer than
+//! the field's name. The same reader is used for lines within a block and for lines of any length, so both give the
+//! same text and the same errors. serde_json is the oracle in the tests; it is not used because it needs the whole line
+//! in memory and rejects lone surrogates, which Python's `json.dumps` writes.
 //!
-//! Beyond RFC 8259: `NaN`, `Infinity` and `-Infinity` pass (Python writes them). A lone surrogate escape becomes
-//! U+FFFD. Where a field comes twice the last counts, as in Python, jq and pandas.
+//! Beyond RFC 8259: `NaN`, `Infinity` and `-Infinity` are accepted (Python writes them). A lone surrogate escape
+//! becomes U+FFFD. If a field occurs twice, the last counts, as in Python, jq and pandas.
 
 use super::unescape::Unescaper;
 
 const DEPTH: usize = 1024;
 
-/// Why a line gives no text, found at byte `at` of the input fed last.
+/// Why a line has no text, found at byte `at` of the last input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub kind: FaultKind,
@@ -31,7 +31,7 @@ pub(super) enum FaultKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fed {
-    /// All of the input is used and the line goes on.
+    /// All of the input is consumed and the line continues.
     More,
     /// The line ended; the next begins at this byte of the input.
     LineEnd(usize),
@@ -64,7 +64,7 @@ enum Expect {
     String,
     /// Inside a number.
     Number(Number),
-    /// Inside a word: what must still come.
+    /// Inside a literal: the rest of it.
     Word(&'static [u8]),
 }
 
@@ -89,12 +89,12 @@ enum Role {
     Text,
 }
 
-/// What the key just read makes of its value.
+/// What the value of the last key is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     None,
     Text,
-    /// An object that may hold the field; the name goes on at this byte.
+    /// An object that may contain the field, whose name continues at this byte.
     Inside(usize),
 }
 
@@ -102,7 +102,7 @@ pub(super) struct FieldReader<'f> {
     field: &'f str,
     expect: Expect,
     containers: Vec<Container>,
-    /// For each of the outermost containers whose keys spell the field so far: where in `field` the rest begins.
+    /// For each of the outermost containers whose keys match the field so far: where in `field` the rest begins.
     matched: Vec<usize>,
     role: Role,
     target: Target,
@@ -112,9 +112,9 @@ pub(super) struct FieldReader<'f> {
     found: bool,
     /// Where in `out` the text of this line begins.
     text_start: usize,
-    /// The text that is about to come takes the place of one that was there.
+    /// The text that begins replaces an earlier one.
     again: bool,
-    /// Set when that has happened; for whoever has put the first text elsewhere by then.
+    /// Set when that has happened, for a caller that has stored the first text elsewhere.
     pub replaced: bool,
     fed_before: u64,
     /// In the field's text.
@@ -142,7 +142,7 @@ impl<'f> FieldReader<'f> {
         }
     }
 
-    /// Makes ready for the next line, whose text goes behind `text_start` bytes of others.
+    /// Prepares for the next line, whose text comes after `text_start` bytes of others.
     pub fn start_line(&mut self, text_start: usize) {
         self.text_start = text_start;
         self.again = false;
@@ -155,8 +155,8 @@ impl<'f> FieldReader<'f> {
         self.lone_surrogates = 0;
     }
 
-    /// Reads on, up to the end of the line or of `input`, and appends what is the field's text to `out`. After a
-    /// fault the rest of the line is the caller's to skip; its end is at or after `Fault::at`.
+    /// Reads up to the end of the line or of `input`, and appends the field's text to `out`. After a fault the caller
+    /// has to skip the rest of the line; its end is at or after `Fault::at`.
     pub fn feed(&mut self, input: &str, out: &mut String) -> Result<Fed, Fault> {
         let bytes = input.as_bytes();
         let mut at = 0;
@@ -172,7 +172,7 @@ impl<'f> FieldReader<'f> {
                     };
                     Ok(())
                 }
-                Expect::Word(_) => Err(FaultKind::Json("unknown word")),
+                Expect::Word(_) => Err(FaultKind::Json("unknown literal")),
                 _ => match bytes[at] {
                     b' ' | b'\t' | b'\r' => {
                         at += 1;
@@ -195,13 +195,13 @@ impl<'f> FieldReader<'f> {
         Ok(Fed::More)
     }
 
-    /// To be called when the line has ended without a fault: what it was.
+    /// To be called at the end of a line without a fault.
     pub fn finish(&self) -> Result<Line, Fault> {
         match self.expect {
             Expect::Object => Ok(Line::Blank),
             Expect::End if self.found => Ok(Line::Text),
             Expect::End => Err(self.fault(FaultKind::Missing, 0)),
-            _ => Err(self.fault(FaultKind::Json("the line ends too early"), 0)),
+            _ => Err(self.fault(FaultKind::Json("unexpected end of the line"), 0)),
         }
     }
 
@@ -254,7 +254,7 @@ impl<'f> FieldReader<'f> {
                 Ok(())
             }
             (Expect::Next, _) => Err(FaultKind::Json("expected a comma or a closing bracket")),
-            _ => Err(FaultKind::Json("something follows the object")),
+            _ => Err(FaultKind::Json("unexpected text after the object")),
         }
     }
 
@@ -321,18 +321,18 @@ impl<'f> FieldReader<'f> {
             (E, b'+' | b'-') => ESign,
             (E | ESign | Exponent, b'0'..=b'9') => Exponent,
             (Zero | Whole | Fraction | Exponent, _) => {
-                // The byte is not the number's; it is looked at again.
+                // The byte is not part of the number; it is processed again.
                 self.expect = Expect::Next;
                 return Ok(());
             }
-            _ => return Err(FaultKind::Json("broken number")),
+            _ => return Err(FaultKind::Json("invalid number")),
         };
         *at += 1;
         self.expect = Expect::Number(next);
         Ok(())
     }
 
-    /// Reads on inside a string, to its end or that of the input.
+    /// Continues inside a string, to its end or that of the input.
     fn string(&mut self, input: &str, at: &mut usize, out: &mut String) -> Result<(), FaultKind> {
         if std::mem::take(&mut self.again) {
             out.truncate(self.text_start);
@@ -357,8 +357,8 @@ impl<'f> FieldReader<'f> {
     }
 
     fn start_key(&mut self) {
-        let on_the_way = self.matched.len() == self.containers.len();
-        self.role = if on_the_way { Role::Key } else { Role::SkippedKey };
+        let may_match = self.matched.len() == self.containers.len();
+        self.role = if may_match { Role::Key } else { Role::SkippedKey };
         self.key.clear();
         self.key_too_long = false;
         self.start_string();

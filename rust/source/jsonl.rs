@@ -1,8 +1,8 @@
-//! jsonl: a JSON object a line, of which one field is the document.
+//! jsonl: one JSON object per line, of which one field is the document.
 //!
-//! Under the lane's lock lines are only found and counted; the worker parses them. A line longer than a block is
-//! parsed under the lock, its text written to a temporary file, and handed out from there: so a line is used
-//! whole or, when it is broken, not at all, whatever its length and the size of the blocks.
+//! Under the lane's lock lines are only found and counted; the worker parses them. A line longer than a block is parsed
+//! under the lock, and its text is written to a temporary file and returned from there: so a line is used completely
+//! or, if it is broken, not at all, whatever its length and the size of the blocks.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use super::scan::{count_byte, find_byte};
 use super::scratch::Scratch;
 use super::tally::add;
 use super::text::{Boundary, DocumentPlace, TextReader};
-use super::utf8::{decode, raw_prefix};
+use super::utf8::{count_invalid, decode, raw_prefix};
 use super::window::Window;
 use super::{Place, Shared};
 use crate::error::{Error, Result};
 
 pub(super) struct JsonlReader {
     window: Window,
-    /// Lines handed out.
+    /// Lines returned so far.
     line: u64,
     long: Option<LongLine>,
 }
 
-/// A line whose text is being handed out in parts.
+/// A line whose text is being returned in parts.
 struct LongLine {
     /// Where the line begins in the stream.
     offset: u64,
@@ -37,14 +37,15 @@ struct LongLine {
 pub(super) struct Lines {
     pub disk: Arc<Disk>,
     pub file: u64,
-    /// Of the first of them, from 0.
+    /// The index of the first one, from 0.
     pub line: u64,
 }
 
-/// What a call gave.
-pub(super) enum Given {
-    Lines(Lines),
+/// What a reader has put into a block.
+pub(super) enum Filled {
     Text,
+    /// To be parsed.
+    Lines(Lines),
 }
 
 impl JsonlReader {
@@ -52,7 +53,7 @@ impl JsonlReader {
         JsonlReader { window, line: 0, long: None }
     }
 
-    /// Goes on at a place; `window` stands at its offset.
+    /// Resumes at a place; `window` is at its offset.
     pub fn resume(
         window: Window,
         line: u64,
@@ -89,9 +90,9 @@ impl JsonlReader {
         disk: &Arc<Disk>,
         file: u64,
         block: &mut Block,
-    ) -> Result<(Given, bool)> {
+    ) -> Result<(Filled, bool)> {
         if self.long.is_none() {
-            // Half a block may be left of one that had too many lines; moving it to read more would cost time.
+            // More than half a block may remain of one with too many lines; moving it to read more would cost time.
             if self.window.bytes().len() < shared.block_bytes / 2 {
                 self.window.fill(shared.block_bytes)?;
             }
@@ -101,10 +102,10 @@ impl JsonlReader {
                 lines = self.whole_lines(shared);
             }
             if let Some((bytes, count)) = lines {
-                self.window.hand_over(bytes, &mut block.lines);
-                let given = Lines { disk: Arc::clone(disk), file, line: self.line };
+                self.window.move_to(bytes, &mut block.lines);
+                let lines = Lines { disk: Arc::clone(disk), file, line: self.line };
                 self.line += count;
-                return Ok((Given::Lines(given), self.finished()));
+                return Ok((Filled::Lines(lines), self.finished()));
             }
             self.open_long_line(shared, disk, None)?;
         }
@@ -114,14 +115,14 @@ impl JsonlReader {
         {
             self.long = None;
         }
-        Ok((Given::Text, self.long.is_none() && self.finished()))
+        Ok((Filled::Text, self.long.is_none() && self.finished()))
     }
 
     fn finished(&self) -> bool {
         self.window.ended() && self.window.bytes().is_empty()
     }
 
-    /// The bytes up to the last line's end, and how many lines; `None` if not one line ends.
+    /// The bytes up to the end of the last complete line, and how many lines; `None` if there is none.
     fn whole_lines(&self, shared: &Shared) -> Option<(usize, u64)> {
         let there = self.window.bytes();
         let look = &there[..there.len().min(shared.block_bytes)];
@@ -141,8 +142,8 @@ impl JsonlReader {
         Some((end, shared.max_fragments as u64))
     }
 
-    /// Parses the line at the window's start into a temporary file. `handed` is how much of its text was handed
-    /// out before a resume: it is counted already.
+    /// Parses the line at the window's start into a temporary file. `handed` is how much of its text was returned
+    /// before an interruption: it is counted already.
     fn open_long_line(&mut self, shared: &Shared, disk: &Disk, handed: Option<u64>) -> Result<()> {
         let (offset, line) = (self.window.offset(), self.line);
         let mut scratch = Scratch::create(&shared.options.spill_dir)?;
@@ -158,7 +159,7 @@ impl JsonlReader {
                 add(&shared.tally.lone_surrogates, reader.lone_surrogates);
             }
             Ok(Line::Text) => {}
-            Err(fault) => return leave_out(shared, disk, line, fault),
+            Err(fault) => return skip_line(shared, disk, line, fault),
         }
         let handed = handed.unwrap_or(0);
         scratch.seek(handed)?;
@@ -168,7 +169,8 @@ impl JsonlReader {
         Ok(())
     }
 
-    /// Consumes one line of any length, a block at a time. Gives its outcome and its invalid UTF-8 sequences.
+    /// Consumes one line of any length, a block at a time. Returns its outcome and the number of invalid UTF-8
+    /// sequences.
     fn parse_line(
         &mut self,
         shared: &Shared,
@@ -213,15 +215,14 @@ impl JsonlReader {
     }
 }
 
-/// Turns the lines in `block` into text. Needs no lock.
+/// Turns the lines in `block` into text, without a lock.
 pub(super) fn parse(shared: &Shared, lines: &Lines, block: &mut Block) -> Result<()> {
     let bytes = std::mem::take(&mut block.lines);
-    // A line end is never part of an invalid sequence, so replacing leaves the lines as they are.
+    // A line end is never part of an invalid sequence, so replacing these does not change the lines.
     let text = match simdutf8::basic::from_utf8(&bytes) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => {
-            let invalid = bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty());
-            add(&shared.tally.invalid_utf8, invalid.count() as u64);
+            add(&shared.tally.invalid_utf8, count_invalid(&bytes));
             String::from_utf8_lossy(&bytes)
         }
     };
@@ -267,7 +268,7 @@ fn parse_lines(shared: &Shared, lines: &Lines, text: &str, block: &mut Block) ->
             }
             Err(fault) => {
                 block.text.truncate(start);
-                leave_out(shared, &lines.disk, line, fault)?;
+                skip_line(shared, &lines.disk, line, fault)?;
             }
         }
         at += length;
@@ -279,9 +280,9 @@ fn parse_lines(shared: &Shared, lines: &Lines, text: &str, block: &mut Block) ->
     Ok(())
 }
 
-/// A line (from 0, in the part of the file that is read) that gives no text: stops the run, or is counted by its
+/// A line (from 0, in the part of the file that is read) without text: fails, or with `skip_broken` counts it by its
 /// reason.
-fn leave_out(shared: &Shared, disk: &Disk, line: u64, fault: Fault) -> Result<()> {
+fn skip_line(shared: &Shared, disk: &Disk, line: u64, fault: Fault) -> Result<()> {
     let number = || -> Result<u64> { Ok(disk.lines_before()? + line + 1) };
     if !shared.options.skip_broken {
         return Err(explain(shared, disk, Some(number()?), fault));
@@ -293,12 +294,9 @@ fn leave_out(shared: &Shared, disk: &Disk, line: u64, fault: Fault) -> Result<()
     };
     add(counter, 1);
     shared.tally.example(|| {
-        // Many parts of a large file may each have such a line: its number is not worth reading it many times.
-        let number = if disk.lines_are_soon_counted() { number().ok() } else { None };
-        let sentence = explain(shared, disk, number, fault).to_string();
-        // What to do about it is for runs that stop.
-        let end = sentence.rfind(": ").unwrap_or(sentence.len());
-        sentence[..end].to_owned()
+        // Many parts of a large file may each have such a line: its number is not worth reading the file many times.
+        let number = if disk.counts_lines_quickly() { number().ok() } else { None };
+        explain(shared, disk, number, fault).cause()
     });
     Ok(())
 }
@@ -308,7 +306,7 @@ fn explain(shared: &Shared, disk: &Disk, line: Option<u64>, fault: Fault) -> Err
     let path = disk.path.clone();
     let what = match fault.kind {
         FaultKind::Json(what) => format!("is not valid JSON at byte {} ({what})", fault.column),
-        FaultKind::NotAString => format!("has something other than a string in the field {field:?}"),
+        FaultKind::NotAString => format!("does not have a string in the field {field:?}"),
         FaultKind::Missing => {
             return Error::MissingField { path, line, field: field.clone(), found: Vec::new() };
         }

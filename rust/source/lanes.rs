@@ -1,11 +1,11 @@
-//! Lanes: the open files, and the workers that draw blocks from them.
+//! Lanes: the open files, and the workers that read blocks from them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use super::disk::Disk;
-use super::jsonl::{self, Given, JsonlReader, Lines};
+use super::disk::{Disk, stdin_cannot_resume};
+use super::jsonl::{self, Filled, JsonlReader};
 use super::parquet::ParquetReader;
 use super::tally::add;
 use super::text::{Boundary, DocumentPlace, TextReader};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Yields the files, one at a time, so that their number takes no memory.
+/// Yields the files one at a time, so that a large number of them takes no memory.
 pub type Files = Box<dyn FnMut() -> Result<Option<FileSpec>> + Send>;
 
 /// Shared by all workers.
@@ -39,14 +39,14 @@ struct FileQueue {
     next: Files,
     taken: u64,
     exhausted: bool,
-    /// Files that were open when the run stopped: at most as many as it had lanes.
+    /// Files that were open when the run was interrupted: at most as many as it had lanes.
     interrupted: VecDeque<(FileSpec, FilePosition)>,
 }
 
 #[derive(Default)]
 struct Lane {
     file: Option<OpenFile>,
-    /// The last file's buffer, for the next one.
+    /// The last file's buffer, reused for the next one.
     buffer: Vec<u8>,
 }
 
@@ -61,15 +61,8 @@ enum Reader {
     Text(TextReader),
     Jsonl(JsonlReader),
     Parquet(Box<ParquetReader>),
-    /// No document begins in the part of the file that is to be read.
+    /// No document begins in the part of the file to be read.
     Nothing,
-}
-
-/// What a lane gave a worker.
-enum Drawn {
-    Text,
-    /// Still to be parsed.
-    Lines(Lines),
 }
 
 impl Sources {
@@ -88,9 +81,9 @@ impl Sources {
         })
     }
 
-    /// Fills `block` with the next text, which may be none; false at the end of all files.
+    /// Fills `block` with the next text, which may be empty; false at the end of all files.
     ///
-    /// An error ends the reading: the worker that met it gets it, every call after that gives false.
+    /// An error ends the reading: it is returned to one worker, and all later calls return false.
     pub fn next_block(&self, worker: usize, block: &mut Block) -> Result<bool> {
         if self.failed.load(Relaxed) {
             return Ok(false);
@@ -103,13 +96,13 @@ impl Sources {
         filled
     }
 
-    /// The counters now. Costs no lock that readers hold while they read.
+    /// The current counters. Does not wait for reads.
     pub fn counters(&self) -> Counters {
         self.shared.tally.snapshot()
     }
 
-    /// Where reading stands. To be called when no worker is inside `next_block` and all that was handed out has
-    /// been used; `None` after an error, when the last blocks never reached their workers.
+    /// The current position. To be called when no worker is inside `next_block` and all blocks have been processed;
+    /// `None` after an error, because the last blocks never reached their workers.
     pub fn position(&self) -> Option<Position> {
         if self.failed.load(Relaxed) {
             return None;
@@ -125,20 +118,20 @@ impl Sources {
         Some(Position { files_taken: files.taken, open, counters: self.counters() })
     }
 
-    /// Goes on from `position`, before the first block is drawn. The files must be the same, in the same order;
-    /// lanes, workers and block size need not be.
+    /// Resumes from `position`; to be called before the first block is read. The files must be the same, in the same
+    /// order; lanes, workers and block size may differ.
     pub fn resume(&self, position: Position) -> Result<()> {
         let mut files = self.files.lock().expect(PANICKED);
         if files.taken > 0 {
             return Err(Error::Invalid(
-                "reading has begun: it can only be resumed before the first block".into(),
+                "reading has already begun: it can only be resumed before the first block".into(),
             ));
         }
         let mut open = position.open.into_iter().peekable();
         while files.taken < position.files_taken {
             let Some(spec) = (files.next)()? else {
                 return Err(Error::Invalid(format!(
-                    "there were at least {} files when the run stopped, now there are {}: start anew",
+                    "there were at least {} files when the run was interrupted, now there are {}: start from the beginning",
                     position.files_taken, files.taken
                 )));
             };
@@ -146,13 +139,14 @@ impl Sources {
                 if at.path != spec.path.to_string_lossy() || at.size != spec.size || at.range != spec.range {
                     return Err(Error::Changed {
                         path: spec.path,
-                        what: format!("is not what was being read when the run stopped ({})", at.path),
+                        what: format!(
+                            "is not the file that was being read when the run was interrupted ({})",
+                            at.path
+                        ),
                     });
                 }
                 if at.path == "-" {
-                    return Err(Error::Invalid(
-                        "standard input cannot be read again from the middle: start the run anew".into(),
-                    ));
+                    return Err(stdin_cannot_resume());
                 }
                 files.interrupted.push_back((spec, at));
             }
@@ -163,28 +157,28 @@ impl Sources {
     }
 
     fn fill(&self, worker: usize, block: &mut Block) -> Result<bool> {
-        match self.draw_from_any(worker, block)? {
+        match self.read_from_any(worker, block)? {
             None => return Ok(false),
-            Some(Drawn::Text) => {}
-            Some(Drawn::Lines(lines)) => jsonl::parse(&self.shared, &lines, block)?,
+            Some(Filled::Text) => {}
+            Some(Filled::Lines(lines)) => jsonl::parse(&self.shared, &lines, block)?,
         }
         block.seal();
         Ok(true)
     }
 
-    fn draw_from_any(&self, worker: usize, block: &mut Block) -> Result<Option<Drawn>> {
+    fn read_from_any(&self, worker: usize, block: &mut Block) -> Result<Option<Filled>> {
         let lanes = self.lanes.len();
         let own = worker % lanes;
-        if let Some(drawn) = self.draw(self.lanes[own].lock().expect(PANICKED), block)? {
-            return Ok(Some(drawn));
+        if let Some(filled) = self.read_from(self.lanes[own].lock().expect(PANICKED), block)? {
+            return Ok(Some(filled));
         }
-        // No file is left to open: help where one is still being read, if possible where nobody is waiting.
+        // No file is left to open: help with one that is still being read, preferably one that nobody waits for.
         let others = || (1..lanes).map(|step| &self.lanes[(own + step) % lanes]);
         for lane in others() {
             match lane.try_lock() {
                 Ok(lane) => {
-                    if let Some(drawn) = self.draw(lane, block)? {
-                        return Ok(Some(drawn));
+                    if let Some(filled) = self.read_from(lane, block)? {
+                        return Ok(Some(filled));
                     }
                 }
                 Err(TryLockError::WouldBlock) => {}
@@ -192,14 +186,14 @@ impl Sources {
             }
         }
         for lane in others() {
-            if let Some(drawn) = self.draw(lane.lock().expect(PANICKED), block)? {
-                return Ok(Some(drawn));
+            if let Some(filled) = self.read_from(lane.lock().expect(PANICKED), block)? {
+                return Ok(Some(filled));
             }
         }
         Ok(None)
     }
 
-    fn draw(&self, mut lane: MutexGuard<'_, Lane>, block: &mut Block) -> Result<Option<Drawn>> {
+    fn read_from(&self, mut lane: MutexGuard<'_, Lane>, block: &mut Block) -> Result<Option<Filled>> {
         if lane.file.is_none() {
             let Some((ordinal, spec, at)) = self.files.lock().expect(PANICKED).take()? else {
                 return Ok(None);
@@ -210,12 +204,12 @@ impl Sources {
         let file = lane.file.as_mut().expect("opened above");
         block.whole_file =
             file.spec.format == Format::Text && self.shared.options.documents == Documents::File;
-        let (drawn, finished) = file.next(&self.shared, block)?;
+        let (filled, finished) = file.next(&self.shared, block)?;
         if finished {
             let file = lane.file.take().expect("read above");
             lane.buffer = file.close(&self.shared);
         }
-        Ok(Some(drawn))
+        Ok(Some(filled))
     }
 }
 
@@ -256,7 +250,7 @@ impl OpenFile {
             {
                 let boundary = if spec.format == Format::Jsonl { &Boundary::Line } else { &shared.boundary };
                 let part = disk.confine_to_documents(boundary, from, end)?;
-                if from > 0 && (part.is_empty() || is_foreign(&disk, shared)?) {
+                if from > 0 && (part.is_empty() || has_foreign_encoding(&disk, shared)?) {
                     return Ok(OpenFile { ordinal, spec, disk, reader: Reader::Nothing });
                 }
                 start = part.start;
@@ -272,7 +266,7 @@ impl OpenFile {
             (Format::Text, None) => {
                 let mut window = stream(start, buffer)?;
                 if start == 0 {
-                    skip_mark(&mut window, &disk, shared)?;
+                    skip_byte_order_mark(&mut window, &disk, shared)?;
                 }
                 Reader::Text(TextReader::new(window, DocumentPlace::default(), shared))
             }
@@ -283,7 +277,7 @@ impl OpenFile {
             (Format::Jsonl, None) => {
                 let mut window = stream(start, buffer)?;
                 if start == 0 {
-                    skip_mark(&mut window, &disk, shared)?;
+                    skip_byte_order_mark(&mut window, &disk, shared)?;
                 }
                 Reader::Jsonl(JsonlReader::new(window))
             }
@@ -302,39 +296,32 @@ impl OpenFile {
             _ => {
                 return Err(Error::Changed {
                     path: spec.path,
-                    what: "was read in another format when the run stopped".into(),
+                    what: "was read in another format when the run was interrupted".into(),
                 });
             }
         };
         Ok(OpenFile { ordinal, spec, disk, reader })
     }
 
-    fn next(&mut self, shared: &Shared, block: &mut Block) -> Result<(Drawn, bool)> {
+    fn next(&mut self, shared: &Shared, block: &mut Block) -> Result<(Filled, bool)> {
         match &mut self.reader {
             Reader::Text(reader) => {
                 let finished = reader.next(shared, &shared.boundary, self.ordinal, block)?;
-                Ok((Drawn::Text, finished))
+                Ok((Filled::Text, finished))
             }
-            Reader::Jsonl(reader) => {
-                let (given, finished) = reader.next(shared, &self.disk, self.ordinal, block)?;
-                let drawn = match given {
-                    Given::Text => Drawn::Text,
-                    Given::Lines(lines) => Drawn::Lines(lines),
-                };
-                Ok((drawn, finished))
-            }
+            Reader::Jsonl(reader) => reader.next(shared, &self.disk, self.ordinal, block),
             Reader::Parquet(reader) => {
                 let finished = reader.next(shared, &self.disk, self.ordinal, block)?;
-                Ok((Drawn::Text, finished))
+                Ok((Filled::Text, finished))
             }
             Reader::Nothing => {
                 block.text.clear();
-                Ok((Drawn::Text, true))
+                Ok((Filled::Text, true))
             }
         }
     }
 
-    /// Counts the file as read and gives its buffer back.
+    /// Counts the file as read and returns its buffer.
     fn close(self, shared: &Shared) -> Vec<u8> {
         self.disk.advance_to_end();
         if let Some(what) = self.disk.broken.get() {
@@ -364,14 +351,14 @@ impl OpenFile {
                 },
                 Reader::Jsonl(reader) => reader.place(),
                 Reader::Parquet(reader) => reader.place(),
-                Reader::Nothing => unreachable!("closed by the call that opened it"),
+                Reader::Nothing => unreachable!("closed by the same call that opened it"),
             },
         }
     }
 }
 
-/// Drops a UTF-8 byte order mark, or refuses the file.
-fn skip_mark(window: &mut Window, disk: &Disk, shared: &Shared) -> Result<()> {
+/// Skips a UTF-8 byte order mark, or rejects the file.
+fn skip_byte_order_mark(window: &mut Window, disk: &Disk, shared: &Shared) -> Result<()> {
     window.fill(4)?;
     // The first of several parts may be shorter than a mark.
     let encoding = match disk.is_in_parts() {
@@ -388,8 +375,8 @@ fn skip_mark(window: &mut Window, disk: &Disk, shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Whether a part behind the first is of a file that `skip_mark` refuses; the first part counts it as broken.
-fn is_foreign(disk: &Disk, shared: &Shared) -> Result<bool> {
+/// Whether a later part is from a file that `skip_byte_order_mark` rejects; the first part counts it as broken.
+fn has_foreign_encoding(disk: &Disk, shared: &Shared) -> Result<bool> {
     match foreign_encoding(&disk.first_bytes()?) {
         Some(encoding) if !shared.options.skip_broken => {
             Err(Error::NotUtf8 { path: disk.path.clone(), encoding })
@@ -398,7 +385,7 @@ fn is_foreign(disk: &Disk, shared: &Shared) -> Result<bool> {
     }
 }
 
-/// UTF-16 would decode to nothing but U+FFFD and NUL, so it is not read.
+/// UTF-16 would decode to U+FFFD and NUL only, so it is not read.
 fn foreign_encoding(start: &[u8]) -> Option<&'static str> {
     match start {
         [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..] => Some("UTF-32"),

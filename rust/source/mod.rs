@@ -1,19 +1,18 @@
-//! Files to blocks of valid UTF-8: text, jsonl and parquet, each plain or compressed, read by any number of
-//! workers at once.
+//! Files -> blocks of valid UTF-8: text, jsonl and parquet, plain or compressed, read by any number of workers at once.
 //!
-//! What it guarantees: every document arrives exactly once, whatever the number of workers and lanes and the size
-//! of the blocks, and however files are divided into parts; reading can be stopped, its `Position` written down, and
-//! gone on with later as if it had never stopped. What it costs: a lane (one open file) holds one block, up to 8 while a document has no place to cut,
-//! plus the decoder's window for compressed files and one page for parquet; a worker holds one block. Nothing grows with
-//! a file, a line or a document: a jsonl line longer than a block goes through a file in `spill_dir`.
+//! Guarantees: every document is returned exactly once, whatever the number of workers and lanes and the size of the
+//! blocks, and however files are divided into parts; reading can be stopped, its `Position` saved, and resumed later as
+//! if it had never stopped. Memory: a lane (one open file) takes one block, up to 8 if a document has no place to cut,
+//! plus the decoder's window for compressed files and one page for parquet; a worker takes one block. Nothing grows
+//! with a file, a line or a document: a jsonl line longer than a block goes through a file in `spill_dir`.
 //!
 //! ```text
-//!  files ─► lane 0: read, unpack, cut ─┐            under the lane's lock
-//!        ─► lane 1: read, unpack, cut ─┴► workers: parse jsonl ─► Block     outside it
+//!  files ─► lane 0: read, decompress, cut ─┐            under the lane's lock
+//!        ─► lane 1: read, decompress, cut ─┴► workers: parse jsonl ─► Block     without it
 //! ```
 //!
 //! Files are read, not mapped: mapped pages would count as resident memory, and a file that shrinks while it is
-//! mapped ends the process.
+//! mapped kills the process.
 
 mod block;
 mod decompress;
@@ -46,7 +45,7 @@ pub use row_groups::row_group_bytes;
 pub use stamp::Stamp;
 pub use tally::Counters;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use tally::Tally;
 use text::Boundary;
 
@@ -59,7 +58,7 @@ pub struct FileSpec {
     pub compression: Compression,
     /// Bytes on disk when the run was planned; another size is an error. `None` is not checked.
     pub size: Option<u64>,
-    /// When it was written to last, in nanoseconds since 1970, when the run was planned; another time is an error.
+    /// Modification time in nanoseconds since 1970 when the run was planned; another time is an error.
     pub modified: Option<i64>,
     /// `None` is the whole file.
     pub range: Option<Range>,
@@ -107,7 +106,7 @@ impl Compression {
     }
 }
 
-/// What is a document in a text file. In jsonl a line, in parquet a row is one.
+/// What is one document in a text file. In jsonl it is a line, in parquet a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Documents {
     File,
@@ -117,24 +116,36 @@ pub enum Documents {
     Separator(String),
 }
 
-/// Where text that goes on may be cut: the length of the longest prefix that can be worked on by itself, 0 if none.
-/// The text given begins at the start of a document or where the same document was cut before.
+impl Documents {
+    /// "file", "line", or "separator" with the separator.
+    pub fn named(name: &str, separator: Option<&str>) -> Result<Documents> {
+        match (name, separator) {
+            ("file", _) => Ok(Documents::File),
+            ("line", _) => Ok(Documents::Line),
+            ("separator", Some(separator)) => Ok(Documents::Separator(separator.to_owned())),
+            _ => Err(Error::Invalid(format!("unknown documents {name:?}: use file, line or separator"))),
+        }
+    }
+}
+
+/// Where text that continues may be cut: the length of the longest prefix that can be processed by itself, 0 if none.
+/// The text begins at the start of a document or where the same document was cut before.
 pub type StablePrefix = Box<dyn Fn(&str) -> usize + Send + Sync>;
 
 pub struct ReadOptions {
     pub documents: Documents,
-    /// Field of a jsonl object or column of a parquet table; "meta.text" also is `text` inside `meta`.
+    /// Field of a jsonl object or column of a parquet table; "meta.text" can also be `text` inside `meta`.
     pub text_field: String,
-    /// Count damaged lines and the rest of damaged files and go on, instead of stopping with an error.
+    /// Skip and count damaged lines and the rest of damaged files, instead of stopping with an error.
     pub skip_broken: bool,
-    /// About what a block holds.
+    /// The approximate size of a block.
     pub block_bytes: usize,
-    /// The largest window granted to each zstd or xz decoder.
+    /// The largest window of each zstd or xz decoder.
     pub window_bytes: u64,
-    /// Holds, while they are read, compressed parquet files unpacked and jsonl lines longer than a block.
+    /// For temporary files: decompressed parquet files, and jsonl lines longer than a block.
     pub spill_dir: PathBuf,
     pub stable_prefix: StablePrefix,
-    /// Set by whoever waits, to end a wait for standard input that gives nothing.
+    /// Set to stop waiting for standard input.
     pub cancelled: Arc<AtomicBool>,
 }
 
@@ -153,8 +164,8 @@ impl Default for ReadOptions {
     }
 }
 
-/// Where reading stands: which files are finished, where in the open ones the next block begins, and the
-/// counters so far. To be written down and given to `Sources::resume` in another process.
+/// The position of reading: which files are finished, where in the open ones the next block begins, and the counters so
+/// far. To be saved and passed to `Sources::resume` in another process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Position {
     pub(crate) files_taken: u64,
@@ -169,16 +180,16 @@ pub(crate) struct FilePosition {
     size: Option<u64>,
     #[serde(default)]
     range: Option<Range>,
-    /// Bytes of this file that the counters already have.
+    /// Bytes of this file that are already in the counters.
     counted: u64,
     place: Place,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Place {
-    /// `offset` is into the unpacked stream.
+    /// `offset` is in the decompressed stream.
     Text { offset: u64, document: u64, continues: bool },
-    /// `handed` is for a line longer than a block: bytes of its text handed out.
+    /// `handed` is for a line longer than a block: how many bytes of its text were returned.
     Jsonl { offset: u64, line: u64, handed: Option<u64> },
     /// `handed` is for a row larger than a block.
     Parquet { row: u64, handed: u64 },

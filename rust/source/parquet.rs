@@ -1,8 +1,8 @@
 //! parquet: a row is a document, its text in one column of strings.
 //!
-//! Read page by page: memory is the file's footer, one page of the column with its dictionary, and a batch of
-//! values, most of which are slices of that page. (A page is the writer's choice, usually 1 MB; a single huge value
-//! makes a huge page, and that has to be in memory whole.) Only the text column is read.
+//! Read page by page: memory is the file's footer, one page of the column with its dictionary, and a batch of values,
+//! most of which are slices of that page. (The size of a page is the writer's choice, usually 1 MB; a single huge value
+//! makes a huge page, which has to be completely in memory.) Only the text column is read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,41 +21,42 @@ use super::row_groups::{Failure, catch, extent, share};
 use super::scratch::Scratch;
 use super::tally::add;
 use super::text::{Boundary, DocumentPlace, TextReader};
+use super::utf8::count_invalid;
 use super::window::{Bytes, Window};
 use super::{Compression, FileSpec, Place, Shared, decompress};
 use crate::error::{Error, Result, option};
 
-/// Rows decoded at a time: few where they are large. The sizes depend on nothing but the file, so that a damaged one
-/// gives the same rows whatever the size of the blocks.
+/// Rows decoded at a time: fewer if they are large. The sizes depend only on the file, so that a damaged one gives the
+/// same rows whatever the size of the blocks.
 const BATCH_ROWS: usize = 256;
 const FIRST_BATCH_ROWS: usize = 16;
 const BATCH_BYTES: usize = 64 << 10;
-/// Rows a block looks at, so that a column of nulls does not keep a worker from hearing that it should stop.
+/// The most rows read for one block, so that with a column of nulls a worker still notices when to stop.
 const BLOCK_ROWS: usize = 64 << 10;
-const COLUMNS_NAMED: usize = 20;
+const COLUMNS_SHOWN: usize = 20;
 
 pub(super) struct ParquetReader {
     /// `None` if the file was damaged before its first row.
     table: Option<Table>,
-    /// Rows done with.
+    /// Rows finished so far.
     row: u64,
-    /// The row that is too large for a block, while it is handed out.
+    /// The row that is too large for a block, while it is returned in parts.
     long: Option<TextReader>,
-    packed: bool,
+    compressed: bool,
 }
 
 struct Table {
     file: SerializedFileReader<File>,
-    /// Holds an unpacked file while it is read.
+    /// The decompressed file.
     _scratch: Option<Scratch>,
     column: usize,
-    /// Definition level of a value that is there.
+    /// Definition level of a value that is not null.
     present: i16,
-    /// In the row groups that are read.
+    /// The number of rows in the row groups that are read.
     rows: u64,
-    /// The share of the file that these rows are taken to be.
+    /// The share of the file's bytes that these rows count as.
     bytes: Range<u64>,
-    /// Of the row groups that are read, those after `chunk`.
+    /// The row groups after `chunk` that are to be read.
     groups: Range<usize>,
     chunk: Option<ColumnReaderImpl<ByteArrayType>>,
     batch: Batch,
@@ -65,7 +66,7 @@ struct Table {
 #[derive(Default)]
 struct Batch {
     values: std::vec::IntoIter<ByteArray>,
-    /// One a row; empty if the column cannot be null.
+    /// One per row; empty if the column cannot be null.
     levels: Vec<i16>,
     /// Rows used.
     used: usize,
@@ -88,13 +89,13 @@ impl ParquetReader {
             table: None,
             row: 0,
             long: None,
-            packed: compression != Compression::None || disk.is_stdin(),
+            compressed: compression != Compression::None || disk.is_stdin(),
         };
-        if reader.packed && spec.range.is_some() {
+        if reader.compressed && spec.range.is_some() {
             return Err(disk.indivisible());
         }
-        let (file, scratch) = if reader.packed {
-            let scratch = unpack(disk, compression, shared)?;
+        let (file, scratch) = if reader.compressed {
+            let scratch = decompress_to_file(disk, compression, shared)?;
             (Some(scratch.handle()?), Some(scratch))
         } else {
             (disk.handle()?, None)
@@ -106,18 +107,18 @@ impl ParquetReader {
             Ok(file) => reader.table = Some(Table::new(file, scratch, disk, spec.range, shared)?),
             Err(error) => {
                 disk.damaged(skip_broken, error)?;
-                // There are no parts to tell apart: the first counts the file.
+                // The parts cannot be told apart: only the first one counts the file.
                 if spec.range.is_some_and(|range| !range.begins_file()) {
                     disk.confine(0..0);
                 }
             }
         }
-        // Read up to the place rather than skipped to, so that the batches are the same.
+        // Rows are read up to the place instead of skipped, so that the batches are the same.
         while reader.row < row {
             if reader.peek(disk, skip_broken)?.is_none() {
                 return Err(Error::Changed {
                     path: disk.path.clone(),
-                    what: "has fewer rows than it had".into(),
+                    what: "has fewer rows than before".into(),
                 });
             }
             reader.advance();
@@ -164,8 +165,7 @@ impl ParquetReader {
             match simdutf8::basic::from_utf8(bytes) {
                 Ok(text) => block.text.push_str(text),
                 Err(_) => {
-                    let chunks = bytes.utf8_chunks();
-                    invalid += chunks.filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
+                    invalid += count_invalid(bytes);
                     block.text.push_str(&String::from_utf8_lossy(bytes));
                 }
             }
@@ -186,7 +186,7 @@ impl ParquetReader {
         add(&shared.tally.invalid_utf8, invalid);
         add(&shared.tally.text_bytes, block.text.len() as u64);
         if let Some(long) = &mut self.long {
-            // Only reached with an empty block: a row that did not fit after others waits for the next call.
+            // Only with an empty block: a row that did not fit after others is left for the next call.
             if long.next(shared, &Boundary::End, file, block)? {
                 self.long = None;
                 self.advance();
@@ -194,7 +194,7 @@ impl ParquetReader {
         }
         if finished {
             disk.check_same_file()?;
-        } else if let (Some(table), false) = (&self.table, self.packed) {
+        } else if let (Some(table), false) = (&self.table, self.compressed) {
             disk.advance_to(
                 table.bytes.start + share(table.bytes.end - table.bytes.start, self.row, table.rows),
             );
@@ -223,7 +223,7 @@ impl ParquetReader {
         Ok(Some(if is_there { batch.values.as_slice().first().cloned() } else { None }))
     }
 
-    /// Goes past the row that `peek` showed.
+    /// Advances past the row that `peek` returned.
     fn advance(&mut self) {
         self.row += 1;
         if let Some(table) = &mut self.table {
@@ -258,9 +258,9 @@ impl Table {
         let columns = metadata.schema_descr().columns();
         let Some(column) = columns.iter().position(|c| c.path().string() == *field) else {
             let mut found: Vec<String> = columns.iter().map(|c| c.path().string()).collect();
-            if found.len() > COLUMNS_NAMED {
-                let more = found.len() - COLUMNS_NAMED;
-                found.truncate(COLUMNS_NAMED);
+            if found.len() > COLUMNS_SHOWN {
+                let more = found.len() - COLUMNS_SHOWN;
+                found.truncate(COLUMNS_SHOWN);
                 found.push(format!("{more} more"));
             }
             return Err(Error::MissingField {
@@ -278,9 +278,9 @@ impl Table {
             );
         if !is_text || description.max_rep_level() > 0 {
             return Err(Error::Invalid(format!(
-                "{}: the column {field:?} holds {}, not one text a row: name another with {}",
+                "{}: the column {field:?} has {} instead of one text per row: choose another with {}",
                 disk.path.display(),
-                if is_text { "lists" } else { "no text" },
+                if is_text { "lists" } else { "other values" },
                 option("text_field"),
             )));
         }
@@ -308,7 +308,7 @@ impl Table {
                 };
                 let group = self.file.get_row_group(group)?;
                 let ColumnReader::ByteArrayColumnReader(chunk) = group.get_column_reader(self.column)? else {
-                    return Err(ParquetError::General("the column changes its type".into()));
+                    return Err(ParquetError::General("the type of the column changes".into()));
                 };
                 self.chunk = Some(chunk);
                 self.batch.next_rows = FIRST_BATCH_ROWS;
@@ -342,8 +342,8 @@ impl Bytes for Value {
     }
 }
 
-/// parquet is read from its end, so a stream has to become a file first.
-fn unpack(disk: &Arc<Disk>, compression: Compression, shared: &Shared) -> Result<Scratch> {
+/// parquet is read from its end, so a stream has to be written to a file first.
+fn decompress_to_file(disk: &Arc<Disk>, compression: Compression, shared: &Shared) -> Result<Scratch> {
     let mut bytes = decompress::open(disk, compression, &shared.options, 0)?;
     let mut scratch = Scratch::create(&shared.options.spill_dir)?;
     let mut buffer = vec![0; 256 << 10];
@@ -355,7 +355,7 @@ fn unpack(disk: &Arc<Disk>, compression: Compression, shared: &Shared) -> Result
     }
 }
 
-/// Reads, or names what is wrong with the file.
+/// Turns a failure of `read` into an error about the file.
 fn guarded<T>(disk: &Disk, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
     let reason = match catch(read) {
         Ok(value) => return Ok(value),
@@ -366,6 +366,6 @@ fn guarded<T>(disk: &Disk, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
     Err(Error::Broken {
         path: disk.path.clone(),
         line: None,
-        what: format!("is not a sound parquet file ({reason})"),
+        what: format!("is not a valid parquet file ({reason})"),
     })
 }

@@ -1,9 +1,9 @@
 //! Parts of files: which documents belong to a part, however a file is divided.
 //!
 //! A document belongs to the part in which it begins. Both ends of a part are moved to the next place where a document
-//! begins, by the same rule, so adjoining parts tile the file whatever their ends were. To find such a place only
-//! bytes from a little before the end on are looked at; all the places found are ones where decoding UTF-8 afresh
-//! changes nothing.
+//! begins, by the same rule, so adjacent parts cover the file without gaps or overlaps. To find such a place, only
+//! bytes from shortly before the end on are read; at each such place, UTF-8 decoding can start without changing the
+//! text.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use super::scan::{count_byte, find_byte};
 use super::text::Boundary;
 use super::{Compression, Documents, Format};
 
-/// How far a whole text file is searched for a line end to be cut at.
+/// How far to search for a line end at which to cut a text file that is one document.
 const REACH: u64 = 1 << 20;
 const CHUNK: usize = 64 << 10;
 
@@ -24,7 +24,7 @@ const CHUNK: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Range {
     /// The documents of a text or jsonl file that begin in `start..end`. A text file that is one document is cut into
-    /// several, at line ends where there are some.
+    /// several, at line ends if there are any.
     Bytes { start: u64, end: u64 },
     /// Of a parquet file: `first..end`.
     RowGroups { first: usize, end: usize },
@@ -38,8 +38,8 @@ impl Range {
 
 /// Whether files of this kind can be read in part: parquet by row groups, the others by bytes.
 ///
-/// Separators that can overlap themselves, like "\n\n" in "\n\n\n", are found from the start of the file only. So are
-/// those that decoding may produce or take away: U+FFFD stands for invalid bytes, U+FEFF is dropped from the start.
+/// Separators that can overlap themselves, like "\n\n" in "\n\n\n", can only be found from the start of the file. So
+/// can those that decoding may add or remove: U+FFFD replaces invalid bytes, U+FEFF is dropped at the start.
 pub fn can_split(documents: &Documents, format: Format, compression: Compression) -> bool {
     let by_documents = match (format, documents) {
         (Format::Text, Documents::Separator(separator)) => {
@@ -54,8 +54,8 @@ pub fn can_split(documents: &Documents, format: Format, compression: Compression
 
 /// Moves both ends of `start..end` of a text or jsonl file to where documents begin.
 ///
-/// The end of a document longer than many parts is searched for once, by the part that it begins in: the others look
-/// no further than their own end.
+/// The end of a document longer than many parts is searched for only once, by the part in which it begins: the others
+/// search no further than their own end.
 pub(super) fn align(file: &File, boundary: &Boundary, start: u64, end: u64) -> io::Result<ops::Range<u64>> {
     align_within(file, boundary, start, end, REACH)
 }
@@ -68,7 +68,7 @@ fn align_within(
     reach: u64,
 ) -> io::Result<ops::Range<u64>> {
     let length = file.metadata()?.len();
-    // The first document that begins at or behind `at`, before `until`.
+    // The first document that begins at or after `at`, before `until`.
     let begin = |at: u64, until: u64| {
         let newline = |bytes: &[u8]| find_byte(bytes, 0, b'\n');
         match boundary {
@@ -92,7 +92,7 @@ fn align_within(
     }
 }
 
-/// Where the first of what `locate` finds, `width` bytes wide, ends, if all of it lies in `from..until`.
+/// The end of the first match of `locate`, which is `width` bytes long, if all of it is in `from..until`.
 fn find(
     file: &File,
     mut from: u64,
@@ -101,11 +101,11 @@ fn find(
     locate: impl Fn(&[u8]) -> Option<usize>,
 ) -> io::Result<Option<u64>> {
     let mut buffer = vec![0; CHUNK + width];
-    // Bytes at the start of the buffer that may begin what ends in the next chunk.
+    // Bytes at the start of the buffer that may begin a match that ends in the next chunk.
     let mut kept = 0;
     while from < until {
-        let room = (buffer.len() - kept).min(usize::try_from(until - from).unwrap_or(usize::MAX));
-        let read = read_at(file, &mut buffer[kept..kept + room], from)?;
+        let most = (buffer.len() - kept).min(usize::try_from(until - from).unwrap_or(usize::MAX));
+        let read = read_at(file, &mut buffer[kept..kept + most], from)?;
         if read == 0 {
             break;
         }
@@ -120,8 +120,8 @@ fn find(
     Ok(None)
 }
 
-/// The first place at or behind `at` where decoding may begin: no character is longer than four bytes, so behind three
-/// that go on with one, nothing can.
+/// The first place at or after `at` where decoding may begin: no character is longer than four bytes, so at most three
+/// continuation bytes have to be skipped.
 fn character(file: &File, at: u64, length: u64) -> io::Result<u64> {
     let mut bytes = [0; 3];
     let read = read_at(file, &mut bytes, at)?;
@@ -129,13 +129,13 @@ fn character(file: &File, at: u64, length: u64) -> io::Result<u64> {
     Ok(length.min(at + inside as u64))
 }
 
-/// Line ends before `until`.
+/// The number of line ends before `until`.
 pub(super) fn count_lines(file: &File, until: u64) -> io::Result<u64> {
     let mut buffer = vec![0; CHUNK];
     let (mut at, mut lines) = (0, 0);
     while at < until {
-        let room = buffer.len().min(usize::try_from(until - at).unwrap_or(usize::MAX));
-        let read = read_at(file, &mut buffer[..room], at)?;
+        let most = buffer.len().min(usize::try_from(until - at).unwrap_or(usize::MAX));
+        let read = read_at(file, &mut buffer[..most], at)?;
         if read == 0 {
             break;
         }
@@ -145,7 +145,7 @@ pub(super) fn count_lines(file: &File, until: u64) -> io::Result<u64> {
     Ok(lines)
 }
 
-/// Fills the buffer as far as the file goes, and leaves the place in the file where it is.
+/// Fills the buffer up to the end of the file, without changing the file position.
 pub(super) fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

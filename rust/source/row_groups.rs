@@ -1,4 +1,4 @@
-//! What a parquet file is made of, and the parts that it can be read in.
+//! The row groups of a parquet file, by which it can be read in parts.
 
 use std::fs::File;
 use std::io;
@@ -14,8 +14,8 @@ use super::disk::Disk;
 use crate::error::{Error, Result};
 use crate::own_files;
 
-/// The row groups of a part of the file, their rows, and the bytes that they count as: the parts share the file by
-/// their rows, so that together they count every byte once.
+/// The row groups of a part of the file, their rows, and the bytes that they count as: the file's bytes are divided by
+/// rows, so that all parts together count every byte once.
 pub(super) fn extent(
     file: &SerializedFileReader<File>,
     disk: &Disk,
@@ -28,7 +28,7 @@ pub(super) fn extent(
         Some(Part::RowGroups { .. }) => {
             return Err(Error::Changed {
                 path: disk.path.clone(),
-                what: "has fewer row groups than it had".into(),
+                what: "has fewer row groups than before".into(),
             });
         }
         Some(Part::Bytes { .. }) => return Err(disk.indivisible()),
@@ -39,7 +39,7 @@ pub(super) fn extent(
     };
     let size = disk.planned().unwrap_or(0);
     let before = |group: usize| share(size, rows(0..group), rows(0..all.len()));
-    // All rows may be none: then the last part has all the bytes.
+    // There may be no rows at all: then the last part has all the bytes.
     let end = if groups.end == all.len() { size } else { before(groups.end) };
     let bytes = before(groups.start)..end;
     if part.is_some() {
@@ -53,7 +53,7 @@ pub(super) fn share(bytes: u64, done: u64, all: u64) -> u64 {
     (u128::from(bytes) * u128::from(done.min(all)) / u128::from(all.max(1))) as u64
 }
 
-/// The size on disk of each row group, from the file's footer; `None` if it has no sound one.
+/// The size on disk of each row group, from the file's footer; `None` if that is not valid.
 pub fn row_group_bytes(path: &Path) -> Result<Option<Vec<u64>>> {
     let file = own_files::open(path).map_err(|error| Error::io(path, error))?;
     match catch(|| SerializedFileReader::new(file)) {
@@ -72,19 +72,19 @@ pub(super) enum Failure {
     Content(String),
 }
 
-/// Tells what goes wrong in the parquet crate apart, panics on damaged files included.
+/// Distinguishes failures of the parquet crate, including panics on damaged files.
 pub(super) fn catch<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Failure> {
     Err(match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(ParquetError::External(error))) if error.is::<io::Error>() => {
-            let source = *error.downcast::<io::Error>().expect("asked above");
-            // A damaged offset may point behind the end; any other error is of the disk.
+            let source = *error.downcast::<io::Error>().expect("checked above");
+            // A damaged offset may point past the end; any other error is from the disk.
             match source.kind() {
                 io::ErrorKind::UnexpectedEof => Failure::Content(source.to_string()),
                 _ => Failure::Disk(source),
             }
         }
         Ok(Err(error)) => Failure::Content(error.to_string()),
-        Err(_) => Failure::Content("the reader gave up on it".into()),
+        Err(_) => Failure::Content("the reader failed".into()),
     })
 }

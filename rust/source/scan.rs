@@ -1,5 +1,5 @@
-//! Finding single bytes, eight at a time in a register. Runs between hits are often short here (lines of code,
-//! escapes in JSON), where a call into a vectorised search costs more than it saves.
+//! Searching for single bytes, eight at a time in a register. Hits are often close together here (lines of code,
+//! escapes in JSON), where a call to a vectorized search costs more than it saves.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
@@ -27,12 +27,13 @@ pub(super) fn find_special(bytes: &[u8], from: usize) -> Option<usize> {
 
 /// How often `byte` occurs.
 pub(super) fn count_byte(bytes: &[u8], byte: u8) -> usize {
-    // Sums of at most 255 ones stay in a byte each, which the compiler adds up a whole register at a time.
+    // Sums of at most 255 ones fit into a byte, which the compiler vectorizes.
     let ones = |chunk: &[u8]| -> u8 { chunk.iter().map(|&other| u8::from(other == byte)).sum() };
     bytes.chunks(255).map(|chunk| usize::from(ones(chunk))).sum()
 }
 
-/// High bits where a byte of `word` equals `byte`. A borrow can also mark bytes above the first hit, never below it.
+/// Sets the high bit of each byte of `word` that equals `byte`. A borrow can also mark bytes above the first hit, never
+/// below it.
 #[inline]
 fn equal(word: u64, byte: u8) -> u64 {
     let difference = word ^ (ONES * u64::from(byte));

@@ -1,4 +1,4 @@
-//! A temporary file that is gone when its owner is.
+//! A temporary file that is removed with its owner.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::window::Bytes;
+use crate::atomic::create_folder;
 use crate::error::{Error, Result};
 
 pub(super) struct Scratch {
@@ -18,7 +19,7 @@ impl Scratch {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
         let path = folder.join(format!("source-{}-{number}.tmp", std::process::id()));
-        fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
+        create_folder(folder)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -26,7 +27,7 @@ impl Scratch {
             .truncate(true)
             .open(&path)
             .map_err(|error| Error::write(&path, error))?;
-        // Where an open file may be removed it is removed now, so that not even a kill leaves it behind.
+        // On systems where an open file can be removed, it is removed now, so that it is gone even after a kill.
         #[cfg(unix)]
         fs::remove_file(&path).map_err(|error| Error::write(&path, error))?;
         Ok(Scratch { file, path })
@@ -46,7 +47,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// A second handle; it shares the place in the file with this one.
+    /// A second handle; it shares the file position with this one.
     pub fn handle(&self) -> Result<File> {
         self.file.try_clone().map_err(|error| Error::io(&self.path, error))
     }
@@ -61,7 +62,7 @@ impl Bytes for Scratch {
 #[cfg(not(unix))]
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing to be done about a failure here: the file is in the temporary folder anyway.
+        // Nothing can be done about a failure here: the file is in the temporary folder anyway.
         let _ = fs::remove_file(&self.path);
     }
 }

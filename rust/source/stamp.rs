@@ -1,12 +1,12 @@
-//! What tells whether a file is still the one that it was: asked before and after it is read, so that nobody takes a
-//! mixture of two contents for either.
+//! Detects whether a file has changed: compared before and after it is read, so that a mixture of two versions is never
+//! used.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A regular file as it was at one moment.
+/// The state of a regular file at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -14,19 +14,19 @@ pub struct Stamp {
     size: u64,
     /// Nanoseconds since 1970, like `st_mtime_ns` in Python.
     modified: i64,
-    /// When the content or what is known of the file changed last; no program can set it back.
+    /// When the content or the metadata changed last; no program can set it back.
     changed: i64,
-    /// What changes the time above and leaves the content alone: owner, permissions, the number of its names.
+    /// Metadata whose change updates the time above but not the content: links, permissions, owner, group.
     about: (u64, u32, u32, u32),
 }
 
 impl Stamp {
-    /// `None` for what is no regular file: a pipe or a device has no content that stays.
+    /// `None` if it is not a regular file: a pipe or a device has no permanent content.
     pub fn of(file: &File) -> io::Result<Option<Stamp>> {
         Ok(Stamp::from(&file.metadata()?))
     }
 
-    /// Of what now lies at a path.
+    /// Of the file that is now at a path.
     pub fn at(path: &Path) -> io::Result<Option<Stamp>> {
         Ok(Stamp::from(&std::fs::metadata(path)?))
     }
@@ -52,10 +52,10 @@ impl Stamp {
         self.modified
     }
 
-    /// What has happened to the file by `now`, to complete "FILE ..."; `None` if it is what it was.
+    /// What happened to the file until `now`, to complete "FILE ..."; `None` if it has not changed.
     pub fn difference(&self, now: &Stamp) -> Option<String> {
         if (self.device, self.inode) != (now.device, now.inode) {
-            return Some("was replaced by another file while it was read".into());
+            return Some("was replaced by another file while it was being read".into());
         }
         if self.size != now.size {
             return Some(resized(self.size, now.size));
@@ -88,18 +88,18 @@ mod tests {
         fs::write(&path, "some text").unwrap();
         let file = File::options().write(true).open(&path).unwrap();
         let before = Stamp::of(&file).unwrap().unwrap();
-        let told = || before.difference(&Stamp::at(&path).unwrap().unwrap());
-        assert_eq!(told(), None);
+        let difference = || before.difference(&Stamp::at(&path).unwrap().unwrap());
+        assert_eq!(difference(), None);
         fs::hard_link(&path, folder.path().join("link")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(told(), None);
+        assert_eq!(difference(), None);
         file.set_modified(SystemTime::now() + Duration::from_secs(9)).unwrap();
-        assert!(told().unwrap().starts_with("was written to"));
+        assert!(difference().unwrap().starts_with("was written to"));
         fs::write(&path, "some longer text").unwrap();
-        assert!(told().unwrap().starts_with("has grown from 9 to 16 bytes"));
+        assert!(difference().unwrap().starts_with("has grown from 9 to 16 bytes"));
         fs::write(folder.path().join("new"), "some text").unwrap();
         fs::rename(folder.path().join("new"), &path).unwrap();
-        assert!(told().unwrap().starts_with("was replaced"));
+        assert!(difference().unwrap().starts_with("was replaced"));
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         let file = File::options().write(true).open(&path).unwrap();
         let before = Stamp::of(&file).unwrap().unwrap();
         let time = file.metadata().unwrap().modified().unwrap();
-        std::thread::sleep(Duration::from_millis(30)); // the clock of files is a coarse one
+        std::thread::sleep(Duration::from_millis(30)); // file times have a coarse resolution
         fs::write(&path, "sOme text").unwrap();
         file.set_modified(time).unwrap();
         assert!(before.difference(&Stamp::of(&file).unwrap().unwrap()).is_some());

@@ -1,4 +1,4 @@
-//! The readers against a naive reading of whole files: every document exactly once, whatever the format, the
+//! The readers against simple reading of whole files: every document exactly once, whatever the format, the
 //! compression, the number of workers and lanes, the size of the blocks, and wherever the run was interrupted.
 
 mod damage;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use super::*;
 use oracle::{Corpus, corpora};
 
-/// The text of each document that is not empty, by file and ordinal.
+/// The text of each document that is not empty, by file and index.
 type Read = BTreeMap<(u64, u64), String>;
 
 /// Cuts after spaces, so that tests see both cuts and text that has no place to cut.
@@ -39,7 +39,7 @@ fn sources(corpus: &Corpus, lanes: usize, block_bytes: usize) -> Sources {
     Sources::new(Box::new(move || Ok(files.next())), lanes, options).unwrap()
 }
 
-/// Appends a block to what was read; with one worker, parts of a document come in order.
+/// Appends a block to what was read; with one worker, the parts of a document come in order.
 fn collect(block: &Block, read: &mut Read, ended: &mut Vec<(u64, u64)>) {
     let mut end = 0;
     for (fragment, text) in block.iter() {
@@ -65,7 +65,7 @@ fn read_all(sources: &Sources) -> Read {
     read
 }
 
-/// With several workers the parts of a document come in any order: only their number of bytes is compared, and whole
+/// With several workers the parts of a document come in any order: these are compared by their characters, and whole
 /// documents by their text.
 fn read_in_threads(sources: &Sources, workers: usize) -> BTreeMap<(u64, u64), (usize, Vec<String>)> {
     let read = Mutex::new(BTreeMap::<(u64, u64), (usize, Vec<String>)>::new());
@@ -92,7 +92,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_document_arrives_once(
+    fn every_document_is_read_once(
         corpus in corpora(),
         lanes in 1usize..4,
         block_bytes in prop::sample::select(vec![4usize, 7, 64, 1000, 100_000]),
@@ -119,7 +119,7 @@ proptest! {
             if let [whole] = &parts[..] {
                 prop_assert_eq!(whole, expected);
             }
-            // The parts tile the document: sorted by where they occur they must use up exactly its characters.
+            // Together the parts must have exactly the characters of the document.
             let mut characters: Vec<char> = parts.drain(..).flat_map(|part| part.chars().collect::<Vec<_>>()).collect();
             let mut wanted: Vec<char> = expected.chars().collect();
             characters.sort_unstable();

@@ -1,8 +1,8 @@
-//! Text, cut into documents and, where a document is larger than a block, into parts of documents.
+//! Text, cut into documents and, if a document is larger than a block, into parts of documents.
 //!
-//! Only bytes as they are in the stream are carried from block to block, so the place of a reader is one offset
-//! and two numbers. Everything here happens under the lane's lock: reading, checking UTF-8 and looking for the
-//! last place to cut run at memory speed, far above what the workers do with the text.
+//! Only unchanged bytes of the stream are carried from block to block, so the position of a reader is one offset and
+//! two numbers. Everything here happens under the lane's lock: reading, validating UTF-8 and searching for the last
+//! place to cut run at memory speed, much faster than what the workers do with the text.
 
 use aho_corasick::{AhoCorasick, Input};
 
@@ -14,7 +14,7 @@ use super::window::Window;
 use super::{Documents, Shared};
 use crate::error::{Error, Result};
 
-/// A document without any place to cut may grow the buffer to this many blocks; then it is cut where it is.
+/// A document without any place to cut may grow the buffer to this many blocks; then it is cut anyway.
 const GROWTH: usize = 8;
 
 /// What ends a document.
@@ -36,7 +36,7 @@ impl Boundary {
             Documents::Line => Boundary::Line,
             Documents::Separator(separator) if separator.is_empty() => {
                 return Err(Error::Invalid(
-                    "the document separator is empty: give at least one character".into(),
+                    "the document separator is empty: it needs at least one character".into(),
                 ));
             }
             Documents::Separator(separator) => Boundary::Separator {
@@ -63,7 +63,7 @@ impl Boundary {
         }
     }
 
-    /// Bytes at the end of `text` that may turn out to begin a boundary.
+    /// How many bytes at the end of `text` may begin a boundary.
     fn held_back(&self, text: &str) -> usize {
         match self {
             Boundary::End => 0,
@@ -75,7 +75,7 @@ impl Boundary {
         }
     }
 
-    /// A window must be able to hold a boundary and something before it.
+    /// A window must have space for a boundary and some text before it.
     fn least_window(&self) -> usize {
         match self {
             Boundary::Separator { separator, .. } => 4 * separator.len(),
@@ -88,25 +88,25 @@ impl Boundary {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DocumentPlace {
     pub document: u64,
-    /// Part of `document` has been handed out.
+    /// A part of `document` was returned already.
     pub continues: bool,
 }
 
 pub(super) struct TextReader {
     pub window: Window,
     pub place: DocumentPlace,
-    /// How much to look at; less than a block after one with too many fragments.
+    /// How much to process; less than a block after one with too many fragments.
     want: usize,
 }
 
 /// One block's worth of a stream.
 struct Cut {
-    /// Bytes of text that are done with.
+    /// Bytes of text that are finished.
     end: usize,
     documents: u64,
     text_bytes: u64,
     finished: bool,
-    /// Fragments ran out before the text did.
+    /// There were too many fragments for all of the text.
     crowded: bool,
 }
 
@@ -143,9 +143,9 @@ impl TextReader {
             match decoded.text {
                 std::borrow::Cow::Borrowed(_) => {
                     let mut bytes = std::mem::take(&mut block.text).into_bytes();
-                    self.window.hand_over(cut.end, &mut bytes);
+                    self.window.move_to(cut.end, &mut bytes);
                     debug_assert!(std::str::from_utf8(&bytes).is_ok());
-                    // SAFETY: `bytes` is what `decode` found to be valid UTF-8 above, up to a character boundary.
+                    // SAFETY: `decode` has validated these bytes above, up to a character boundary.
                     block.text = unsafe { String::from_utf8_unchecked(bytes) };
                 }
                 std::borrow::Cow::Owned(text) => {
@@ -166,7 +166,7 @@ impl TextReader {
 }
 
 impl DocumentPlace {
-    /// Finds the documents in `text`, which begins where the place is. `None`: nothing can be handed out yet.
+    /// Finds the documents in `text`, which begins at this place. `None` if nothing can be returned yet.
     #[allow(clippy::too_many_arguments)] // one call, and a struct would only rename the arguments
     fn cut(
         &mut self,
@@ -179,7 +179,7 @@ impl DocumentPlace {
         block: &mut Block,
     ) -> Option<Cut> {
         let mut cut = Cut { end: 0, documents: 0, text_bytes: 0, finished: false, crowded: false };
-        let mut hand_out = |place: &mut DocumentPlace, end: usize, ends_document: bool, cut: &mut Cut| {
+        let mut add_fragment = |place: &mut DocumentPlace, end: usize, ends_document: bool, cut: &mut Cut| {
             if end > cut.end || (place.continues && ends_document) {
                 block.fragments.push(Fragment {
                     start: cut.end,
@@ -197,7 +197,7 @@ impl DocumentPlace {
             block.fragments.len() >= shared.max_fragments
         };
         while let Some((end, next)) = boundary.find(text, cut.end) {
-            let full = hand_out(self, end, true, &mut cut);
+            let full = add_fragment(self, end, true, &mut cut);
             cut.end = next;
             if full {
                 cut.crowded = true;
@@ -205,10 +205,10 @@ impl DocumentPlace {
             }
         }
         if at_end {
-            // What follows the last separator is a document only if it is not empty; a file always is one.
+            // The text after the last separator is a document only if it is not empty; a file always is one.
             let is_document = cut.end < text.len() || self.continues || matches!(boundary, Boundary::End);
             if is_document {
-                hand_out(self, text.len(), true, &mut cut);
+                add_fragment(self, text.len(), true, &mut cut);
             }
             cut.finished = true;
         } else if cut.end == 0 {
@@ -219,7 +219,7 @@ impl DocumentPlace {
             if end == 0 {
                 return None;
             }
-            hand_out(self, end, false, &mut cut);
+            add_fragment(self, end, false, &mut cut);
         }
         Some(cut)
     }

@@ -1,8 +1,8 @@
-//! The inside of a JSON string, from its opening quote to its closing one, as the input comes.
+//! Decodes a JSON string, from its opening quote to its closing one, in a streaming way.
 
 use super::scan::find_special;
 
-/// Where in a string reading stands.
+/// The state of reading a string.
 #[derive(Clone, Copy)]
 pub(super) struct Unescaper {
     escape: Escape,
@@ -25,8 +25,8 @@ impl Unescaper {
         Unescaper { escape: Escape::None, high: None, lone_surrogates: 0 }
     }
 
-    /// Reads from `at` to after the closing quote (true) or to the end of the input (false). An error leaves `at`
-    /// at the byte that is wrong, and says what is.
+    /// Reads from `at` to after the closing quote (true) or to the end of the input (false). After an error, `at` is at
+    /// the invalid byte.
     pub fn read(
         &mut self,
         input: &str,
@@ -82,7 +82,7 @@ impl Unescaper {
                 }
                 Escape::Hex { digits, value } => {
                     let Some(digit) = char::from(bytes[*at]).to_digit(16) else {
-                        return Err("broken \\u escape");
+                        return Err("invalid \\u escape");
                     };
                     *at += 1;
                     let value = value << 4 | digit as u16;

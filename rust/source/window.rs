@@ -1,18 +1,18 @@
-//! The bytes of one file that have been read and not yet handed out.
+//! The bytes of one file that have been read but not consumed.
 
 use super::block::SPARE;
 use crate::error::Result;
 
-/// A stream of bytes that knows how to name its own failures. 0 is the end.
+/// A stream of bytes with errors that name the file. 0 is the end.
 pub(super) trait Bytes: Send {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize>;
 }
 
-/// A buffer over a stream. Holds what the caller asked `fill` for and no more: the caller bounds it.
+/// A buffer over a stream. It never has more than requested from `fill`, so the caller bounds it.
 pub(super) struct Window {
     source: Box<dyn Bytes>,
-    /// All of its length may be overwritten; `start..end` is what was read. It is never shortened, so that a
-    /// buffer is zeroed once and not for every read.
+    /// All of its length may be overwritten; `start..end` is what was read. It is never shortened, so that a buffer is
+    /// zeroed only once and not for every read.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -22,7 +22,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// `offset` is where `source` stands. `buffer` is any memory to be reused.
+    /// `offset` is the position of `source`. `buffer` is memory to be reused.
     pub fn new(source: Box<dyn Bytes>, buffer: Vec<u8>, offset: u64) -> Window {
         Window { source, buffer, start: 0, end: 0, ended: false, offset }
     }
@@ -58,7 +58,7 @@ impl Window {
         &self.buffer[self.start..self.end]
     }
 
-    /// Whether nothing follows `bytes()`.
+    /// Whether the stream ends after `bytes()`.
     pub fn ended(&self) -> bool {
         self.ended
     }
@@ -73,15 +73,15 @@ impl Window {
         self.offset += bytes as u64;
     }
 
-    /// Drops what is there and reads no more.
+    /// Discards the buffer and ends the stream.
     pub fn end(&mut self) {
         self.consume(self.end - self.start);
         self.ended = true;
     }
 
-    /// Gives out the first `bytes` bytes as the content of `into`. Where that is most of the buffer the two
-    /// change hands and only the rest is copied.
-    pub fn hand_over(&mut self, bytes: usize, into: &mut Vec<u8>) {
+    /// Moves the first `bytes` bytes to `into`. If that is most of the buffer, the two are swapped and only the rest is
+    /// copied.
+    pub fn move_to(&mut self, bytes: usize, into: &mut Vec<u8>) {
         let rest = self.end - self.start - bytes;
         if self.start == 0 && bytes > rest && bytes > self.buffer.len() / 2 {
             if into.len() < rest {

@@ -1,10 +1,9 @@
-//! Up to 64 ASCII bytes at once, as bit masks: bit i stands for the byte at `base + i`.
+//! Up to 64 ASCII bytes at once, as bit masks: bit i is for the byte at `base + i`.
 //!
-//! A block always begins where a piece begins, so no state is carried from block to block: the
-//! piece that touches the end of a block is not emitted but begins the next one. That reads about
-//! a tenth of the text twice and was preferred to carries, which every pattern would need of its
-//! own kind. Where a start depends on a byte beyond the block it is left out: a start that is
-//! reported is certain, one that is missing costs another look.
+//! A block always begins where a piece begins, so no state is carried from block to block: the piece at the end of a
+//! block is not emitted but begins the next one. That reads about a tenth of the text twice, but avoids a carried state
+//! that would differ for every pattern. A start that depends on a byte after the block is not reported: a reported
+//! start is certain, a missing one is found by the next block.
 
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
@@ -12,7 +11,7 @@ pub(super) const WIDTH: usize = 64;
 
 pub(super) struct Block {
     base: usize,
-    /// The bytes before the first that is not ASCII. All other masks are clear outside.
+    /// The bytes before the first that is not ASCII. All other masks are 0 outside.
     valid: u64,
     /// The bytes that are not ASCII.
     pub foreign: u64,
@@ -82,7 +81,7 @@ impl Block {
         }
     }
 
-    /// The bytes whose successor is known and of `class`.
+    /// The bytes whose next byte is known and of `class`.
     #[inline]
     pub fn followed_by(&self, class: u64) -> u64 {
         (class & self.valid) >> 1
@@ -105,7 +104,7 @@ impl Block {
         groups
     }
 
-    /// The white space right behind the last line end of each run of `white`.
+    /// The white space right after the last line end of each run of `white`.
     #[inline]
     pub fn after_last_newline(&self, white: u64, newlines: u64) -> u64 {
         let horizontal = white & !newlines;
@@ -125,26 +124,26 @@ impl Block {
         certain
     }
 
-    /// The bytes `[\r\n/]*` behind `[^\s\p{L}\p{N}]+`, from the first line end on.
+    /// The bytes `[\r\n/]*` after `[^\s\p{L}\p{N}]+`, from the first line end on.
     #[inline]
     pub fn tail_of_others(&self) -> u64 {
         let tail = self.newlines | self.slashes;
         let first = self.newlines & self.others << 1;
         if self.slashes & self.newlines << 1 == 0 {
-            // One `first` at most in each run of `tail`: the carry clears the rest of the run.
+            // At most one `first` in each run of `tail`: the carry clears the rest of the run.
             return tail & !tail.wrapping_add(first);
         }
-        let mut taken = first;
+        let mut found = first;
         loop {
-            let more = taken << 1 & tail & !taken;
+            let more = found << 1 & tail & !found;
             if more == 0 {
-                return taken;
+                return found;
             }
-            taken |= more;
+            found |= more;
         }
     }
 
-    /// `starts` with the contractions that begin at `apostrophes` made pieces.
+    /// `starts`, with the contractions at `apostrophes` as pieces.
     #[inline]
     pub fn with_contractions(
         &self,
@@ -161,8 +160,8 @@ impl Block {
         starts
     }
 
-    /// `starts` with the contractions that begin at `apostrophes`, each behind a letter, made part
-    /// of the word before them. A word takes one: what comes right behind it begins anew.
+    /// `starts`, with the contractions at `apostrophes`, each after a letter, as part of the word before them. A word
+    /// has at most one: what follows it begins a new piece.
     #[inline]
     pub fn with_joined_contractions(
         &self,
@@ -184,7 +183,7 @@ impl Block {
         starts
     }
 
-    /// `starts` with none from `from` on until `end`, which is one.
+    /// `starts` without any from `from` to `end`, which is one.
     #[inline]
     fn piece(&self, starts: u64, from: usize, end: usize) -> u64 {
         let below = |limit: usize| 1u64.checked_shl(limit as u32).map_or(u64::MAX, |bit| bit - 1);

@@ -1,9 +1,9 @@
-//! cl100k, Llama 3 and Qwen 2, which differ in two places only.
+//! cl100k, Llama 3 and Qwen 2, which differ only in two places.
 //!
 //! Llama 3 is `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
-//! ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`; Qwen 2 takes digits one by one; cl100k, as
+//! ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`; in Qwen 2 each digit is a piece; cl100k, as
 //! tiktoken publishes it now, has `\s++$` before `\s*[\r\n]+`, so that white space at the end of
-//! the text is one piece even where it holds a line end (`a\n ` is `a`, `\n ` and not `\n`, ` `).
+//! the text is one piece even if it has a line end (`a\n ` is `a`, `\n ` and not `\n`, ` `).
 
 use super::Rule;
 use super::blocks::Block;
@@ -13,7 +13,7 @@ use crate::unicode::{Classes, LETTER, NEWLINE, NUMBER, OTHER, SPACE};
 pub(super) struct Cl100k<const DIGITS: usize, const WHOLE_TAIL: bool>;
 
 impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_TAIL> {
-    const CUTS_BEHIND_NEWLINES: bool = !WHOLE_TAIL;
+    const CUTS_AFTER_NEWLINES: bool = !WHOLE_TAIL;
 
     #[inline]
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize {
@@ -48,15 +48,15 @@ impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_
         let Block { letters, white, spaces, newlines, others, .. } = *block;
         let change = |class: u64| class & !(class << 1);
 
-        // Line ends behind punctuation belong to it: adding the first of a run carries through
-        // the whole run and so clears it.
-        let behind_others = newlines & others << 1;
-        let taken = newlines & !newlines.wrapping_add(behind_others);
-        let (white, newlines) = (white & !taken, newlines & !taken);
+        // Line ends after punctuation belong to it: adding the first of a run carries through the whole run and clears
+        // it.
+        let after_others = newlines & others << 1;
+        let tail = newlines & !newlines.wrapping_add(after_others);
+        let (white, newlines) = (white & !tail, newlines & !tail);
 
         let bodies = change(others) & !(spaces << 1);
         let horizontal = white & !newlines;
-        // One character that is no line end goes with the letters behind it, if it starts a piece.
+        // One character that is not a line end joins the letters after it, if it starts a piece.
         let words = change(letters) & !((horizontal | bodies) << 1);
         let starts = words
             | bodies
@@ -71,12 +71,12 @@ impl<const DIGITS: usize, const WHOLE_TAIL: bool> Rule for Cl100k<DIGITS, WHOLE_
     }
 }
 
-/// The end of the contraction whose apostrophe is at `start`, in any case. U+017F, the long s, is
-/// an `s` when case is ignored; it is the only character outside ASCII that folds to one of these.
+/// The end of the contraction with its apostrophe at `start`, ignoring case. U+017F, the long s, is an `s` when case is
+/// ignored; it is the only character outside ASCII that folds to one of these letters.
 #[inline]
 pub(super) fn contraction(text: &[u8], start: usize) -> Option<usize> {
-    let behind = text.get(start + 1..)?;
-    match behind {
+    let after = text.get(start + 1..)?;
+    match after {
         [b's' | b'S' | b'd' | b'D' | b'm' | b'M' | b't' | b'T', ..] => Some(start + 2),
         [b'l' | b'L', b'l' | b'L', ..] | [b'v' | b'V' | b'r' | b'R', b'e' | b'E', ..] => Some(start + 3),
         [0xC5, 0xBF, ..] => Some(start + 3),
@@ -84,7 +84,7 @@ pub(super) fn contraction(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The end of a run of at most `more` numbers from `at` on.
+/// The end of a run of at most `more` numbers that begins at `at`.
 #[inline]
 pub(super) fn numbers(classes: &Classes, text: &[u8], mut at: usize, more: usize) -> usize {
     for _ in 0..more {
@@ -97,8 +97,8 @@ pub(super) fn numbers(classes: &Classes, text: &[u8], mut at: usize, more: usize
     at
 }
 
-/// `\s*[\r\n]+|\s+(?!\S)|\s+`: up to the last line end of the run if it has one, else as GPT-2
-/// does it; with `whole_tail`, all of it at the end of the text.
+/// `\s*[\r\n]+|\s+(?!\S)|\s+`: up to the last line end of the run if it has one, else as in GPT-2; with `whole_tail`,
+/// the whole run at the end of the text.
 #[inline]
 pub(super) fn white_space(classes: &Classes, text: &[u8], start: usize, whole_tail: bool) -> usize {
     let (mut last, mut end, mut newline) = (start, start, None);

@@ -8,7 +8,7 @@ use crate::unicode::{Classes, LETTER, NUMBER, OTHER, SPACE};
 pub(super) struct Gpt2;
 
 impl Rule for Gpt2 {
-    const CUTS_BEHIND_NEWLINES: bool = false;
+    const CUTS_AFTER_NEWLINES: bool = false;
 
     #[inline]
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize {
@@ -28,8 +28,8 @@ impl Rule for Gpt2 {
         white_space(classes, text, start)
     }
 
-    /// A piece starts where the class changes, except right behind a 0x20, which starts the piece
-    /// instead; and at the last white space before anything else, whether or not that joins it.
+    /// A piece starts where the class changes, except right after a space, which starts the piece instead; and at the
+    /// last white space before anything else, whether or not the two are joined.
     #[inline]
     fn starts(self, block: &Block, text: &[u8]) -> u64 {
         let Block { letters, digits, white, spaces, others, .. } = *block;
@@ -43,7 +43,7 @@ impl Rule for Gpt2 {
     }
 }
 
-/// The end of the contraction whose apostrophe is at `start`.
+/// The end of the contraction with its apostrophe at `start`.
 #[inline]
 fn contraction(text: &[u8], start: usize) -> Option<usize> {
     match text.get(start + 1..)? {
@@ -53,8 +53,8 @@ fn contraction(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// `\s+(?!\S)|\s+`: the whole run at the end of the text, else all but its last character, which
-/// is left to what follows; a lone one stands alone.
+/// `\s+(?!\S)|\s+`: the whole run at the end of the text, else all but its last character, which is left to what
+/// follows; a single one is a piece.
 #[inline]
 fn white_space(classes: &Classes, text: &[u8], start: usize) -> usize {
     let (mut last, mut end) = (start, start);

@@ -1,16 +1,13 @@
-//! Cuts text into pieces, the units that BPE never merges across.
+//! Pre-tokenization: splits text into pieces. BPE never merges across pieces.
 //!
-//! The named patterns are written by hand and give the pieces of their reference regex on every
-//! valid text; any other regex runs on fancy-regex, fifty to a hundred times slower. What makes them fast
-//! is in `blocks.rs`; what lets a long text be cut into blocks without changing a piece is in
-//! `stable.rs`.
+//! The named patterns are written by hand and give the pieces of their reference regex on every valid text; any other
+//! regex runs on fancy-regex, fifty to a hundred times slower. `blocks.rs` has what makes them fast; `stable.rs` has
+//! what allows cutting a long text into blocks without changing a piece.
 //!
-//! **The cap.** With `cap` below `usize::MAX` a match sees no more than `cap` bytes of text from
-//! the start of its piece, as if the text ended there. A match that would be longer is cut off at
-//! `cap`, back to the start of a character, and the next begins afresh. So a piece depends on
-//! nothing farther away than `cap` bytes, a stream of any shape can be cut with bounded memory, and
-//! the work is linear: a match that gives characters back leaves none of them to be scanned more
-//! than twice.
+//! **The cap.** With `cap` below `usize::MAX`, a match sees no more than `cap` bytes from the start of its piece, as if
+//! the text ended there. A longer match is cut off at `cap`, rounded down to the start of a character, and a new one
+//! begins there. So a piece does not depend on anything more than `cap` bytes away, any stream can be split in bounded
+//! memory, and the work is linear: no character is scanned more than twice because of backtracking.
 
 mod blocks;
 mod cl100k;
@@ -29,8 +26,8 @@ use self::gpt2::Gpt2;
 use self::o200k::O200k;
 use crate::unicode::Classes;
 
-/// How to cut text into pieces. Clone it for every thread: a custom regex shares its scratch
-/// memory between the users of one copy.
+/// How to split text into pieces. Clone it for every thread: the users of one copy of a custom regex share its scratch
+/// memory.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     Gpt2,
@@ -43,8 +40,8 @@ pub enum Pattern {
     Custom(Box<Custom>),
 }
 
-/// Receives pieces. Any closure is one; a type of its own can be inlined into the splitter's loop, which
-/// closures are not when they grow.
+/// Receives pieces. Any closure is one; a separate type can be inlined into the splitter's loop, which large closures
+/// are not.
 pub trait Sink {
     fn piece(&mut self, start: usize, end: usize);
 }
@@ -56,16 +53,16 @@ impl<F: FnMut(usize, usize)> Sink for F {
     }
 }
 
-/// One named pattern, twice: a character at a time, and for 64 ASCII bytes at once.
+/// One named pattern, in two versions: one character at a time, and 64 ASCII bytes at once.
 trait Rule: Copy {
-    /// Whether `\s*[\r\n]+` is a piece even where all that follows it is white space.
-    const CUTS_BEHIND_NEWLINES: bool;
+    /// Whether `\s*[\r\n]+` is a piece even if only white space follows it.
+    const CUTS_AFTER_NEWLINES: bool;
 
-    /// Where the piece that begins at `start` ends, where nothing follows `text`.
+    /// Where the piece that begins at `start` ends, if nothing follows `text`.
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize;
 
-    /// The piece starts in `block`, which begins with one; see `blocks.rs` for which may be left
-    /// out. `text` is what the block was taken from.
+    /// The piece starts in `block`, which begins with one; see `blocks.rs` for which may be missing. `text` is the text
+    /// of the block.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     fn starts(self, block: &Block, text: &[u8]) -> u64;
 }
@@ -74,51 +71,49 @@ const LLAMA3: Cl100k<3, false> = Cl100k;
 const QWEN2: Cl100k<1, false> = Cl100k;
 const CL100K: Cl100k<3, true> = Cl100k;
 
-/// No character is longer, so every piece can hold one.
+/// No character is longer, so every piece can have one.
 const SMALLEST_CAP: usize = 4;
 
 impl Pattern {
     /// `gpt2`, `cl100k`, `o200k`, `llama3`, `qwen2` or `whole`.
     pub fn named(name: &str) -> Option<Pattern> {
-        Some(match name {
-            "gpt2" => Pattern::Gpt2,
-            "cl100k" => Pattern::Cl100k,
-            "o200k" => Pattern::O200k,
-            "llama3" => Pattern::Llama3,
-            "qwen2" => Pattern::Qwen2,
-            "whole" => Pattern::Whole,
-            _ => return None,
-        })
+        spellings::NAMED.into_iter().find_map(|(other, pattern, _)| (other == name).then_some(pattern))
     }
 
-    /// The named pattern that `regex` is a known spelling of. tiktoken's cl100k is not Llama 3's:
-    /// see `cl100k.rs`.
-    pub fn recognise(regex: &str) -> Option<Pattern> {
+    /// Its name, and its regex as written out in `spellings.rs`; `None` for a custom one.
+    fn published(&self) -> Option<(&'static str, &'static str)> {
+        let same = |other: &Pattern| std::mem::discriminant(other) == std::mem::discriminant(self);
+        spellings::NAMED
+            .into_iter()
+            .find_map(|(name, pattern, regex)| same(&pattern).then_some((name, regex)))
+    }
+
+    pub fn name(&self) -> Option<&'static str> {
+        self.published().map(|(name, _)| name)
+    }
+
+    /// The named pattern whose pieces `regex` is known to give. tiktoken's cl100k is not Llama 3's: see `cl100k.rs`.
+    pub fn recognize(regex: &str) -> Option<Pattern> {
         spellings::all().find_map(|(pattern, spelling)| (spelling == regex).then_some(pattern))
     }
 
-    /// Any regex, in fancy-regex's syntax. As with Hugging Face's `Split` in mode `Isolated`, the
-    /// text between two matches is a piece as well, and an empty match cuts it.
+    /// Any regex, in fancy-regex's syntax. As in Hugging Face's `Split` with the behavior `Isolated`, the text between
+    /// two matches is a piece too, and an empty match cuts it.
     pub fn custom(regex: &str) -> Result<Pattern, String> {
         Ok(Pattern::Custom(Box::new(Custom::new(regex)?)))
     }
 
-    /// The reference regex, in a spelling that means the same to fancy-regex, Python's `regex` and
-    /// Oniguruma (which is Hugging Face's).
+    /// The reference regex, in a form that means the same in fancy-regex, Python's `regex` and Oniguruma (used by
+    /// Hugging Face).
     pub fn regex(&self) -> &str {
         match self {
-            Pattern::Gpt2 => spellings::GPT2,
-            Pattern::Cl100k => spellings::CL100K,
-            Pattern::O200k => spellings::O200K,
-            Pattern::Llama3 => spellings::LLAMA3,
-            Pattern::Qwen2 => spellings::QWEN2,
-            Pattern::Whole => spellings::WHOLE,
             Pattern::Custom(custom) => custom.regex(),
+            named => named.published().expect("all are listed").1,
         }
     }
 
-    /// How often a custom regex has given up (it backtracked too much) in this pattern and all its
-    /// clones. The text there, up to 4 KB each time, became one piece. 0 for the named patterns.
+    /// How often a custom regex failed because of too much backtracking, in this pattern and all its clones. The text
+    /// there, up to 4 KB each time, became one piece. 0 for the named patterns.
     pub fn failures(&self) -> u64 {
         match self {
             Pattern::Custom(custom) => custom.failures(),
@@ -126,7 +121,7 @@ impl Pattern {
         }
     }
 
-    /// Tiles `text` with pieces, in order: `emit(start, end)` in bytes, none empty.
+    /// Splits `text` into pieces, in order: `emit(start, end)` in bytes, none empty, without gaps.
     ///
     /// No piece is longer than `cap` bytes (at least 4; `usize::MAX` for no limit, see the top of
     /// this file). Returns how many pieces the cap cut off.
@@ -144,21 +139,21 @@ impl Pattern {
         }
     }
 
-    /// The last place in `text` that is a boundary whatever stands around it: behind a letter, before
-    /// something that no pattern joins to one. `None` if there is none near the end, or for a custom regex.
+    /// The last place in `text` that is a boundary whatever is around it: after a letter, before a character that no
+    /// pattern joins to one. `None` if there is none near the end, or for a custom regex.
     pub fn word_boundary(&self, text: &str) -> Option<usize> {
         match self {
             Pattern::Whole | Pattern::Custom(_) => None,
-            _ => stable::behind_a_word(text),
+            _ => stable::after_a_word(text),
         }
     }
 
     /// An `n` such that `text[..n]` alone has the pieces it has at the start of any longer text
     /// that begins with `text`; 0 if there is none. `text` itself begins at a piece boundary.
     ///
-    /// For the named patterns this is certain. With a cap, less than three times `cap` bytes
-    /// are left over; without, a text of one endless run has no stable prefix. For a custom regex
-    /// it holds as long as the regex looks at no more than 4 KB behind or before a match.
+    /// For the named patterns this is certain. With a cap, less than three times `cap` bytes remain after it; without,
+    /// a text of one endless run has no stable prefix. For a custom regex it holds if the regex looks at no more than 4
+    /// KB before or after a match.
     ///
     /// A piece cut off by the cap at `n` is not counted as cut off when `text[..n]` is split.
     pub fn stable_prefix(&self, text: &str, cap: usize) -> usize {
@@ -181,7 +176,7 @@ fn tile<R: Rule, S: Sink>(rule: R, text: &str, cap: usize, mut emit: S) -> u64 {
     let bytes = text.as_bytes();
     let mut cut_off = 0;
     let mut start = 0;
-    // A block that is not all ASCII is walked through to its last foreign character first.
+    // A block that is not all ASCII is first processed character by character up to its last one that is not.
     #[cfg(target_arch = "x86_64")]
     let mut walk_to = 0;
     while start < bytes.len() {
@@ -205,7 +200,7 @@ fn tile<R: Rule, S: Sink>(rule: R, text: &str, cap: usize, mut emit: S) -> u64 {
         let limit = floor(text, start.saturating_add(cap));
         let end = rule.piece_end(classes, &bytes[..limit], start);
         if end == limit && limit < bytes.len() {
-            // Rare. 16 more bytes are enough to see whether the match would have gone on.
+            // Rare. 16 more bytes are enough to see whether the match would have continued.
             let farther = floor(text, limit + 16);
             cut_off += u64::from(rule.piece_end(classes, &bytes[..farther], start) > end);
         }
@@ -227,7 +222,7 @@ fn tile_whole<S: Sink>(text: &str, cap: usize, mut emit: S) -> u64 {
     cut_off
 }
 
-/// The last character boundary that is not behind `at`, nor behind the end.
+/// The last character boundary at or before `at` and the end.
 #[inline]
 pub(crate) fn floor(text: &str, at: usize) -> usize {
     if at >= text.len() {

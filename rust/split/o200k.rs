@@ -1,7 +1,7 @@
-//! o200k: words are cut where lower case turns to upper case, and take their contraction along.
+//! o200k: words are cut where lower case is followed by upper case, and include their contraction.
 //!
 //! `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|…)?`, the
-//! same with `]+` and `]*` exchanged, `\p{N}{1,3}`, ` ?[^\s\p{L}\p{N}]+[\r\n/]*`, then white space
+//! same with `]+` and `]*` swapped, `\p{N}{1,3}`, ` ?[^\s\p{L}\p{N}]+[\r\n/]*`, then white space
 //! as in Llama 3.
 
 use super::Rule;
@@ -10,14 +10,14 @@ use super::cl100k::{contraction, numbers, white_space};
 use crate::unicode::{CASELESS, Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER, UPPER};
 
 const WORD: u8 = LETTER | MARK;
-/// Both halves of a word may hold these.
+/// Both halves of a word may have these.
 const EITHER: u8 = CASELESS | MARK;
 
 #[derive(Clone, Copy)]
 pub(super) struct O200k;
 
 impl Rule for O200k {
-    const CUTS_BEHIND_NEWLINES: bool = true;
+    const CUTS_AFTER_NEWLINES: bool = true;
 
     #[inline]
     fn piece_end(self, classes: &Classes, text: &[u8], start: usize) -> usize {
@@ -32,8 +32,8 @@ impl Rule for O200k {
         if flags & NEWLINE == 0 {
             let (next, _) = classes.decode(text, body);
             if flags & MARK != 0 {
-                // A mark is tried as the leading character first. If no lower half follows, it is
-                // itself the shortest lower half: the second alternative never gets its turn.
+                // A mark is tried as the leading character first. If no lower half follows, it is itself the shortest
+                // lower half: the second alternative is never tried.
                 let end = match halves(classes, text, body) {
                     (Some(end), _) => end,
                     (None, _) => body,
@@ -59,9 +59,9 @@ impl Rule for O200k {
         let Block { letters, white, spaces, newlines, others, .. } = *block;
         let change = |class: u64| class & !(class << 1);
 
-        let taken = block.tail_of_others();
-        let (white, newlines) = (white & !taken, newlines & !taken);
-        let others = others & !taken;
+        let tail = block.tail_of_others();
+        let (white, newlines) = (white & !tail, newlines & !tail);
+        let others = others & !tail;
 
         let bodies = change(others) & !(spaces << 1);
         let horizontal = white & !newlines;
@@ -73,11 +73,11 @@ impl Rule for O200k {
             | change(white)
             | block.after_last_newline(white, newlines)
             | horizontal & block.followed_by(!block.white);
-        let behind_letters = block.apostrophes & letters << 1;
-        if behind_letters == 0 {
+        let after_letters = block.apostrophes & letters << 1;
+        if after_letters == 0 {
             return starts;
         }
-        block.with_joined_contractions(starts, behind_letters, |at| contraction(text, at))
+        block.with_joined_contractions(starts, after_letters, |at| contraction(text, at))
     }
 }
 
@@ -89,7 +89,7 @@ fn with_contraction(text: &[u8], end: usize) -> usize {
     }
 }
 
-/// The end of the word at `start`, which holds a letter or mark.
+/// The end of the word at `start`, which is a letter or mark.
 #[inline]
 fn word(classes: &Classes, text: &[u8], start: usize) -> usize {
     match halves(classes, text, start) {
@@ -98,11 +98,11 @@ fn word(classes: &Classes, text: &[u8], start: usize) -> usize {
     }
 }
 
-/// Matches the upper half and the lower half from `at` on: where the lower half ends, if there can
-/// be one, and where the upper half ended when it took all it could.
+/// Matches the upper half and the lower half at `at`: where the lower half ends, if there can be one, and where the
+/// longest upper half ends.
 ///
-/// Where no lower case follows, the regex gives characters of the upper half back until the lower
-/// half can match, which is at the last one that either half may hold: `A中B` ends behind `中`.
+/// If no lower case follows, the regex backtracks in the upper half until the lower half can match, which is at the
+/// last character that either half may have: `A中B` ends after `中`.
 #[inline]
 fn halves(classes: &Classes, text: &[u8], at: usize) -> (Option<usize>, usize) {
     let mut end = at;

@@ -1,25 +1,25 @@
-//! Where a text may be cut before all of it is known, without changing a piece on either side.
+//! Where a text can be cut before all of it is known, without changing a piece on either side.
 //!
-//! Two things have to hold at a cut: the pieces before it do not depend on what follows the text
-//! so far, and they come out the same when the text ends at the cut.
+//! Two things must hold at a cut: the pieces before it do not depend on what follows the text so far, and they are the
+//! same if the text ends at the cut.
 
 use super::custom::Custom;
 use super::{Rule, floor, tile, tile_whole};
 use crate::unicode::{Classes, LETTER, MARK, SPACE};
 
-/// How far back to look for a cut that needs no context.
+/// How far back to search for a cut that needs no context.
 const LOOK_BACK: usize = 64 * 1024;
 
-/// A custom regex is trusted not to look farther ahead than this.
+/// A custom regex is assumed not to look further ahead than this.
 const CUSTOM_MARGIN: usize = 4096;
 
 pub(super) fn prefix<R: Rule>(rule: R, text: &str, cap: usize) -> usize {
-    behind_a_word(text).unwrap_or_else(|| by_scanning(rule, text, cap))
+    after_a_word(text).unwrap_or_else(|| by_scanning(rule, text, cap))
 }
 
-/// The last place between a letter and a character that no pattern takes into the piece of a
-/// letter before it. Only a letter, a mark (o200k) or an apostrophe (o200k's contractions) is.
-pub(super) fn behind_a_word(text: &str) -> Option<usize> {
+/// The last place between a letter and a character that no pattern joins to a letter before it. Patterns join only
+/// letters, marks (o200k) and apostrophes (o200k's contractions).
+pub(super) fn after_a_word(text: &str) -> Option<usize> {
     let classes = Classes::get();
     let from = floor(text, text.len().saturating_sub(LOOK_BACK));
     let mut next_ends_word = false;
@@ -33,7 +33,7 @@ pub(super) fn behind_a_word(text: &str) -> Option<usize> {
     None
 }
 
-/// Splits the whole text and takes the last piece that is certain.
+/// Splits the whole text and returns the end of the last piece that is certain.
 pub(super) fn by_scanning<R: Rule>(rule: R, text: &str, cap: usize) -> usize {
     let run = last_run(text);
     let bytes = text.as_bytes();
@@ -41,17 +41,17 @@ pub(super) fn by_scanning<R: Rule>(rule: R, text: &str, cap: usize) -> usize {
     let mut stable = 0;
     tile(rule, text, cap, |start: usize, end: usize| {
         let whole_window = start.saturating_add(cap) <= text.len();
-        // A match never looks beyond its last run of white space or of letters and marks (which
-        // a single character may lead), or three bytes for a contraction.
+        // A match never looks further than its last run of white space or of letters and marks (which a single
+        // character may precede), or three bytes for a contraction.
         let run_is_over = start + 4 < run && end + 4 <= text.len();
         if !whole_window && !run_is_over {
             return;
         }
-        // Where white space before the cut would end the text, the white space before that would
-        // come out longer (`\s+(?!\S)`). Not so behind a line end, for the rules that cut there;
-        // nor behind a piece cut off by the cap: those before it see as much as ever.
+        // If the text ended with white space before the cut, the white space piece before that would be longer
+        // (`\s+(?!\S)`). Not after a line end, for the rules that cut there; nor after a piece cut off by the cap:
+        // those before it see the same text as before.
         let has_other = || classes.skip(&bytes[..end], start, SPACE) < end;
-        let at_newline = R::CUTS_BEHIND_NEWLINES && matches!(bytes[end - 1], b'\r' | b'\n');
+        let at_newline = R::CUTS_AFTER_NEWLINES && matches!(bytes[end - 1], b'\r' | b'\n');
         let at_cap = || whole_window && end == floor(text, start.saturating_add(cap));
         if at_newline || has_other() || at_cap() {
             stable = end;
@@ -86,8 +86,8 @@ pub(super) fn prefix_whole(text: &str, cap: usize) -> usize {
     stable
 }
 
-/// The last of a few cuts, a margin before the end, that prove harmless: the pieces before it come
-/// out the same when the text ends there, and those behind it when it begins there.
+/// Tries a few cuts, a margin before the end, and returns the last that changes nothing: the pieces before it are the
+/// same if the text ends there, and those after it if it begins there.
 pub(super) fn prefix_custom(custom: &Custom, text: &str, cap: usize) -> usize {
     const CUTS_TRIED: usize = 32;
 
@@ -106,7 +106,7 @@ pub(super) fn prefix_custom(custom: &Custom, text: &str, cap: usize) -> usize {
         custom.tile(&text[..ends[cut]], from, cap, |_, end| {
             same &= expected.next() == Some(&end);
         });
-        // And those behind it when the text begins there: a regex may look back.
+        // And those after it if the text begins there: a regex may look behind.
         let mut expected = ends[cut + 1..].iter();
         custom.tile(&text[ends[cut]..], 0, cap, |_, end| {
             same &= expected.next() == Some(&(ends[cut] + end));

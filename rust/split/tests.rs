@@ -1,4 +1,4 @@
-//! The hand-written patterns against their regexes on fancy-regex, and both against themselves.
+//! The hand-written patterns against their regexes on fancy-regex.
 
 use std::sync::OnceLock;
 
@@ -25,7 +25,7 @@ fn pieces<'a>(pattern: &Pattern, text: &'a str, cap: usize) -> Vec<&'a str> {
     pieces
 }
 
-/// What the regex itself makes of `text`, seeing `cap` bytes from the start of each piece.
+/// The pieces that the regex gives, seeing `cap` bytes from the start of each piece.
 fn oracle<'a>(regex: &Regex, text: &'a str, cap: usize) -> Vec<&'a str> {
     let mut pieces = Vec::new();
     let mut start = 0;
@@ -40,7 +40,7 @@ fn oracle<'a>(regex: &Regex, text: &'a str, cap: usize) -> Vec<&'a str> {
     pieces
 }
 
-/// The named patterns beside their regexes, which take longer to compile than to run here.
+/// The named patterns with their regexes, which take longer to compile than to run here.
 fn references() -> &'static [(Pattern, Regex)] {
     static REFERENCES: OnceLock<Vec<(Pattern, Regex)>> = OnceLock::new();
     REFERENCES.get_or_init(|| {
@@ -49,7 +49,7 @@ fn references() -> &'static [(Pattern, Regex)] {
     })
 }
 
-/// What `stable_prefix` falls back to, which in short texts it rarely does: a word is in sight.
+/// The fallback of `stable_prefix`, which it rarely needs in short texts, because there is a word.
 fn prefix_by_scanning(pattern: &Pattern, text: &str, cap: usize) -> usize {
     match pattern {
         Pattern::Gpt2 => stable::by_scanning(super::Gpt2, text, cap),
@@ -57,7 +57,7 @@ fn prefix_by_scanning(pattern: &Pattern, text: &str, cap: usize) -> usize {
         Pattern::O200k => stable::by_scanning(super::O200k, text, cap),
         Pattern::Llama3 => stable::by_scanning(super::LLAMA3, text, cap),
         Pattern::Qwen2 => stable::by_scanning(super::QWEN2, text, cap),
-        Pattern::Whole | Pattern::Custom(_) => unreachable!("these have their own ways"),
+        Pattern::Whole | Pattern::Custom(_) => unreachable!("these have functions of their own"),
     }
 }
 
@@ -65,12 +65,12 @@ fn among(characters: &str) -> impl Strategy<Value = char> + use<> {
     select(characters.chars().collect::<Vec<_>>())
 }
 
-/// The characters on which the patterns turn.
+/// The characters that matter to the patterns.
 fn nasty_character() -> impl Strategy<Value = char> {
     prop_oneof![
         4 => among("abzABZ019 \t\r\n  \n\n''''//.,(_-!\u{b}\u{c}\u{1c}\0"),
         3 => among("'''stremvldSTREMVLD"),
-        // Long s, Kelvin, white space and what is none, marks, title case, modifiers.
+        // Long s, Kelvin, white space and what looks like it, marks, title case, modifiers.
         1 => among("\u{17f}\u{212a}\u{85}\u{a0}\u{200b}\u{180e}\u{3000}\u{2028}\u{301}\u{20dd}"),
         1 => among("ǳǅʰʹ中あ²Ⅷ٣éÉßŉﬆ。’😀\u{10ffff}\u{1d7d8}\u{10400}"),
     ]
@@ -98,7 +98,7 @@ fn nasty_text(longest: usize) -> impl Strategy<Value = String> {
     ]
 }
 
-/// None, one so low that it always cuts, one around the size of a block.
+/// No cap, a cap so low that it always cuts, and one around the size of a block.
 fn any_cap() -> impl Strategy<Value = usize> {
     prop_oneof![Just(UNCAPPED), 4usize..20, 60usize..70]
 }
@@ -112,7 +112,7 @@ proptest! {
         }
     }
 
-    /// A block of 64 bytes begins at any piece, so a text has to agree at every offset.
+    /// A block of 64 bytes can begin at any piece, so every offset of a text is tested.
     #[test]
     fn pieces_do_not_depend_on_where_blocks_fall(text in nasty_text(200), shift in 0usize..130) {
         let text = format!("{}\n{text}", "x".repeat(shift));
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_read_as_utf8_are_tiled(
+    fn any_bytes_read_as_utf8_are_split_without_gaps(
         bytes in prop::collection::vec(any::<u8>(), 0..400), cap in any_cap()
     ) {
         let text = String::from_utf8_lossy(&bytes);
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn spellings_mean_what_they_are_taken_for(text in nasty_text(100)) {
+    fn spellings_give_the_pieces_of_their_pattern(text in nasty_text(100)) {
         static COMPILED: OnceLock<Vec<(Pattern, Regex)>> = OnceLock::new();
         let compile = |(pattern, spelling)| (pattern, Regex::new(spelling).unwrap());
         for (pattern, regex) in COMPILED.get_or_init(|| spellings::all().map(compile).collect()) {
@@ -175,7 +175,7 @@ proptest! {
     }
 }
 
-/// Every short ending of a text, with continuations that change pieces where any can.
+/// Every short ending of a text, with continuations that could change pieces.
 #[test]
 fn a_stable_prefix_holds_for_every_ending() {
     let alphabet = ["A", "a", "中", "'", "!", " ", "\n", "1"];
@@ -185,7 +185,7 @@ fn a_stable_prefix_holds_for_every_ending() {
         endings = endings.iter().flat_map(longer).collect();
     }
     for text in endings.iter().map(|ending| format!("1, 2, 3,{ending}AAA'")) {
-        // With a word and an apostrophe behind the ending, with the word, with neither.
+        // With a word and an apostrophe after the ending, with the word, with neither.
         for end in [text.len(), text.len() - 1, text.len() - 4] {
             let text = &text[..end];
             for (pattern, _) in references() {
@@ -206,7 +206,7 @@ fn a_stable_prefix_holds_for_every_ending() {
 }
 
 #[test]
-fn white_space_that_ends_beyond_a_block_is_left_for_later() {
+fn white_space_across_the_end_of_a_block_is_split_right() {
     let padding = "x".repeat(70);
     for space in [" ", "\u{3000}", " \u{a0}"] {
         for end in ["\n", "y", "1", "!", ""] {
@@ -236,11 +236,11 @@ fn the_patterns_differ_where_they_should() {
     assert_eq!(split_by("o200k", "it'll camelCase\n//x"), expected);
     assert_eq!(split_by("o200k", ";\n//x"), [";\n//", "x"]);
     assert_eq!(split_by("o200k", "A中B"), ["A中", "B"]);
-    // The one place where tiktoken's cl100k and Llama 3 part.
+    // The only difference between tiktoken's cl100k and Llama 3.
     assert_eq!(split_by("cl100k", "a\n "), ["a", "\n "]);
     assert_eq!(split_by("llama3", "a\n "), ["a", "\n", " "]);
     assert_eq!(split_by("cl100k", "a\n b"), ["a", "\n", " b"]);
-    // Ignoring case, the long s is an s; nothing else outside ASCII is any of these letters.
+    // Ignoring case, the long s is an s; no other character outside ASCII is one of these letters.
     assert_eq!(split_by("cl100k", "'\u{17f}x"), ["'\u{17f}", "x"]);
     assert_eq!(split_by("gpt2", "'\u{17f}x"), ["'", "\u{17f}x"]);
     assert_eq!(split_by("whole", "a b\n"), ["a b\n"]);
@@ -248,12 +248,12 @@ fn the_patterns_differ_where_they_should() {
 }
 
 #[test]
-fn spellings_are_recognised() {
+fn spellings_are_recognized() {
     for (pattern, spelling) in spellings::all() {
-        let recognised = Pattern::recognise(spelling).unwrap();
-        assert_eq!(recognised.regex(), pattern.regex());
+        let recognized = Pattern::recognize(spelling).unwrap();
+        assert_eq!(recognized.regex(), pattern.regex());
     }
-    assert!(Pattern::recognise(r"\w+").is_none());
+    assert!(Pattern::recognize(r"\w+").is_none());
     assert!(Pattern::named("gpt5").is_none());
 }
 
@@ -338,9 +338,9 @@ fn a_custom_regex_is_capped_in_linear_time() {
 }
 
 #[test]
-fn a_custom_regex_that_gives_up_is_counted() {
+fn a_custom_regex_that_fails_is_counted() {
     let pattern = Pattern::custom(r"(?:a|b|ab)*(?>c)").unwrap();
-    // The `c` keeps the engine from seeing at once that there is no match.
+    // The `c` prevents the engine from seeing immediately that there is no match.
     let text = format!("{} c", "ab".repeat(5_000));
     assert_eq!(pieces(&pattern.clone(), &text, UNCAPPED).concat(), text);
     assert!(pattern.failures() > 0);

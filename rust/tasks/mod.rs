@@ -1,8 +1,8 @@
-//! The input divided into tasks, each of which can be done, and done again after an interruption, by itself.
+//! Divides the input into tasks, each of which can be run, and run again after an interruption, by itself.
 //!
-//! The plan depends on the input and the settings alone, never on budget, threads or what was done before. It is on
-//! disk, and so are the files while they are listed: memory is one file's name (and for a large parquet file its
-//! footer), though there may be a million files.
+//! The plan depends only on the input and the settings, never on budget, threads or what was done before. It is on
+//! disk, and so is the list of files while it is collected: memory is one file's name (and for a large parquet file its
+//! footer), even with a million files.
 //!
 //! ```text
 //! DIR/segments   files and parts of files in input order (`records.rs`)
@@ -17,27 +17,27 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::atomic::sync_folder;
+use crate::atomic::{create_folder, sync_folder};
 use crate::error::{Error, Result};
-use crate::own_files;
+use crate::own_files::{self, damaged};
 use crate::source::{self, Compression, Documents, FileSpec, Files, Format, Range};
-use records::{Reader, Writer, compression_code, damaged, format_code};
+use records::{Reader, Writer, compression_code, format_code};
 
 /// About a thousand tasks, so that little is lost when one is interrupted, but none so small that opening files and
-/// committing results would count, and none that takes long.
+/// committing results would matter, and none that takes long.
 const TASKS: u64 = 1024;
 const LEAST_TASK: u64 = 16 << 20;
 const LARGEST_TASK: u64 = 512 << 20;
 
-/// What is packed is taken to unpack to this much. Standard input is of unknown length, and as good as packed.
-const UNPACKED: u64 = 4;
+/// The assumed compression ratio. Standard input has an unknown length, and is treated as compressed.
+const COMPRESSION_RATIO: u64 = 4;
 
 const SEGMENTS: &str = "segments";
 const TASKS_FILE: &str = "tasks";
 
 pub struct PlanOptions {
     pub documents: Documents,
-    /// Bytes in a task; `None` lets the size of the input decide.
+    /// Bytes per task; `None` chooses it by the size of the input.
     pub target_bytes: Option<u64>,
 }
 
@@ -45,19 +45,19 @@ pub struct PlanOptions {
 pub struct PlanSummary {
     pub tasks: u32,
     pub files: u64,
-    /// On disk, of the files whose size is known.
+    /// Bytes on disk of the files whose size is known.
     pub total_bytes: u64,
-    /// Of all files in their order: path, format, compression, size and time of change.
+    /// Of all files in order: path, format, compression, size and modification time.
     pub fingerprint: [u8; 16],
 }
 
-/// Divides the files, each with no range, into tasks and writes the plan into `dir`, in place of any plan that is there.
+/// Divides the files, each without a range, into tasks and writes the plan to `dir`, replacing any plan there.
 pub fn plan(
     files: impl FnMut() -> Result<Option<FileSpec>>,
     options: &PlanOptions,
     dir: &Path,
 ) -> Result<PlanSummary> {
-    std::fs::create_dir_all(dir).map_err(|error| Error::write(dir, error))?;
+    create_folder(dir)?;
     let (mut listing, mut summary, weight) = list(files, dir)?;
     let target = options.target_bytes.map_or_else(|| task_bytes(weight), |bytes| bytes.max(1));
     let tasks_path = dir.join(TASKS_FILE);
@@ -75,7 +75,7 @@ pub fn plan(
     summary.tasks = division.count;
     let Division { segments, mut tasks, .. } = division;
     tasks.write(&segments.written().to_le_bytes())?;
-    // Old tasks must not be taken for places in new segments.
+    // Old tasks must not be used with new segments.
     match std::fs::remove_file(&tasks_path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(Error::write(&tasks_path, error));
@@ -88,7 +88,7 @@ pub fn plan(
     Ok(summary)
 }
 
-/// Writes all files down; gives them back to be read, with what is known of them together and how much they weigh.
+/// Writes the list of all files; returns a reader of it, the totals, and their weight.
 fn list(
     mut files: impl FnMut() -> Result<Option<FileSpec>>,
     dir: &Path,
@@ -119,8 +119,8 @@ fn task_bytes(total: u64) -> u64 {
 
 /// How much work a file is, in bytes, if that is known.
 fn weight(spec: &FileSpec) -> Option<u64> {
-    let packed = spec.compression != Compression::None || is_stdin(spec);
-    Some(spec.size?.saturating_mul(if packed { UNPACKED } else { 1 }))
+    let compressed = spec.compression != Compression::None || is_stdin(spec);
+    Some(spec.size?.saturating_mul(if compressed { COMPRESSION_RATIO } else { 1 }))
 }
 
 fn is_stdin(spec: &FileSpec) -> bool {
@@ -134,7 +134,7 @@ struct Division {
     target: u64,
     /// Bytes in the last task so far.
     filled: u64,
-    /// The last task takes more segments.
+    /// Whether the last task can have more segments.
     open: bool,
     count: u32,
 }
@@ -152,7 +152,7 @@ impl Division {
             return self.add_row_groups(spec, size);
         }
         let mut start = 0;
-        // What is left over is no part of its own if it is small.
+        // A small rest is not a part of its own.
         while spec.format != Format::Parquet && size - start > target.saturating_add(target / 2) {
             spec.range = Some(Range::Bytes { start, end: start + target });
             self.add(&spec, target)?;
@@ -165,7 +165,7 @@ impl Division {
     }
 
     fn add_row_groups(&mut self, mut spec: FileSpec, size: u64) -> Result<()> {
-        // A file that has no sound footer stays whole: who reads it will say so.
+        // A file without a valid footer is not divided: reading it will report the error.
         let groups = source::row_group_bytes(&spec.path)?.unwrap_or_default();
         let (mut first, mut together) = (0, 0u64);
         for (group, bytes) in groups.iter().enumerate() {
@@ -187,7 +187,9 @@ impl Division {
         if !self.open {
             self.tasks.write(&self.segments.written().to_le_bytes())?;
             self.count = self.count.checked_add(1).ok_or_else(|| {
-                Error::Invalid("the input makes more than four billion tasks: give it in several runs".into())
+                Error::Invalid(
+                    "the input has more than four billion tasks: split it into several runs".into(),
+                )
             })?;
             (self.open, self.filled) = (true, 0);
         }
@@ -213,9 +215,10 @@ impl Task {
         let mut ends = [0; 16];
         file.seek(SeekFrom::Start(8 * u64::from(index))).and_then(|_| file.read_exact(&mut ends)).map_err(
             |error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => {
-                    Error::Invalid(format!("{} has no task {index}: start anew", path.display()))
-                }
+                std::io::ErrorKind::UnexpectedEof => Error::Invalid(format!(
+                    "{} has no task {index}: start from the beginning",
+                    path.display()
+                )),
                 _ => Error::io(&path, error),
             },
         )?;
@@ -226,7 +229,7 @@ impl Task {
         Ok(Task { segments: dir.join(SEGMENTS), start, end })
     }
 
-    /// The task's files and parts of files in input order, for `Sources::new`. Holds one of them at a time.
+    /// The task's files and parts of files in input order, for `Sources::new`. Only one is in memory at a time.
     pub fn files(&self) -> Files {
         let task = self.clone();
         let mut reader = None;
@@ -234,17 +237,6 @@ impl Task {
             Some(reader) => Reader::next(reader),
             none => none.insert(Reader::open(&task.segments, task.start, task.end)?).next(),
         })
-    }
-
-    /// The file that `Document::file` or `Fragment::file` counts. Reads all before it.
-    pub fn file(&self, ordinal: u64) -> Result<Option<FileSpec>> {
-        let mut reader = Reader::open(&self.segments, self.start, self.end)?;
-        for _ in 0..ordinal {
-            if reader.next()?.is_none() {
-                return Ok(None);
-            }
-        }
-        reader.next()
     }
 }
 

@@ -1,8 +1,9 @@
-//! Files and parts of files, written one after another and read back one at a time.
+//! Records of files and parts of files, written one after another and read back one at a time.
 //!
-//! A record: the length of its body (LEB128), 4 bytes of the body's xxh3 (little endian), the body. The body: format,
-//! compression and kind (a byte each: the range, and `DATED`), size + 1 or 0 if it is not known, the time of its last change
-//! (8 bytes, if dated), the two ends of the range (LEB128 each; none without a range), the bytes of the path to the end.
+//! A record: the length of its body (LEB128), 4 bytes of the body's xxh3 (little-endian), the body. The body: format,
+//! compression and kind (a byte each: the range, and `DATED`), size + 1 or 0 if it is unknown, the modification time
+//! (8 bytes, if dated), the two ends of the range (LEB128 each; none without a range), the bytes of the path to the
+//! end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
-use crate::own_files;
+use crate::own_files::{self, damaged};
 use crate::source::{Compression, FileSpec, Format, Range};
 use crate::varint;
 
@@ -21,7 +22,7 @@ const FORMATS: [Format; 3] = [Format::Text, Format::Jsonl, Format::Parquet];
 const COMPRESSIONS: [Compression; 5] =
     [Compression::None, Compression::Gz, Compression::Zst, Compression::Xz, Compression::Bz2];
 const BUFFER: usize = 64 << 10;
-/// Set in the kind of a record that has a time.
+/// Set in the kind of a record with a modification time.
 const DATED: u8 = 0x80;
 
 pub fn format_code(format: Format) -> u8 {
@@ -32,7 +33,7 @@ pub fn compression_code(compression: Compression) -> u8 {
     COMPRESSIONS.iter().position(|&other| other == compression).expect("all are listed") as u8
 }
 
-/// A file that is whole under its name or not there at all: until `commit` it is NAME.tmp.
+/// A file that is complete or absent: until `commit` it is NAME.tmp.
 pub struct Writer {
     file: BufWriter<File>,
     path: PathBuf,
@@ -88,7 +89,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes so far: where the next record begins.
+    /// Bytes written so far: where the next record begins.
     pub fn written(&self) -> u64 {
         self.written
     }
@@ -99,7 +100,7 @@ impl Writer {
         file.sync_all().and_then(|()| std::fs::rename(&self.temporary, &self.path)).map_err(failed)
     }
 
-    /// To be read once and thrown away: no name is given to it.
+    /// For a file that is read once and discarded: it never gets its name.
     pub fn into_reader(self) -> Result<Reader> {
         let failed = |error| Error::write(&self.temporary, error);
         drop(self.file.into_inner().map_err(|error| failed(error.into_error()))?);
@@ -109,7 +110,7 @@ impl Writer {
     }
 }
 
-/// Holds one record and a buffer, however many there are.
+/// Takes memory for one record and a buffer, however many records there are.
 pub struct Reader {
     file: BufReader<File>,
     path: PathBuf,
@@ -162,7 +163,7 @@ impl Reader {
     }
 }
 
-/// A body that its checksum vouches for.
+/// Parses a body whose checksum was verified.
 fn parse(body: &[u8]) -> FileSpec {
     let mut at = 3;
     let size = varint::get(body, &mut at).checked_sub(1);
@@ -189,13 +190,4 @@ fn parse(body: &[u8]) -> FileSpec {
         modified,
         range,
     }
-}
-
-pub fn damaged(path: &Path) -> Error {
-    let folder = path.parent().unwrap_or(path);
-    Error::Invalid(format!(
-        "{} is damaged: remove the folder {} and run the same command again",
-        path.display(),
-        folder.display()
-    ))
 }

@@ -1,29 +1,29 @@
-"""The `ramlet` command: one file a command, and this one that runs them.
+"""The `ramlet` command: this file runs it, and each command has a file of its own.
 
-Only this package prints. Results go to standard output; progress, notes and errors to standard error.
-What goes wrong is caught in `main`, and nowhere else, and told in one line:
+Only this package prints: results to standard output; progress, notes and errors to standard error. Errors are caught in
+`main` and nowhere else, and shown in one line:
 
     nothing                                                                   exit 0
-    RamletError         error: the cause and the way out                      exit 1
-    a check that fails  its findings on standard output: verify, doctor ...   exit 1
+    RamletError         error: the cause, and what to do                      exit 1
+    a failed check      its findings on standard output: verify, doctor ...   exit 1
     wrong usage         error: the nearest option or command, or an example   exit 2
-    Ctrl-C              interrupted; run the same command to go on            exit 130
+    Ctrl-C              interrupted; run the same command to resume           exit 130
     closed pipe         nothing (`ramlet ... | head`)                         exit 141
     anything else       error: what, and how to get the traceback             exit 1
 
-With --json an error is also an object on standard output, in place of the result:
+With --json an error is also printed to standard output as an object, instead of the result:
 
-    {"error": {"type": "BudgetError", "message": "the cause and the way out", "needed": 438000000, ...}}
+    {"error": {"type": "BudgetError", "message": "the cause, and what to do", "needed": 438000000, ...}}
 
-A command's file is loaded when the command is named, so that `ramlet tokenizer train` does not pay in
-RSS for the others. It has `add_to(root)`, which adds it; see `options.py` for what commands share.
+A command's module is imported only if the command is named, so `ramlet tokenizer train` does not pay for the others in
+RSS. `options.py` has what commands share.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
@@ -31,30 +31,31 @@ from typing import Any, NoReturn
 import typer
 
 from ramlet.cli.color import colored, marked
-from ramlet.cli.options import DEBUG, JSON, new_app, print_json
-from ramlet.cli.usage import usage_sentence
-from ramlet.cli.wording import sentence_of, speak_of
+from ramlet.cli.help_page import DEBUG, SETTINGS
+from ramlet.cli.options import JSON, new_app, print_json
+from ramlet.cli.usage import UsageError, usage_sentence
+from ramlet.cli.wording import sentence_of
 from ramlet.errors import Interrupted, PipelineError, RamletError
 
 __all__ = ["main", "run"]
 
 COMMANDS = {
-    "demo": "ramlet.cli.demo",
-    "init": "ramlet.cli.init",
-    "run": "ramlet.cli.run",
-    "tokenizer": "ramlet.cli.tokenizer",
-    "prepare": "ramlet.cli.prepare",
-    "data": "ramlet.cli.data",
-    "plan": "ramlet.cli.plan",
-    "train": "ramlet.cli.train",
-    "eval": "ramlet.cli.eval",
-    "generate": "ramlet.cli.generate",
-    "export": "ramlet.cli.export",
-    "report": "ramlet.cli.report",
-    "doctor": "ramlet.cli.doctor",
-    "completion": "ramlet.cli.completion",
+    "demo": "ramlet.cli.demo:demo",
+    "init": "ramlet.cli.init:init",
+    "run": "ramlet.cli.run:run",
+    "tokenizer": "ramlet.cli.tokenizer:app",
+    "prepare": "ramlet.cli.prepare:prepare",
+    "data": "ramlet.cli.data:app",
+    "plan": "ramlet.cli.plan:plan",
+    "train": "ramlet.cli.train:train",
+    "eval": "ramlet.cli.eval:evaluate",
+    "generate": "ramlet.cli.generate:generate",
+    "export": "ramlet.cli.export:export",
+    "report": "ramlet.cli.report:report",
+    "doctor": "ramlet.cli.doctor:doctor",
+    "completion": "ramlet.cli.completion:completion",
 }
-"""By name; the order is that of the help."""
+"""The function or app of each command, in the order of the help."""
 
 ABOUT = """Train a language model from raw text, in the RAM you have.
 
@@ -64,37 +65,35 @@ ABOUT = """Train a language model from raw text, in the RAM you have.
       ramlet generate my-model/run --prompt "Once upon a time"
 """
 
-INTERRUPTED = "interrupted; run the same command to go on"
+INTERRUPTED = "interrupted; run the same command to resume"
 
 
-def main(arguments: Sequence[str] | None = None, *, told_to: Callable[[RamletError], None] | None = None) -> int:
-    """Runs the command and returns its exit code; what goes wrong is printed, or `told_to` one who waits for it."""
+def main(arguments: Sequence[str] | None = None, *, on_error: Callable[[RamletError], None] | None = None) -> int:
+    """Runs a command and returns its exit code; an error is printed, or passed to `on_error`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    meta: Mapping[str, Any] = {}
 
-    def failed(error: BaseException, *, mark: str = "error: ") -> None:
-        if told_to is None:
-            _tell_failure(error, as_json=JSON in words, mark=mark)
+    def failed(error: BaseException, *, prefix: str = "error: ") -> None:
+        sentence = sentence_of(error, meta.get(SETTINGS, {}))
+        if on_error is None:
+            _print_error(error, sentence, prefix=prefix, as_json=JSON in words)
         else:
-            told_to(error if isinstance(error, RamletError) else RamletError(sentence_of(error)))
+            on_error(error if isinstance(error, RamletError) else RamletError(sentence))
 
-    debug = False
-    speak_of({})
     try:
         command = _root(words)
         if os.environ.get("_RAMLET_COMPLETE"):
             return _complete(command, words)
         with command.make_context("ramlet", words, color=colored(sys.stdout)) as context:
-            try:
-                command.invoke(context)
-            finally:
-                debug = bool(context.meta.get(DEBUG))
+            meta = context.meta
+            command.invoke(context)
         sys.stdout.flush()
         return 0
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, Interrupted, typer.Abort) as stopped:
-        told = stopped if isinstance(stopped, Interrupted) and stopped.sentence else Interrupted(INTERRUPTED)
-        failed(told, mark="")
+        shown = stopped if isinstance(stopped, Interrupted) and stopped.sentence else Interrupted(INTERRUPTED)
+        failed(shown, prefix="")
         return 130
     except BrokenPipeError:
         _drop_output()
@@ -103,23 +102,23 @@ def main(arguments: Sequence[str] | None = None, *, told_to: Callable[[RamletErr
         failed(UsageError(usage_sentence(error)))
         return error.exit_code
     except BaseException as error:
-        # BaseException, for a panic of the native core is one. SystemExit is someone's own decision.
-        if debug or isinstance(error, SystemExit):
+        # BaseException, because a panic of the native core is one. SystemExit is deliberate.
+        if meta.get(DEBUG) or isinstance(error, SystemExit):
             raise
         if _was_interrupted(error):
-            failed(Interrupted(INTERRUPTED), mark="")
+            failed(Interrupted(INTERRUPTED), prefix="")
             return 130
         failed(error)
-        return error.code if isinstance(error, PipelineError) else 1
+        return error.code if isinstance(error, (PipelineError, UsageError)) else 1
 
 
-def run(told_to: Callable[[RamletError], None] | None = None) -> NoReturn:
-    """The process of the command: does what is asked for, and ends.
+def run(on_error: Callable[[RamletError], None] | None = None) -> NoReturn:
+    """Runs the command and ends the process.
 
-    Once torch was loaded it ends without taking torch's libraries down: that reads 200 MB of their files back into
-    memory, and no budget would hold. All that matters is closed and on disk by then.
+    If torch was loaded, the process ends without unloading torch's libraries, which would read 200 MB of their files
+    back into memory and exceed any budget. Everything that matters is closed and on disk by then.
     """
-    code = main(told_to=told_to)
+    code = main(on_error=on_error)
     if "torch" in sys.modules:
         import atexit
 
@@ -132,16 +131,21 @@ def run(told_to: Callable[[RamletError], None] | None = None) -> NoReturn:
 
 
 def _root(words: Sequence[str]) -> Any:
-    """The command tree: the one command that is named, or all where the help or a typo needs them."""
+    """The command tree: only the command that is named, or all of them for the help or a typo."""
     root = new_app(ABOUT, version=True)
     named = next((word for word in words if not word.startswith("-")), "")
-    for name, module in COMMANDS.items():
+    for name, where in COMMANDS.items():
         if named == name or named not in COMMANDS:
-            import_module(module).add_to(root)
-    made: Any = typer.main.get_command(root)
+            module, _, attribute = where.partition(":")
+            command = getattr(import_module(module), attribute)
+            if isinstance(command, typer.Typer):
+                root.add_typer(command, name=name)
+            else:
+                root.command(name)(command)
+    tree: Any = typer.main.get_command(root)
     # Typer puts commands before groups.
-    made.commands = {name: made.commands[name] for name in COMMANDS if name in made.commands}
-    return made
+    tree.commands = {name: tree.commands[name] for name in COMMANDS if name in tree.commands}
+    return tree
 
 
 def _complete(command: Any, words: Sequence[str]) -> int:
@@ -153,35 +157,26 @@ def _complete(command: Any, words: Sequence[str]) -> int:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether it is a panic for Ctrl-C: the native core cannot go on where an import of its own is interrupted."""
+    """Whether it is a panic caused by Ctrl-C: the native core panics if one of its imports is interrupted."""
     return type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error)
 
 
-class UsageError(RamletError):
-    """Words that the command does not take."""
-
-
-def _tell_failure(error: BaseException, *, as_json: bool, mark: str) -> None:
-    """To people on standard error, and to a machine that waits for an object."""
-    sentence = sentence_of(error)
-    if as_json:
-        facts = error.facts if isinstance(error, RamletError) else {}
-        try:
-            print_json({"error": {"type": type(error).__name__, "message": sentence, **facts}})
-        except BrokenPipeError:
-            _drop_output()
-    _tell(mark + sentence)
-
-
-def _tell(line: str) -> None:
+def _print_error(error: BaseException, sentence: str, *, prefix: str, as_json: bool) -> None:
+    """To standard error, and with --json also as an object to standard output."""
+    facts = error.facts if isinstance(error, RamletError) else {}
     try:
-        print(marked(line, sys.stderr), file=sys.stderr, flush=True)
+        if as_json:
+            print_json({"error": {"type": type(error).__name__, "message": sentence, **facts}})
+    except BrokenPipeError:
+        _drop_output()
+    try:
+        print(marked(prefix + sentence, sys.stderr), file=sys.stderr, flush=True)
     except BrokenPipeError:
         _drop_output()
 
 
 def _drop_output() -> None:
-    """No one reads any more: keeps the interpreter from saying so when it flushes at exit."""
+    """Keeps the interpreter from complaining about a closed pipe when it flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,9 +1,9 @@
-"""Color where a person looks: the first word of errors, warnings and notes, headings of help, the line of progress.
+"""Color: the first word of errors, warnings and notes, headings in the help, the progress line.
 
-    print(marked("error: there is no file a.txt", sys.stderr), file=sys.stderr)
+    print(marked("error: no such file: a.txt", sys.stderr), file=sys.stderr)
 
-Only on a terminal; NO_COLOR and TERM=dumb switch it off, FORCE_COLOR or CLICOLOR_FORCE on (but not where NO_COLOR is
-set). What --json prints never has it. Plain escape codes: rich would cost 6 MB of RSS.
+Only on a terminal. NO_COLOR and TERM=dumb disable it; FORCE_COLOR or CLICOLOR_FORCE enable it, unless NO_COLOR is set.
+The output of --json never has color. Plain escape codes: rich would cost 6 MB of RSS.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
-__all__ = ["bold", "colored", "marked"]
-
 _KINDS = {"error": "1;31", "problem": "1;31", "warning": "1;33", "note": "36"}
 
 
 def colored(stream: TextIO) -> bool:
-    """Whether to write in color there."""
+    """Whether to use color on this stream."""
     if os.environ.get("NO_COLOR"):
         return False
     if any(os.environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
@@ -26,7 +24,7 @@ def colored(stream: TextIO) -> bool:
 
 
 def marked(line: str, stream: TextIO) -> str:
-    """The line, its first word in color where that says what kind of line it is."""
+    """The line, with `error:`, `warning:`, `note:` or `problem:` at its beginning in color."""
     kind, mark, rest = line.partition(":")
     if not mark or kind not in _KINDS or not colored(stream):
         return line

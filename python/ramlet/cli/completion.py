@@ -1,14 +1,14 @@
-"""`ramlet completion`: TAB in the shell.
+"""`ramlet completion`: TAB completion in the shell.
 
-    eval "$(ramlet completion bash)"          in ~/.bashrc; zsh and fish likewise
+    eval "$(ramlet completion bash)"          in ~/.bashrc; zsh and fish are similar
 
-The script that it prints asks ramlet itself for every TAB: it runs `ramlet` with the words of the line and with
-_RAMLET_COMPLETE set, and gets the candidates, one a line, its help behind a TAB. No candidate means that a
-file is wanted, which the shell completes. Click's own protocol is not used: it takes the line as one string to be cut
-into words again, and asks rich for the help, which takes longer than all the rest.
+The printed script asks ramlet itself on every TAB: it runs `ramlet` with the words of the line, with _RAMLET_COMPLETE
+set, and gets one candidate per line, followed by a tab character and its help. No candidates means that a file name is
+expected, which the shell completes. Click's own protocol is not used: it passes the line as one string that has to be
+split again, and uses rich for the help, which takes longer than everything else.
 
     $ _RAMLET_COMPLETE=1 ramlet tokenizer train --ty
-    --type      Merges, one token a character, or a byte.
+    --type      Byte-pair encoding, one token per character of the text, or one per byte.
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.help_page import parts_of
-from ramlet.cli.options import Debug
 from ramlet.errors import SettingsError
 
-__all__ = ["add_to", "candidates"]
-
 SCRIPTS = {
-    # COMP_WORDS has `--memory=2` in three: a word, the sign, a word.
+    # COMP_WORDS splits `--memory=2` into three words.
     "bash": """\
 _ramlet_completion() {
     local IFS=$'\\n'
@@ -63,26 +60,23 @@ complete --command ramlet --no-files --arguments '(__ramlet_completion)'
 
 
 def completion(
-    shell: Annotated[
-        str, typer.Argument(metavar="bash|zsh|fish", show_default=False, help="The shell that is to read it.")
-    ],
-    debug: Debug = False,
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", show_default=False, help="Your shell.")],
 ) -> None:
-    """Print a script with which a shell completes ramlet's commands, options and choices.
+    """Print a script that lets a shell complete ramlet's commands, options and choices.
 
-    Put the line for your shell into ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish.
+    Add the line for your shell to ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish.
 
       eval "$(ramlet completion bash)"
       eval "$(ramlet completion zsh)"
       ramlet completion fish | source
     """
     if shell not in SCRIPTS:
-        raise SettingsError(f"there is no completion for {shell}: give one of {', '.join(SCRIPTS)}")
+        raise SettingsError(f"unknown shell {shell!r}: choose from {', '.join(SCRIPTS)}")
     print(SCRIPTS[shell], end="")
 
 
 def candidates(root: Any, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What the last of the words may become, each with its help; the words before it stand."""
+    """Completions of the last word, each with its help."""
     *before, begun = [word for word in words if word != "="] if words and words[-1] != "=" else [*words[:-1], ""]
     command, waiting, free = root, None, 0
     for word in before:
@@ -98,8 +92,7 @@ def candidates(root: Any, words: Sequence[str]) -> Iterator[tuple[str, str]]:
     if begun.startswith("-") and "=" in begun and waiting is None:
         name, _, begun = begun.partition("=")
         waiting = _option(command, name)
-        found = ((f"{name}={choice}", "") for choice in _choices(waiting) if choice.startswith(begun))
-        yield from found
+        yield from ((f"{name}={choice}", "") for choice in _choices(waiting) if choice.startswith(begun))
     elif waiting is not None:
         yield from ((choice, "") for choice in _choices(waiting) if choice.startswith(begun))
     elif begun.startswith("-"):
@@ -126,18 +119,13 @@ def _options(command: Any, begun: str) -> Iterator[tuple[str, str]]:
 
 
 def _option(command: Any, name: str) -> Any:
-    """The option of this name, in either spelling; None where there is none."""
+    """The option with this name, in either spelling, or None."""
     plain = name.replace("_", "-")
     every = (one for one in command.params if one.param_type_name == "option")
     return next((one for one in every if plain in one.opts or plain in one.secondary_opts), None)
 
 
 def _choices(parameter: Any) -> list[str]:
-    """The choices that the metavar tells: `file|line`, not `DIR|FILE`."""
-    told = ((getattr(parameter, "metavar", None) or "") if parameter is not None else "").strip("[]")
-    words = told.split("|")
+    """The choices in a metavar: `file|line`, but not `DIR|FILE`."""
+    words = (getattr(parameter, "metavar", None) or "").strip("[]").split("|")
     return [word for word in words if re.fullmatch(r"[a-z][a-z0-9.-]*", word)] if len(words) > 1 else []
-
-
-def add_to(root: typer.Typer) -> None:
-    root.command()(completion)

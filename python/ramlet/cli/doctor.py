@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.color import bold, marked
-from ramlet.cli.options import Debug, Json, Quiet
-from ramlet.cli.plan import duration_words
-from ramlet.cli.tokenizer.options import print_json
+from ramlet.cli.options import Json, Quiet, print_json
+from ramlet.cli.plan import rough_duration
+from ramlet.cli.wording import sentence_of
+from ramlet.errors import RamletError
 from ramlet.reporting.markup import short
 from ramlet.runtime.budget import format_bytes
 
@@ -20,16 +21,15 @@ MISSING = "not installed"
 
 def doctor(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="The folder to work in; left out: this one.")
+        Path, typer.Argument(metavar="DIR", show_default="this folder", help="The folder you want to work in.")
     ] = Path("."),
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Show what this machine has, what ramlet would do with it, and what is in the way.
+    """Show what this machine has, what ramlet would do with it, and any problems.
 
-    Takes a few seconds: the disk is measured with a file of 64 MB, and PyTorch is asked where it is installed. Exits
-    with 1 where something is broken, with 0 where there are warnings only.
+    Takes a few seconds: the disk is measured with a 64 MB file, and PyTorch is queried if it is installed. The exit
+    code is 1 if there is a problem, 0 if there are only warnings.
 
       ramlet doctor
       ramlet doctor --json
@@ -37,30 +37,32 @@ def doctor(
     from ramlet.reporting.doctor import examine
 
     report = examine(folder)
+    for one in report["advice"]:
+        one["text"] = sentence_of(RamletError(one["text"]))
     if json:
         print_json(report)
     else:
         if not quiet:
-            for title, rows in (("This machine", _has(report)), ("What ramlet would do", _would_do(report))):
+            for title, rows in (("This machine", _machine(report)), ("What ramlet would do", _proposal(report))):
                 print(bold(title, sys.stdout))
-                for name, words in rows:
-                    print(f"  {name:<12} {words}")
+                for name, text in rows:
+                    print(f"  {name:<12} {text}")
                 print()
         for one in report["advice"]:
             print(marked(f"{one['level']}: {one['text']}", sys.stdout))
         if not report["advice"]:
-            print("nothing is in the way")
+            print("no problems found")
     if any(one["level"] == "problem" for one in report["advice"]):
         raise typer.Exit(1)
 
 
-def _has(report: dict[str, Any]) -> list[tuple[str, str]]:
+def _machine(report: dict[str, Any]) -> list[tuple[str, str]]:
     memory, processor, disk = report["memory"], report["processor"], report["disk"]
     limit = memory["cgroup_limit"]
     within = "" if limit is None else f", {format_bytes(limit)} for this container"
     cores = f"{processor['allowed']} of {processor['cores']} cores"
     if processor["quota"] is not None:
-        cores += f", the time of {processor['quota']:g}"
+        cores += f", limited to the time of {processor['quota']:g}"
     speed = "not measured"
     if disk["write_speed"] is not None:
         read = "" if disk["read_speed"] is None else f", reads {format_bytes(disk['read_speed'])}/s"
@@ -69,12 +71,12 @@ def _has(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("memory", f"{format_bytes(memory['free'])} free of {format_bytes(memory['total'])}{within}"),
         ("processor", f"{processor['name']}, {cores}, vectors: {processor['vectors']}"),
-        *(("GPU", _gpu_words(gpu)) for gpu in report["torch"].get("gpus", [])),
+        *(("GPU", _describe_gpu(gpu)) for gpu in report["torch"].get("gpus", [])),
         ("disk", f"{format_bytes(disk['free'])} free in {disk['path']} ({disk['kind'] or 'unknown'}), {speed}"),
         ("temporary", f"{format_bytes(report['temporary']['free'])} free in {report['temporary']['path']}"),
-        ("open files", "any number" if files is None else f"{files:,} at once"),
+        ("open files", "unlimited" if files is None else f"at most {files:,}"),
     ]
-    versions = {name: told or MISSING for name, told in report["versions"].items()}
+    versions = {name: version or MISSING for name, version in report["versions"].items()}
     rows.append(("software", f"ramlet {versions['ramlet']}, Python {versions['python']}, {versions['system']}"))
     others = [name for name in versions if name not in ("ramlet", "python", "system")]
     rows.append(("", ", ".join(f"{name} {versions[name]}" for name in others if versions[name] != MISSING)))
@@ -82,38 +84,34 @@ def _has(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [*rows, ("", f"{MISSING}: {', '.join(absent)}")] if absent else rows
 
 
-def _gpu_words(gpu: dict[str, Any]) -> str:
+def _describe_gpu(gpu: dict[str, Any]) -> str:
     bf16 = "bf16" if gpu["bf16"] else "no bf16"
     return f"{gpu['name']}, {format_bytes(gpu['free'])} free of {format_bytes(gpu['memory'])}, {bf16}"
 
 
-def _would_do(report: dict[str, Any]) -> list[tuple[str, str]]:
+def _proposal(report: dict[str, Any]) -> list[tuple[str, str]]:
     plan = report["plan"]
     rows = [
-        ("budget", f"{format_bytes(plan['budget'])} (--memory auto: 60% of what is free)"),
+        ("budget", f"{format_bytes(plan['budget'])} (--memory auto: 60% of free memory)"),
         ("threads", str(plan["threads"])),
     ]
     if plan["device"] is None:
-        return [*rows, ("training", "not without PyTorch; tokenizers and datasets work")]
+        return [*rows, ("training", "needs PyTorch; tokenizers and datasets work without it")]
     place = plan["device"]
     if place == "cuda":
-        place += f", {format_bytes(plan['device_budget'])} of its memory"
+        place += f", with {format_bytes(plan['device_budget'])} of its memory"
     rows.append(("training", f"on {place}, in {plan['precision']}"))
     largest = plan["largest"]
     if largest is None:
         return [*rows, ("largest", "no model fits")]
-    rows.append(("largest", _model_words(largest) + "; larger was not tried" * report["torch"]["all_fit"]))
+    rows.append(("largest", _describe_model(largest) + "; larger ones were not tried" * report["torch"]["all_fit"]))
     if plan["in_a_day"] is not None:
-        rows.append(("in a day", f"{_model_words(plan['in_a_day'])}; ramlet plan tells more"))
+        rows.append(("in a day", f"{_describe_model(plan['in_a_day'])}; see ramlet plan for more"))
     return rows
 
 
-def _model_words(row: dict[str, Any]) -> str:
+def _describe_model(row: dict[str, Any]) -> str:
     size = f"{short(row['params'])} parameters in {format_bytes(row['peak'])}"
     if row["seconds"] is None:
         return size
-    return f"{size}, about {duration_words(row['seconds'])} for {short(row['tokens'])} tokens"
-
-
-def add_to(root: typer.Typer) -> None:
-    root.command()(doctor)
+    return f"{size}, about {rough_duration(row['seconds'])} for {short(row['tokens'])} tokens"

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
-from ramlet.cli.progress import Progress, format_perplexity
-from ramlet.cli.tokenizer.options import Threads, print_json
-from ramlet.errors import SettingsError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.cli.declared import Given, with_settings
+from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, data_option, named_datasets, print_json
+from ramlet.cli.progress import Progress, format_score
+from ramlet.cli.usage import UsageError
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
+from ramlet.settings.declared import options
 from ramlet.settings.kinds import Count
-from ramlet.training.settings import EVAL_TOKENS
-
-DATA = "Data"
+from ramlet.training.settings import DATA, EVAL_TOKENS, RunSettings
 
 
+@with_settings(
+    *options(RunSettings, "seq_len", panel=DATA, shown="as in training"),
+    *options(RunSettings, "device"),
+    *options(RunSettings, "precision", help="Precision; auto uses fp32 on a CPU.", stands_for={}),
+    panels=(DATA, MEMORY),
+)
 def evaluate(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama folder.")
+        str,
+        typer.Argument(metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama folder."),
     ],
-    data: Annotated[
-        list[str],
-        typer.Option(
-            "--data",
-            "-d",
-            "--dataset-dir",
-            metavar="[NAME=]DIR",
-            show_default=False,
-            rich_help_panel=DATA,
-            help="A dataset of `ramlet prepare`, or a .npy file; may be given again.",
-        ),
-    ],
+    data: Annotated[list[str], data_option(DATA, "[NAME=]DIR", "; may be given several times")],
     split: Annotated[
         str | None,
         typer.Option(
             "--split",
             metavar="val|train",
-            show_default="val, or all of a set that has none",
+            show_default="val, or the whole dataset if it has no val",
             rich_help_panel=DATA,
-            help="The part to look at.",
+            help="Split to evaluate on.",
         ),
     ] = None,
     tokens: Annotated[
@@ -50,47 +45,28 @@ def evaluate(
             "--tokens",
             "--eval-tokens",
             metavar="N|all",
+            show_default=f"{EVAL_TOKENS:,}",
             rich_help_panel=DATA,
-            help="How many tokens of each set to look at.",
+            help="Number of tokens of each dataset to evaluate on.",
         ),
     ] = str(EVAL_TOKENS),
-    seq_len: Annotated[
-        int | None,
-        typer.Option(
-            "--seq-len", metavar="T", show_default="as in training", rich_help_panel=DATA, help="Tokens in a sequence."
-        ),
-    ] = None,
-    memory: Memory = "auto",
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device", metavar="auto|cpu|cuda", rich_help_panel=MEMORY, help="cpu or cuda; auto: cuda if there is one."
-        ),
-    ] = "auto",
-    precision: Annotated[
-        str,
-        typer.Option(
-            "--precision",
-            metavar="auto|bf16|fp16|fp32",
-            rich_help_panel=MEMORY,
-            help="bf16, fp16 or fp32; auto: fp32 on a CPU.",
-        ),
-    ] = "auto",
+    memory: DeviceMemory = "auto",
     threads: Threads = None,
+    *,
+    given: Given,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Measure a model: loss, perplexity and bits per byte on any dataset of its tokenizer.
+    """Evaluate a model: loss, perplexity and bits per byte on any dataset with the same tokenizer.
 
     ramlet eval my-run --data my-dataset
     ramlet eval my-run --data general=data --data law --tokens all
     """
-    named = _named(data)
+    named = named_datasets("--data", data)
     from ramlet.training.evaluate_run import evaluate as measure
 
     with (
-        Meter(Budget.parse(memory if device != "cuda" else None)) as meter,
+        Meter(Budget.parse(memory if given.get("device") != "cuda" else None)) as meter,
         Progress(meter, silent=quiet or json) as bar,
     ):
         scores = measure(
@@ -98,45 +74,22 @@ def evaluate(
             named,
             split=split,
             tokens=_tokens(tokens),
-            seq_len=seq_len,
-            device=device,
-            precision=precision,
             memory=memory,
             threads=threads,
             progress=lambda name, done, total: bar.update(f"evaluating {name}", done, total, "tokens"),
+            **given,
         )
+    results = {name: score.to_dict() for name, score in scores.items()}
     if json:
-        told = {name: score.to_dict() for name, score in scores.items()}
-        print_json({"path": run, "scores": told, "memory": meter.summary()})
+        print_json({"path": run, "scores": results, "memory": meter.summary()})
         return
-    for name, score in scores.items():
-        bits = "" if score.bits_per_byte is None else f", {score.bits_per_byte:.3f} bits per byte"
-        perplexity = format_perplexity(score.perplexity)
-        print(f"{name}: loss {score.loss:.4f}, perplexity {perplexity}{bits}, {score.tokens:,} tokens")
+    for name, score in results.items():
+        print(f"{format_score(name, score)}, {score['tokens']:,} tokens")
     print(meter.closing_line())
 
 
-def _named(words: list[str]) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for word in words:
-        name, mark, path = word.partition("=")
-        if not mark or Path(word).exists():
-            name, path = Path(word).name, word
-        if not name or not path or name in named:
-            raise SettingsError(f"--data {word}: give each set a name of its own, as in --data general={path or 'DIR'}")
-        named[name] = path
-    return named
-
-
 def _tokens(text: str) -> int | str:
-    if text == "all":
-        return text
     try:
-        return Count(least=0).read(text)
+        return text if text == "all" else Count(least=0).read(text)
     except ValueError as error:
-        raise SettingsError(f"--tokens {error}, or all") from None
-
-
-def add_to(root: typer.Typer) -> None:
-    """Adds the command."""
-    root.command("eval")(evaluate)
+        raise UsageError(f"--tokens {error}; or use all") from None

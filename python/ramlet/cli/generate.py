@@ -10,34 +10,41 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
-from ramlet.cli.tokenizer.options import Threads, note, plural, print_json
+from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, note, print_json
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SAMPLING, TEXT, SampleSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
+from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from ramlet.generation.writer import Writer, Writing
 
 PROMPT_BYTES = 16 << 20
-"""More than this on standard input is no prompt."""
+"""Longer standard input is an error."""
 
 GREETING = """\
-The model goes on from what you type; it was not taught to answer. Each line begins anew.
-:set temperature 0.5 changes a setting, :settings shows them all, :quit or Ctrl-D leaves, Ctrl-C stops a text."""
+The model continues what you type; it was not trained to answer. Each line is a new prompt.
+:set temperature 0.5 changes a setting, :settings shows all, :quit or Ctrl-D exits, Ctrl-C stops the text."""
 
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
-"""A model may write any character, also those that would move a terminal's cursor or change its title."""
+_CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
+"""A model may write any character, including those that would move a terminal's cursor or change its title."""
 
 
-@with_settings(*options(SampleSettings), panels=(TEXT, SAMPLING, MEMORY))
+@with_settings(
+    *options(SampleSettings),
+    *options(RunSettings, "device"),
+    *options(
+        RunSettings, "precision", help="Precision of the weights; bf16 and fp16 use half the memory.", stands_for={}
+    ),
+    panels=(TEXT, SAMPLING, MEMORY),
+)
 def generate(
     run: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama for transformers."
-        ),
+        typer.Argument(metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama folder."),
     ] = None,
     prompt: Annotated[
         str | None,
@@ -45,40 +52,27 @@ def generate(
             "--prompt",
             "-p",
             metavar="TEXT",
-            show_default=False,
+            show_default="standard input, or an interactive prompt on a terminal",
             rich_help_panel=TEXT,
-            help="What to go on from; empty: a new text. Left out: standard input, or a dialogue on a terminal.",
+            help="The text to continue; may be empty.",
         ),
     ] = None,
     echo: Annotated[
         bool,
-        typer.Option("--echo/--no-echo", rich_help_panel=TEXT, help="Print the prompt before what comes after it."),
+        typer.Option("--echo/--no-echo", rich_help_panel=TEXT, help="Print the prompt before the generated text."),
     ] = True,
-    device: Annotated[
-        str, typer.Option("--device", metavar="auto|cpu|cuda", rich_help_panel=MEMORY, help="Where to work.")
-    ] = "auto",
-    precision: Annotated[
-        str,
-        typer.Option(
-            "--precision",
-            metavar="auto|fp32|bf16|fp16",
-            rich_help_panel=MEMORY,
-            help="How weights are held: bf16 and fp16 take half of the memory.",
-        ),
-    ] = "auto",
     threads: Threads = None,
-    memory: Memory = "auto",
+    memory: DeviceMemory = "auto",
     model_name: Annotated[Path | None, typer.Option("--model-name", hidden=True)] = None,
     *,
     given: Given,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Write text with a trained model.
+    """Generate text with a trained model.
 
-    The text goes on from the prompt and is printed as it comes. Texts may be longer than the model's context: when it
-    is full, the last half is read again. On a GPU --memory is that of the device.
+    The text continues the prompt and is printed token by token. It may be longer than the model's context: when that is
+    full, generation continues from its last half.
 
       ramlet generate RUN --prompt "Once upon a time" --max-tokens 300
 
@@ -89,14 +83,15 @@ def generate(
     from ramlet.generation.entry import load
 
     if (run is None) == (model_name is None):
-        raise SettingsError("name one model: a run, one of its checkpoints, or a folder for transformers")
+        raise SettingsError("give one model: a run, one of its checkpoints, or a Llama folder")
+    device, precision = given.pop("device", "auto"), given.pop("precision", "auto")
     settings = SampleSettings(**given)
-    talk = prompt is None and sys.stdin.isatty()
-    if prompt is None and not talk:
+    interactive = prompt is None and sys.stdin.isatty()
+    if prompt is None and not interactive:
         prompt = _from_stdin()
-    if talk and json:
+    if interactive and json:
         raise SettingsError("--json needs a prompt: give --prompt, or text on standard input")
-    budget = Budget.parse(memory) if device == "cpu" else None  # elsewhere the device decides what it means
+    budget = Budget.parse(memory) if device == "cpu" else None  # otherwise its meaning depends on the device
     with Meter(budget) as meter:
         meter.stage("loading")
         writer = load(
@@ -111,24 +106,24 @@ def generate(
         if writer.engine.kind == "cpu":
             meter.budget = writer.budget
         meter.stage("writing")
-        if talk:
-            _talk(writer, settings, quiet)
+        if interactive:
+            _interact(writer, settings, quiet)
         else:
             path = str(run or model_name)
-            _once(writer, settings, prompt or "", meter, path, json=json, echo=echo, quiet=quiet)
+            _generate(writer, settings, prompt or "", meter, path, json=json, echo=echo, quiet=quiet)
     if not json:
         note(_closing_line(writer, meter), quiet=quiet)
 
 
 def _from_stdin() -> str:
-    given = sys.stdin.buffer.read(PROMPT_BYTES + 1)
-    if len(given) > PROMPT_BYTES:
-        raise SettingsError(f"there is more than {format_bytes(PROMPT_BYTES)} on standard input: give a shorter prompt")
-    # The line's end that `echo` adds is not meant.
-    return given.decode("utf-8", "replace").removesuffix("\n")
+    text = sys.stdin.buffer.read(PROMPT_BYTES + 1)
+    if len(text) > PROMPT_BYTES:
+        raise SettingsError(f"standard input has more than {format_bytes(PROMPT_BYTES)}: give a shorter prompt")
+    # Without the newline that `echo` adds.
+    return text.decode("utf-8", "replace").removesuffix("\n")
 
 
-def _once(
+def _generate(
     writer: Writer,
     settings: SampleSettings,
     prompt: str,
@@ -140,7 +135,7 @@ def _once(
     quiet: bool,
 ) -> None:
     if prompt.endswith(" ") and writer.tokenizer.kind == "bpe" and not json:
-        note("note: the prompt ends with a space, and words bring their own: leave it out", quiet=quiet)
+        note("note: the prompt ends with a space, but tokens begin with their own: remove it", quiet=quiet)
     began = time.monotonic()
     writing = writer.write(prompt, settings)
     seed = _seed(writing, settings)
@@ -169,7 +164,7 @@ def _once(
 
 
 def _seed(writing: Writing, settings: SampleSettings) -> int | None:
-    """What would give the same text again; None where nothing is drawn."""
+    """The seed that reproduces the text; None if sampling is greedy."""
     return writing.seed if settings.temperature else None
 
 
@@ -182,18 +177,18 @@ def _texts(writing: Writing) -> list[str]:
 
 def _print_all(texts: list[str], seed: int | None, prompt: str) -> None:
     for sample, text in enumerate(texts):
-        told = "" if seed is None else f", seed {seed + sample}"
-        print(f"--- {sample + 1} of {len(texts)}{told} ---")
-        print(prompt + _shown(text))
+        seeded = "" if seed is None else f", seed {seed + sample}"
+        print(f"--- {sample + 1} of {len(texts)}{seeded} ---")
+        print(prompt + _displayed(text))
 
 
 def _print_stream(writing: Writing, prompt: str) -> None:
-    """As it comes; the last line is ended even where the text does not, and where Ctrl-C ends it."""
+    """Prints the text as it is generated, with a newline at the end, also after Ctrl-C."""
     last = prompt
     try:
         print(prompt, end="", flush=True)
         for _, piece in writing:
-            print(_shown(piece), end="", flush=True)
+            print(_displayed(piece), end="", flush=True)
             last = piece
     except KeyboardInterrupt:
         print(flush=True)
@@ -202,13 +197,13 @@ def _print_stream(writing: Writing, prompt: str) -> None:
         print(flush=True)
 
 
-def _shown(text: str) -> str:
-    return text.translate(_PICTURES) if sys.stdout.isatty() else text
+def _displayed(text: str) -> str:
+    return text.translate(_CONTROL_PICTURES) if sys.stdout.isatty() else text
 
 
 def _speed(writing: Writing, seed: int | None, seconds: float) -> str:
     tokens = sum(writing.tokens)
-    rate = f", {tokens / seconds:,.1f} a second" if seconds > 0 else ""
+    rate = f", {tokens / seconds:,.1f} per second" if seconds > 0 else ""
     return f"{plural(tokens, 'token')}{rate}{'' if seed is None else f', seed {seed}'}"
 
 
@@ -216,15 +211,15 @@ def _closing_line(writer: Writer, meter: Meter) -> str:
     if writer.engine.kind == "cpu":
         return meter.closing_line()
     peak = format_bytes(writer.engine.peak(meter))
-    return f"peak {peak} of {writer.budget} on the device, {format_bytes(meter.peak)} of the process"
+    return f"peak {peak} of {writer.budget} on the device, {format_bytes(meter.peak)} in the process"
 
 
-def _talk(writer: Writer, settings: SampleSettings, quiet: bool) -> None:
-    """A prompt a line, until the end of input."""
+def _interact(writer: Writer, settings: SampleSettings, quiet: bool) -> None:
+    """One prompt per line, until the end of input."""
     from contextlib import suppress
 
     with suppress(ImportError):
-        import readline  # noqa: F401 - input() gets a history and editing
+        import readline  # noqa: F401 - gives input() a history and line editing
     note(GREETING, quiet=quiet)
     while True:
         try:
@@ -257,14 +252,10 @@ def _command(line: str, settings: SampleSettings) -> SampleSettings:
     if word == ":set":
         name, _, value = rest.strip().replace("=", " ", 1).partition(" ")
         if not value.strip():
-            raise SettingsError("say what to set to what, as in :set temperature 0.5")
+            raise SettingsError("give a name and a value, as in :set temperature 0.5")
         return settings.changed(name, value)
     if word == ":settings":
         for name, value in vars(settings).items():
             note(f"{name} {value if value not in (None, ()) else 'none'}")
         return settings
-    raise SettingsError(f"there is no command {word}: there are :set NAME VALUE, :settings and :quit")
-
-
-def add_to(root: typer.Typer) -> None:
-    root.command()(generate)
+    raise SettingsError(f"unknown command {word}: choose from :set NAME VALUE, :settings and :quit")

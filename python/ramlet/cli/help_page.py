@@ -1,21 +1,21 @@
-"""The help of a command: what it does, examples, and options in groups.
+"""The help page of a command: what it does, examples, and options in groups.
 
-    Train a model, within a memory budget.          the docstring's first line
+    Train a model within a memory budget.           the docstring's first line
 
     Usage: ramlet train [OPTIONS]
 
-    The budget decides how a step is divided ...    its other paragraphs
+    The budget decides how a step is split ...      its other paragraphs
 
     Examples:                                       its indented lines, and those that begin with `ramlet `
       ramlet train --data data --out run --params 10M
 
     Model:                                          options by their `rich_help_panel`, in the order of the function
-      -p, --params N   How large the model is.
+      -p, --params N   Number of parameters.
     General:                                        last: --json, --quiet, --debug, --help
       ...
 
-Typer groups options only through rich, which costs every command 6 MB of RSS; here it is forty lines. The examples are
-also what an error shows where an argument is missing, and what the tests run through the parser.
+Typer groups options only with rich, which would cost every command 6 MB of RSS. The examples are also shown when an
+argument is missing, and the tests run them through the parser.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from ramlet.cli.color import bold
 
-__all__ = ["GENERAL", "App", "Command", "Group", "examples"]
-
 GENERAL = "General"
-"""The group of what every command has."""
+"""The group of the options that every command has."""
 
 UNGROUPED = "Options"
 COLUMN = 26
-"""Names up to so wide have their help beside them, longer ones below."""
+"""The help of an option starts in this column, or below the option if its names are longer."""
+
+DEBUG, SETTINGS = "ramlet.debug", "ramlet.settings"
+"""Keys of the context's `meta`, for `main`: whether --debug was given, and the declared settings of the command."""
 
 
 class App(typer.Typer):
-    """A Typer whose commands have the help of this module."""
+    """A Typer app whose commands have the help pages of this module."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         return super().command(name, **{"cls": Command, **options})
 
 
 def parts_of(text: str | None) -> tuple[str, list[str], list[str]]:
-    """The first paragraph, the others, and the examples of a docstring.
+    """The first paragraph, the other paragraphs, and the examples of a docstring.
 
     >>> parts_of("Does it.\\n\\n    Well.\\n\\n      ramlet do a\\n\\n      ramlet do b\\n    ")
     ('Does it.', ['Well.'], ['ramlet do a', 'ramlet do b'])
     """
     first, *rest = [part for part in inspect.cleandoc(text or "").split("\n\n") if part.strip()] or [""]
-    # Where all behind the first line is examples, no indent is left to tell them by.
+    # If everything after the first line is examples, cleandoc removes their indent.
     marks = (" ", "ramlet ")
     shown = [part for part in rest if part.startswith(marks)]
     prose = [" ".join(part.split()) for part in rest if not part.startswith(marks)]
@@ -63,35 +64,54 @@ def parts_of(text: str | None) -> tuple[str, list[str], list[str]]:
 
 
 def examples(command: Any) -> list[str]:
-    """The command lines that a command's help shows."""
+    """The examples in the help of a command."""
     return parts_of(command.help)[2]
 
 
-SEVERAL = ("--special-tokens",)
-"""Options that take all words up to the next option, as they do in the scripts that have them."""
+MULTIPLE = ("--special-tokens",)
+"""Options that take all arguments up to the next option, as in the scripts of other tools."""
 
 
-def spread(words: list[str]) -> list[str]:
+def repeat_option(arguments: list[str]) -> list[str]:
     """
-    >>> spread(["a.txt", "--special-tokens", "<a>", "<b>", "--vocab-size", "300"])
+    >>> repeat_option(["a.txt", "--special-tokens", "<a>", "<b>", "--vocab-size", "300"])
     ['a.txt', '--special-tokens', '<a>', '--special-tokens', '<b>', '--vocab-size', '300']
     """
-    spread_out: list[str] = []
-    several = ""
-    for word in words:
+    repeated: list[str] = []
+    current = ""
+    for word in arguments:
         if word.startswith("-"):
-            several = word if word.replace("_", "-") in SEVERAL else ""
-        elif several and spread_out[-1] != several:
-            spread_out.append(several)
-        spread_out.append(word)
-    return spread_out
+            current = word if word.replace("_", "-") in MULTIPLE else ""
+        elif current and repeated[-1] != current:
+            repeated.append(current)
+        repeated.append(word)
+    return repeated
+
+
+def _remember_debug(ctx: Any, parameter: Any, value: bool) -> None:
+    ctx.meta[DEBUG] = value
 
 
 class Command(TyperCommand):
-    """A command with the help of this module."""
+    """A command with the help page of this module, and with --debug."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params.append(
+            TyperOption(
+                param_decls=["--debug"],
+                is_flag=True,
+                default=False,
+                expose_value=False,
+                callback=_remember_debug,
+                rich_help_panel=GENERAL,
+                help="Show the full traceback of an error.",
+            )
+        )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, spread(args))
+        ctx.meta[SETTINGS] = getattr(self.callback, "settings", {})
+        return super().parse_args(ctx, repeat_option(args))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         # Typer writes a required argument as {RUN}.
@@ -103,7 +123,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command with sub-commands, each on its line, none cut short."""
+    """A command with subcommands, one per line, with their full first sentence."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _write_help(self, ctx, formatter)
@@ -142,21 +162,19 @@ def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
     for name, rows in groups.items():
         if rows:
             with formatter.section(_heading(name)):
-                # The first name as wide as the column: all groups then have the same.
+                # Padding the first row gives all groups the same column.
                 formatter.write_dl([(rows[0][0].ljust(width), rows[0][1]), *rows[1:]], col_max=width)
 
 
 def _records(command: Any, ctx: Any) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The group of each argument and option, its names and its help."""
+    """For each argument and option: its group, and its names and help."""
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is None:
             continue
         names, text = record
-        # Typer puts a default that is told in words in brackets of its own.
-        told = re.sub(r"\[default: \((.*)\)(?=[];])", r"[default: \1", text)
-        if parameter.param_type_name == "argument":
-            yield "Arguments", (names, told)
-        else:
-            common = GENERAL if "--help" in parameter.opts else UNGROUPED
-            yield parameter.rich_help_panel or common, (names, told)
+        # Typer puts a default in words into parentheses, and adds the range of a number.
+        text = re.sub(r"\[default: \((.*)\)(?=[];])", r"[default: \1", text)
+        text = re.sub(r"; (\d+<=)?x[<>]=\d+]$", "]", text)
+        group = "Arguments" if parameter.param_type_name == "argument" else parameter.rich_help_panel
+        yield group or (GENERAL if "--help" in parameter.opts else UNGROUPED), (names, text)

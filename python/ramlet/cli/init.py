@@ -6,50 +6,46 @@ from typing import Annotated
 
 import typer
 
-from ramlet.cli.options import Debug, Json, Quiet
-from ramlet.cli.tokenizer.options import Threads, note, print_json
+from ramlet.cli.declared import Given, with_settings
+from ramlet.cli.options import Json, Quiet, Threads, memory_option, note, print_json
 from ramlet.errors import SettingsError
 from ramlet.runtime.budget import Budget
-from ramlet.settings.declared import read
+from ramlet.settings.declared import options
 from ramlet.settings.kinds import Duration
 from ramlet.training.settings import RunSettings
 
 
+@with_settings(*options(RunSettings, "params", panel="", shown="as many as text, time and memory allow"))
 def init(
     text: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[TEXT...]",
-            show_default=False,
-            help="Files, folders, globs or names on the hub; left out: the text in this folder.",
+            show_default="the text in this folder",
+            help="Files, folders, globs or names on the hub.",
         ),
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = "pipeline.yaml",
-    params: Annotated[
-        str | None,
-        typer.Option("--params", "-p", metavar="N", show_default="what text, time and memory allow", help="How large."),
-    ] = None,
-    time: Annotated[str, typer.Option("--time", metavar="T", help="How long training may take: 20min, 1h, 2d.")] = "1h",
+    *,
+    given: Given,
+    time: Annotated[str, typer.Option("--time", metavar="T", help="Time limit of training: 20min, 1h, 2d.")] = "1h",
     memory: Annotated[
         str | None,
-        typer.Option(
-            "--memory", "-m", metavar="SIZE", show_default="half of what is free", help="For the file: 2GB, 2GiB, 50%."
-        ),
+        memory_option("Memory budget to put into the file", "2GB, 2GiB, 50%", default="half of free memory"),
     ] = None,
     threads: Threads = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file, if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write a commented file for `ramlet run`, for this text and this machine.
 
-    Looks at a little of the text, and measures for a second how fast this machine is.
+    Reads a small part of the text, and measures for a second how fast this machine is.
 
       ramlet init corpus/
       ramlet init book.txt --time 20min --memory 2GB --out book.yaml
 
-    Then `ramlet run` with the file makes tokenizer, dataset, model and report.
+    Then `ramlet run` makes the tokenizer, the dataset, the model and a report from the file.
     """
     from ramlet.pipeline.starter import propose_pipeline, write
 
@@ -60,7 +56,7 @@ def init(
     proposal = propose_pipeline(
         text or [],
         out=out,
-        params=read(RunSettings, "params", params),
+        params=given.get("params"),
         seconds=seconds,
         memory=None if memory is None else Budget.parse(memory).total,
         threads=threads,
@@ -89,9 +85,4 @@ def init(
         return
     for line in proposal.summary():
         note(line, quiet=quiet)
-    print(f"{out} is written: look at it, then  ramlet run {out}")
-
-
-def add_to(root: typer.Typer) -> None:
-    """Adds the command."""
-    root.command("init")(init)
+    print(f"wrote {out}: check it, then  ramlet run {out}")

@@ -1,47 +1,40 @@
-"""What the commands share: how an app is made, and the options that mean the same everywhere.
+"""What the commands share: how an app is created, options that mean the same everywhere, and notes.
 
     app = new_app("Train and use tokenizers.")
 
     @app.command()
-    def train(
-        inputs: Inputs,
-        memory: Memory = "auto",
-        json: Json = False,
-        quiet: Quiet = False,
-        debug: Debug = False,
-    ) -> None: ...
+    def train(inputs: Inputs, memory: Memory = "auto", json: Json = False, quiet: Quiet = False) -> None: ...
 
-    def add_to(root: typer.Typer) -> None:
-        root.add_typer(app, name="tokenizer")
-
-A docstring is the help: its first line says what the command does, its indented lines are examples (`help_page.py`). An
-option belongs to the group that its `rich_help_panel` names. A metavar like `file|line` tells the choices, which shells
-then complete (`completion.py`). Typer is used without its rich mode: rich would cost every command 6 MB of RSS.
+A docstring is the help: its first line says what the command does, its indented lines are examples (`help_page.py`,
+which also adds --debug). `rich_help_panel` is the group of an option. A metavar like `file|line` lists the choices for
+completion in a shell (`completion.py`). Typer is used without rich, which would cost every command 6 MB of RSS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ramlet.cli.color import marked
 from ramlet.cli.help_page import GENERAL, App, Group
+from ramlet.errors import SettingsError
+from ramlet.runtime.plurals import plural
 
 MEMORY = "Memory and speed"
-"""A group of options that several commands have."""
-
-DEBUG = "ramlet.debug"
-"""Where the context remembers --debug for `main`."""
+"""A group of options in several commands."""
 
 
 def _underscores_are_hyphens(word: str) -> str:
-    """`--tokens_per_shard` is `--tokens-per-shard`. Names of options and choices pass here, not values."""
+    """`--tokens_per_shard` is `--tokens-per-shard`. Called for names of options and choices, not for values."""
     return word.replace("_", "-")
 
 
 def new_app(description: str, *, version: bool = False) -> typer.Typer:
-    """A command with sub-commands; named alone, it shows its help."""
+    """A command with subcommands; without one it shows its help."""
     app = App(
         help=description,
         cls=Group,
@@ -87,20 +80,54 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
-def _remember_debug(context: typer.Context, value: bool) -> bool:
-    if value:
-        context.meta[DEBUG] = True
-    return value
-
-
 def print_json(value: Mapping[str, Any]) -> None:
-    """As one line a machine reads, at once: it may wait for it while the command goes on.
+    """As one line, flushed: whoever reads it may be waiting while the command continues.
 
-    `path` is what the command wrote, or else what it was asked about; with `error` there is nothing but it.
+    `path` is what the command wrote, or else what it was asked about. An error is an object with `error` alone.
     """
     import json
 
     print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def note(line: str, *, quiet: bool = False) -> None:
+    """Prints to standard error, so notes do not mix with results."""
+    if not quiet:
+        print(marked(line, sys.stderr), file=sys.stderr, flush=True)
+
+
+def reading_notes(read: dict[str, Any]) -> list[str]:
+    """One sentence for each kind of problem that was repaired or skipped while reading."""
+    notes = []
+    for key, one, many in (
+        ("invalid_utf8", "invalid UTF-8 sequence was replaced", "invalid UTF-8 sequences were replaced"),
+        ("lone_surrogates", "lone surrogate was replaced", "lone surrogates were replaced"),
+        ("null_text", "document without text was skipped", "documents without text were skipped"),
+        ("broken_json", "broken line was skipped", "broken lines were skipped"),
+        ("missing_field", "line without the text field was skipped", "lines without the text field were skipped"),
+        (
+            "not_a_string",
+            "line whose text is not a string was skipped",
+            "lines whose text is not a string were skipped",
+        ),
+        ("broken_files", "broken file was cut short", "broken files were cut short"),
+    ):
+        if read.get(key):
+            notes.append(plural(read[key], one, many))
+    return [*notes, *(f"  {example}" for example in read.get("examples", []))]
+
+
+def named_datasets(flag: str, given: Sequence[str], unnamed: str = "") -> dict[str, str]:
+    """NAME=DIR or DIR as paths by name. The first DIR without a name is called `unnamed`, others like their folder."""
+    named: dict[str, str] = {}
+    for word in given:
+        name, mark, path = word.partition("=")
+        if not mark or Path(word).exists():
+            name, path = unnamed if unnamed and unnamed not in named else Path(word).name, word
+        if not name or not path or name in named:
+            raise SettingsError(f"{flag} {word}: give each dataset its own name, as in {flag} general={path or 'DIR'}")
+        named[name] = path
+    return named
 
 
 Inputs = Annotated[
@@ -114,27 +141,45 @@ Inputs = Annotated[
 ]
 
 
-def _memory(of: str, auto: str) -> Any:
+def memory_option(
+    what: str = "Memory budget",
+    sizes: str = "512MB, 2GB, 2GiB, 50% or auto (60% of free memory)",
+    *,
+    default: str = "auto",
+) -> Any:
     return typer.Option(
-        "--memory",
-        "-m",
-        metavar="SIZE",
-        rich_help_panel=MEMORY,
-        show_default="auto",
-        help=f"Memory budget{of}: 512MB, 2GB, 2GiB, 50% or auto ({auto}).",
+        "--memory", "-m", metavar="SIZE", rich_help_panel=MEMORY, show_default=default, help=f"{what}: {sizes}."
     )
 
 
-Memory = Annotated[str, _memory("", "60% of what is free")]
-DeviceMemory = Annotated[str, _memory(", of the device on a GPU", "60% of free RAM, 90% of a free GPU")]
-JSON = "--json"
-Json = Annotated[bool, typer.Option(JSON, rich_help_panel=GENERAL, help="Print the result as JSON, for machines.")]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", rich_help_panel=GENERAL, help="No progress and no notes, only the result.")
-]
-Debug = Annotated[
-    bool,
-    typer.Option(
-        "--debug", callback=_remember_debug, rich_help_panel=GENERAL, help="On an error, show the whole traceback."
+def data_option(panel: str, metavar: str, more: str = "") -> Any:
+    names = ("--data", "-d", "--dataset-dir")
+    line = f"A dataset of `ramlet prepare`, or a .npy file{more}."
+    return typer.Option(*names, metavar=metavar, show_default=False, rich_help_panel=panel, help=line)
+
+
+def _threads_option(*more: str) -> Any:
+    names = ("--threads", "-t", *more)
+    return typer.Option(
+        *names, metavar="N", min=1, rich_help_panel=MEMORY, show_default="one per core", help="Number of threads."
+    )
+
+
+Memory = Annotated[str, memory_option()]
+DeviceMemory = Annotated[
+    str,
+    memory_option(
+        "Memory budget: RAM, or GPU memory on a GPU",
+        "512MB, 2GB, 50% or auto (60% of free RAM, 90% of free GPU memory)",
     ),
+]
+Threads = Annotated[int | None, _threads_option()]
+Processes = Annotated[int | None, _threads_option("--processes")]
+"""The same for commands whose counterparts in other tools have --processes."""
+InputFlag = Annotated[bool, typer.Option("--input", "--input-files", hidden=True)]
+"""`--input a.txt b.txt`, as in other tools: the flag is ignored, the files after it are the inputs."""
+JSON = "--json"
+Json = Annotated[bool, typer.Option(JSON, rich_help_panel=GENERAL, help="Print the result as JSON.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", rich_help_panel=GENERAL, help="Print only the result, no progress or notes.")
 ]

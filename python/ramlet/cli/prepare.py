@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, Debug, Json, Memory, Quiet
+from ramlet.cli.options import MEMORY, InputFlag, Json, Memory, Quiet, Threads, note, print_json, reading_notes
 from ramlet.cli.progress import Progress, format_duration
-from ramlet.cli.tokenizer.options import InputFlag, Threads, note, plural, print_json, reading_notes
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
-from ramlet.runtime.plurals import noun
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import noun, plural
 from ramlet.settings.declared import options
 
 UNITS = {"comparing": "hashes", "sharding": "tokens"}
@@ -27,7 +27,7 @@ def prepare(
         typer.Argument(
             metavar="INPUT... | CONFIG.yaml",
             show_default=False,
-            help="Files, folders, globs, -, hub names or addresses (s3://...); or one config file that names them.",
+            help="Files, folders, globs, -, hub names or URLs (s3://...); or one config file that lists them.",
         ),
     ],
     out: Annotated[
@@ -38,19 +38,18 @@ def prepare(
     threads: Threads = None,
     append: Annotated[
         bool | None,
-        typer.Option("--append", rich_help_panel=OUTPUT, help="Add to the dataset in --out, with its tokenizer."),
+        typer.Option("--append", rich_help_panel=OUTPUT, help="Add to the dataset in --out, using its tokenizer."),
     ] = None,
     *,
     given: Given,
     input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Turn raw text into a clean, deduplicated, tokenized dataset, within a memory budget.
+    """Turn raw text into a clean, deduplicated, tokenized dataset within a memory budget.
 
-    Every document is accounted for. The budget changes how long it takes, never a byte of the result.
-    Interrupted, the same command goes on where it was.
+    Every document is accounted for. The budget affects the speed, never a byte of the result. After an interruption,
+    the same command resumes.
 
       ramlet prepare corpus/ --out data --tokenizer gpt2 --memory 2GB
 
@@ -69,12 +68,12 @@ def prepare(
         for line in config.notes:
             note(line, quiet=quiet or json)
         if not sources:
-            raise SettingsError(f"{inputs[0]} names no inputs: add `inputs:` or `datasets:`")
+            raise SettingsError(f"{inputs[0]} lists no inputs: add `inputs:` or `datasets:`")
     settings = config.prepare_settings(**given)
     target = out or (Path(config.out) if config.out else None)
     if target is None:
-        target = _beside(sources, settings.output_format, config.path)
-        note(f"no folder is named, so it goes to {target}", quiet=quiet or json)
+        target = _default_out(sources, settings.output_format, config.path)
+        note(f"no output folder given: writing to {target}", quiet=quiet or json)
     with Meter(Budget.parse(memory or config.memory or "auto")) as meter, Progress(meter, silent=quiet or json) as bar:
         result = prepare_to(
             sources,
@@ -93,32 +92,32 @@ def prepare(
                 "path": str(result.path),
                 "already_done": result.already_done,
                 "nothing_new": result.nothing_new,
-                **_figures(result.manifest),
+                **_summary(result.manifest),
                 **result.statistics,
             }
         )
         return
     if result.already_done:
-        print(f"{result.path} already holds this dataset, from the same inputs and settings: nothing to do")
+        print(f"{result.path} already has this dataset, from the same inputs and settings: nothing to do")
         return
     if result.nothing_new:
-        print(f"nothing new for {result.path}, which stays as it was: {result.nothing_new}")
+        print(f"nothing new for {result.path}, which is unchanged: {result.nothing_new}")
         print(meter.closing_line())
         return
     _report(result.manifest, result.statistics, result.path, quiet)
     print(meter.closing_line())
 
 
-def _beside(sources: list[Any], output_format: str, config: str) -> Path:
-    """Where no folder is named: the file beside the text, or the folder beside the config file and named like it."""
+def _default_out(sources: list[Any], output_format: str, config: str) -> Path:
+    """Without --out: the text file's or the config file's path, with .npy or without a suffix."""
     if output_format == "npy" and len(sources) == 1 and isinstance(sources[0], str) and Path(sources[0]).is_file():
         return Path(sources[0]).with_suffix(".npy")
     if config and output_format != "npy":
         return Path(config).with_suffix("")
-    raise SettingsError("no folder to write to: name it with --out")
+    raise SettingsError("no output folder: give one with --out")
 
 
-def _figures(manifest: dict[str, Any]) -> dict[str, Any]:
+def _summary(manifest: dict[str, Any]) -> dict[str, Any]:
     splits = {
         split: {key: of[key] for key in ("tokens", "documents")} | {"shards": len(of.get("shards", ()))}
         for split, of in manifest["splits"].items()
@@ -127,24 +126,24 @@ def _figures(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, quiet: bool) -> None:
-    from ramlet.dataset.ledger import taken
+    from ramlet.dataset.ledger import dropped_by_rule
 
     ledger = statistics["ledger"]
     documents, amounts, tokens = ledger["documents"], ledger["bytes"], ledger["tokens"]
     rows = [("documents read", documents["read"], amounts["read"])]
     if documents["cut"]:
-        rows.append(("  parts of those that were cut", documents["cut"], None))
+        rows.append(("  parts from splitting", documents["cut"], None))
     rows += [
-        (f"  {words}: {rule.name.replace('_', ' ')}", count, size)
-        for unit, words in (("document", "dropped"), ("line", "lines dropped"))
-        for rule, count, size in taken(ledger, unit)
+        (f"  {label}: {rule.name.replace('_', ' ')}", count, size)
+        for unit, label in (("document", "dropped"), ("line", "lines dropped"))
+        for rule, count, size in dropped_by_rule(ledger, unit)
     ]
     if amounts["normalised"]:
         rows.append(("  removed by normalization", None, amounts["normalised"]))
     rows.append(("documents kept", documents["kept"], amounts["kept"]))
     latest = len(manifest["runs"]) - 1
-    for line in _left_out({**ledger["input"], **statistics["skipped"]}):
-        note(line)  # what is lost is told also where notes are not wanted
+    for line in _skipped({**ledger["input"], **statistics["skipped"]}):
+        note(line)  # lost data is reported even with --quiet
     if not quiet:
         _print_table(rows)
         for split in ("train", "val"):
@@ -153,7 +152,7 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
             print(f"{split:<6} {tokens[split]:>15,} {noun(tokens[split], 'token')}{made}")
         real = tokens["train"] + tokens["val"] - tokens["end_ids"] - tokens["padding"]
         if real > 0:
-            print(f"{ledger['characters'] / real:.2f} characters a token")
+            print(f"{ledger['characters'] / real:.2f} characters per token")
         if manifest["packed"]:
             packed = manifest["packed"]
             whole = "the whole dataset: " if latest else ""
@@ -167,28 +166,29 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
             print(f"  {stage:<11} {format_duration(used['seconds']):>10}   peak {format_bytes(used['peak'])}")
     if manifest["end_id"] is None and statistics["settings"]["end_token"] is None:
         note(
-            "the tokenizer has no token that ends a document, so nothing in the ids parts one from the next: "
-            "only the .idx files do (--end-token none says that this is meant)",
+            "the tokenizer has no end-of-text token, so only the .idx files mark where documents end "
+            "(use --end-token none if that is intended)",
             quiet=quiet,
         )
     if documents["kept"] and manifest["val_fraction"] > 0 and manifest["splits"]["val"]["tokens"] == 0:
         note(
-            "nothing went to validation: there are too few documents; --docs line makes more of text files", quiet=quiet
+            "the validation split is empty: there are too few documents; for text files, --docs line gives more",
+            quiet=quiet,
         )
     made = plural(tokens["train"] + tokens["val"], "token")
     if latest:
         in_all = sum(split["tokens"] for split in manifest["splits"].values())
-        print(f"{made} added to {path}, which has {in_all:,} now")
+        print(f"{made} added to {path}, which now has {in_all:,}")
     else:
         print(f"{made} in {path}")
 
 
-def _left_out(read: dict[str, Any]) -> list[str]:
-    """What of the input never became a document, and so is in no other figure."""
+def _skipped(read: dict[str, Any]) -> list[str]:
+    """Notes on input that never became a document, and so is not in the table."""
     notes = reading_notes(read)
-    if passed_over := sum(read["skipped_files"].values()):
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(read["skipped_files"].items()))
-        notes.append(plural(passed_over, "file was passed over", "files were passed over") + f": {reasons}")
+    if count := sum(read["skipped_files"].values()):
+        reasons = ", ".join(f"{each:,} {reason}" for reason, each in sorted(read["skipped_files"].items()))
+        notes.append(plural(count, "file was skipped", "files were skipped") + f": {reasons}")
     return notes
 
 
@@ -197,8 +197,3 @@ def _print_table(rows: list[tuple[str, int | None, int | None]]) -> None:
     for name, count, size in rows:
         shown = "" if count is None else f"{count:,}"
         print(f"{name:<{width}}  {shown:>15}  {'' if size is None else format_bytes(abs(size)):>10}".rstrip())
-
-
-def add_to(root: typer.Typer) -> None:
-    """Adds the command."""
-    root.command("prepare")(prepare)

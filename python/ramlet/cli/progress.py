@@ -1,9 +1,9 @@
-"""One line of progress: what, how much, speed, time left, memory against budget.
+"""A progress line: stage, amount done, speed, time left, memory and budget.
 
     counting   1.20 GB of 4.00 GB   30%   212 MB/s   13 s left   memory 812 MB of 2.00 GB
 
-The line is redrawn in place on a terminal and is silent elsewhere, with --quiet and with --json. When
-a stage ends its line stays, with the time it took. Plain escape codes: rich would cost 7 MB of RSS.
+It is redrawn in place on a terminal; elsewhere, and with --quiet or --json, nothing is shown. When a stage ends, its
+line stays, with the time it took. Plain escape codes: rich would cost 7 MB of RSS.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from ramlet.cli.color import bold
-from ramlet.runtime.budget import Meter, format_bytes
+from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun
-
-__all__ = ["Progress", "format_count", "format_duration", "format_perplexity"]
 
 REDRAW_SECONDS = 0.1
 SPEED_SECONDS = 5.0
-"""Speed is that of the last seconds, so that it follows a change and the time left is honest."""
+"""The speed is an average over this time, so it follows changes and the time left stays accurate."""
 
 
 def format_duration(seconds: float) -> str:
@@ -42,7 +42,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(count: float, unit: str = "bytes") -> str:
-    """Bytes with their unit, anything else as a whole number with its name.
+    """Bytes with a suitable unit, anything else as a whole number with its name.
 
     >>> format_count(32000, "merges"), format_count(1, "steps"), format_count(2_000_000)
     ('32,000 merges', '1 step', '2.00 MB')
@@ -62,8 +62,14 @@ def format_perplexity(value: float) -> str:
     return f"{value:.2f}" if value < 1e6 else f"{value:.2g}"
 
 
+def format_score(name: str, score: Mapping[str, Any]) -> str:
+    """The result of an evaluation."""
+    bits = "" if score["bits_per_byte"] is None else f", {score['bits_per_byte']:.3f} bits per byte"
+    return f"{name}: loss {score['loss']:.4f}, perplexity {format_perplexity(score['perplexity'])}{bits}"
+
+
 class Progress:
-    """Draws what a stage reports; `update` may be called as often as one likes."""
+    """Draws what a stage reports; `update` may be called any number of times."""
 
     def __init__(self, meter: Meter | None = None, *, silent: bool = False, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -76,7 +82,7 @@ class Progress:
         self._detail = ""
         self._left: float | None = None
         self._began: dict[str, tuple[float, float]] = {}
-        """Of each thing that was told of: when, and how far it has come; one that goes on has not begun anew."""
+        """For each stage, when it began and how far it is; a stage that continues keeps its start."""
         self._drawn = 0.0
         self._recent: deque[tuple[float, float]] = deque()
 
@@ -100,10 +106,10 @@ class Progress:
         detail: str = "",
         left: float | None = None,
     ) -> None:
-        """`done` of `total` (None: not known), counted in `unit`; another `what` begins another line.
+        """`done` of `total` (None if unknown), counted in `unit`; a different `what` begins a new line.
 
-        `detail` is shown in place of the speed, where another figure says more. `left` is how many seconds it still
-        takes, where someone knows it better than the speed does.
+        `detail` is shown instead of the speed. `left` is the number of seconds left, if the caller has a better
+        estimate than the speed gives.
         """
         if not self._on:
             return
@@ -124,7 +130,7 @@ class Progress:
         self._draw(self._running_line())
 
     def close(self, *, finished: bool = True) -> None:
-        """Ends the line: with the time the stage took, or as it stands when it did not finish."""
+        """Ends the line: with the time the stage took, or unchanged if it did not finish."""
         if not self._on or not self._what:
             return
         if finished:
@@ -135,14 +141,14 @@ class Progress:
             if self._detail:
                 parts.append(self._detail)
             elif seconds > 0:
-                parts.append(self._speed_words(self._done / seconds))
+                parts.append(format_count(self._done / seconds, self._unit) + "/s")
             self._draw("   ".join(parts))
         self._stream.write("\n")
         self._stream.flush()
         self._what = ""
 
     def erase(self) -> None:
-        """Takes the line away: what it told of is told otherwise."""
+        """Removes the line, because its content is printed in another way."""
         if self._on and self._what:
             self._draw("")
             self._began.pop(self._what, None)
@@ -159,7 +165,7 @@ class Progress:
         else:
             parts.append(format_count(self._done, self._unit))
         if self._detail or speed > 0:
-            parts.append(self._detail or self._speed_words(speed))
+            parts.append(self._detail or format_count(speed, self._unit) + "/s")
         left = self._left
         if left is None and self._total and speed > 0:
             left = max(0.0, self._total - self._done) / speed
@@ -177,11 +183,8 @@ class Progress:
         now, done = self._recent[-1]
         return (done - before) / (now - began) if now > began else 0.0
 
-    def _speed_words(self, speed: float) -> str:
-        return format_count(speed, self._unit) + "/s"
-
     def _draw(self, line: str) -> None:
-        # One column less than there are: a full line would wrap and could not be drawn over.
+        # One column less than the terminal has: a full line would wrap and could not be overwritten.
         columns = shutil.get_terminal_size().columns - 1
         shown = line[:columns]
         what = shown[: len(self._what)]

@@ -7,57 +7,54 @@ from typing import Annotated
 
 import typer
 
-from ramlet.cli.options import Debug, Json, Memory, Quiet
+from ramlet.cli.options import Json, Memory, Quiet, note, print_json
 from ramlet.cli.progress import Progress
-from ramlet.cli.tokenizer.options import note, print_json
 from ramlet.errors import SettingsError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 BLOCKS = 28_000_000
-"""What curves, blocks of an index and the page itself take at most."""
+"""Upper bound for the curves, blocks of an index and the page itself."""
 
 
 def report(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN|DATASET|TOKENIZER...", show_default=False, help="Folders that ramlet wrote."),
+        typer.Argument(metavar="RUN|DATASET|TOKENIZER...", show_default=False, help="Folders written by ramlet."),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE", show_default="report.html in the first folder", help="Where the page goes."
+            "--out", "-o", metavar="FILE", show_default="report.html in the first folder", help="File for the page."
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Serve the page on this machine, and keep it up to date.")
+        bool, typer.Option("--watch", "-w", help="Serve the page on this machine and keep it up to date.")
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(
-            "--port", metavar="N", min=0, max=65535, show_default="any that is free", help="For --watch: the port."
-        ),
+        typer.Option("--port", metavar="N", min=0, max=65535, show_default="any free port", help="Port for --watch."),
     ] = None,
     memory: Memory = "auto",
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Tell all about a run, a dataset or a tokenizer on one HTML page.
+    """Write an HTML report about runs, datasets or tokenizers.
 
-    Loss, speed, memory against the budget, where documents went, samples and settings, from what the stages wrote. The
-    page needs no network and opens from disk. A run brings its dataset and tokenizer along; several runs are compared.
-    A run that is not finished is told as far as it is; --watch shows it live until Ctrl-C, which is its end: exit 0.
+    It shows loss, speed, memory and budget, which documents were dropped, samples and settings. The page is one file
+    that opens from disk without a network. The report of a run includes its dataset and tokenizer; several runs are
+    compared. An unfinished run is shown up to its last step; --watch shows it live until Ctrl-C (exit code 0).
 
       ramlet report my-run
 
       ramlet report my-run --watch
     """
     if port is not None and not watch:
-        raise SettingsError("--port is for --watch: add it, or leave --port out")
+        raise SettingsError("--port needs --watch: add --watch, or remove --port")
     if watch and out is not None:
-        raise SettingsError("--watch serves the page and writes no file: leave --out out, or --watch")
+        raise SettingsError("--watch serves the page and writes no file: remove --out or --watch")
     with Meter(Budget.parse(memory)) as meter:
-        _require(meter)
+        _check_budget(meter)
         if watch:
             _watch(paths, port or 0, meter.budget, json=json, quiet=quiet)
         else:
@@ -66,10 +63,10 @@ def report(
         print(meter.closing_line())
 
 
-def _require(meter: Meter) -> None:
-    import numpy  # noqa: F401 - what it takes must be counted
+def _check_budget(meter: Meter) -> None:
+    import numpy  # noqa: F401 - its memory must be counted
 
-    from ramlet.reporting import serve  # noqa: F401 - likewise
+    from ramlet.reporting import serve  # noqa: F401 - as above
 
     assert meter.budget is not None
     meter.budget.grant({"curves and blocks": BLOCKS}, "Python and NumPy", peak=meter.peak)
@@ -88,7 +85,7 @@ def _write(paths: list[Path], out: Path | None, meter: Meter, *, json: bool, qui
         )
     notes = [line for story in stories for line in [*story.notes, *(n for d in story.datasets for n in d.notes)]]
     if json:
-        told = [
+        described = [
             {
                 "run": None if story.run is None else str(story.run.path),
                 "finished": None if story.run is None else story.run.statistics is not None,
@@ -98,8 +95,8 @@ def _write(paths: list[Path], out: Path | None, meter: Meter, *, json: bool, qui
             for story in stories
         ]
         size = target.stat().st_size
-        figures = {"path": str(target), "out": str(target), "bytes": size, "told": told, "notes": notes}
-        print_json({**figures, "memory": meter.summary()})
+        written = {"path": str(target), "out": str(target), "bytes": size, "told": described, "notes": notes}
+        print_json({**written, "memory": meter.summary()})
         return
     for line in notes:
         note(line, quiet=quiet)
@@ -114,13 +111,8 @@ def _watch(paths: list[Path], port: int, budget: Budget | None, *, json: bool, q
             print_json({"address": server.address})
         else:
             print(server.address, flush=True)
-            note("made anew as the files change; Ctrl-C ends it", quiet=quiet)
+            note("updated whenever the files change; stop with Ctrl-C", quiet=quiet)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             note("", quiet=quiet or json)
-
-
-def add_to(root: typer.Typer) -> None:
-    """Adds the command."""
-    root.command()(report)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ramlet.cli.color import marked
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import Debug, DeviceMemory, Json, Quiet
+from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, data_option, named_datasets, note, print_json
 from ramlet.cli.passage import passage
-from ramlet.cli.progress import Progress, format_perplexity
-from ramlet.cli.tokenizer.options import Threads, plural, print_json
+from ramlet.cli.progress import Progress, format_score
 from ramlet.errors import SettingsError
 from ramlet.inputs.settings import ReadSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
 from ramlet.training.listener import Listener
 from ramlet.training.settings import DATA, KEEPING, LEARNING, LENGTH, MEMORY, MODEL, WATCHING, RunSettings
@@ -37,16 +36,7 @@ def train(
         typer.Option("--out", "-o", "--model-name", metavar="RUN", show_default=False, help="Folder for the run."),
     ],
     data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            "-d",
-            "--dataset-dir",
-            metavar="DIR[=WEIGHT]",
-            rich_help_panel=DATA,
-            show_default=False,
-            help="A dataset of `ramlet prepare`, or a .npy file; several are mixed by weight.",
-        ),
+        list[str] | None, data_option(DATA, "DIR[=WEIGHT]", "; several are mixed in proportion to their weights")
     ] = None,
     input_: Annotated[
         list[str] | None,
@@ -56,7 +46,7 @@ def train(
             metavar="FILE",
             rich_help_panel=DATA,
             show_default=False,
-            help="Train on this text, prepared first: as characters up to 16 MB, above that with a BPE tokenizer.",
+            help="Text file to prepare and train on: character-level up to 16 MB, else BPE.",
         ),
     ] = None,
     stream: Annotated[
@@ -67,7 +57,7 @@ def train(
             metavar="SOURCE",
             rich_help_panel=DATA,
             show_default=False,
-            help="Train on a stream of text, tokenized on the fly and never stored; needs --tokenizer.",
+            help="Text to train on as it is read (files, URLs, a hub dataset), never stored; needs --tokenizer.",
         ),
     ] = None,
     use_streaming: Annotated[bool, typer.Option("--use-streaming", hidden=True)] = False,
@@ -77,10 +67,10 @@ def train(
             "--tokenizer",
             "-T",
             "--tokenization",
-            metavar="X",
+            metavar="TOKENIZER",
             rich_help_panel=DATA,
             show_default=False,
-            help="Tokenizer for --stream and --input.",
+            help="Folder, file, gpt2, char or a hub name; for --stream and --input.",
         ),
     ] = None,
     memory: DeviceMemory = "auto",
@@ -90,8 +80,8 @@ def train(
             "--host-memory",
             metavar="SIZE",
             rich_help_panel=MEMORY,
-            show_default="auto",
-            help="RAM budget on a GPU.",
+            show_default="auto, 60% of free RAM",
+            help="RAM budget when training on a GPU.",
         ),
     ] = None,
     threads: Threads = None,
@@ -100,7 +90,7 @@ def train(
         typer.Option(
             "--eval",
             "--eval-dataset-dir",
-            metavar="NAME=DIR",
+            metavar="[NAME=]DIR",
             rich_help_panel=WATCHING,
             show_default=False,
             help="Also evaluate on this dataset; may be given several times.",
@@ -111,19 +101,19 @@ def train(
         typer.Option(
             "--resume/--no-resume",
             rich_help_panel=KEEPING,
-            show_default="resume if all settings are the same",
-            help="Resume the run in --out, even with another end or learning rate; or start anew.",
+            show_default="resume if all settings are the same, else an error",
+            help="Resume the run in --out even if the number of steps or the learning rate changed; or replace it.",
         ),
     ] = None,
     *,
     given: Given,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Train a model, within a memory budget.
+    """Train a model within a memory budget.
 
-    The budget decides how a step is divided, never how large it is. Interrupted, the same command goes on where it was.
+    The budget decides how a step is split into micro-batches, never the batch size. After an interruption,
+    run the same command again to resume.
 
       ramlet train --data data --out run --params 10M --memory 2GB
 
@@ -134,17 +124,17 @@ def train(
     reading = {name: given.pop(name) for name in ("text_field", "documents") if name in given}
     settings = RunSettings(**given)
     if sum(bool(each) for each in (data, input_, stream)) != 1:
-        raise SettingsError("name what to train on with one of --data, --input and --stream")
-    named = _evals(evals or [])
+        raise SettingsError("give the training data with one of --data, --input and --stream")
+    eval_sets = named_datasets("--eval", evals or [], "general")
     if settings.device == "cpu":
-        # The first step back asks how many GPUs there are, which wakes the driver: 150 MB that no CPU run needs.
+        # The first backward pass counts the GPUs, which loads the driver: 150 MB that a CPU run does not need.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     on_gpu = settings.device == "cuda"
-    # Under torchrun one process speaks for all.
+    # Under torchrun only one process prints.
     first = os.environ.get("RANK", "0") == "0"
     silent = quiet or json or not first
     with Meter(Budget.parse(host_memory if on_gpu else memory)) as meter, Progress(meter, silent=silent) as bar:
-        shown = _Shown(bar, quiet=silent)
+        printer = _Printer(bar, quiet=silent)
         result = _train(
             settings,
             out,
@@ -153,13 +143,13 @@ def train(
             stream=stream,
             tokenizer=tokenizer,
             reading=reading,
-            evals=named,
+            evals=eval_sets,
             memory=memory,
             host_memory=host_memory,
             threads=threads,
             resume=resume,
             meter=meter,
-            shown=shown,
+            printer=printer,
         )
     if not first:
         return
@@ -167,15 +157,15 @@ def train(
         print_json({"path": str(result.path), "already_done": result.already_done, **result.statistics})
         return
     if result.already_done:
-        print(f"{result.path} holds this run, finished: nothing to do (--resume with a later end goes on)")
+        print(f"{result.path} already has this run, finished: nothing to do (use --resume to train it for longer)")
         return
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     print(f"{plural(result.steps, 'step')}, {result.tokens:,} tokens{loss} in {result.path}")
     rises = result.statistics.get("forgetting", {})
     for name, score in result.scores.items():
-        print(f"  {_score_words(name, score)}{_rise_words(rises.get(name))}")
+        print(f"  {format_score(name, score)}{_format_rise(rises.get(name))}")
     for name, rise in settings.forgotten(rises).items():
-        print(f"the model forgot some of {name} ({rise:+.3f}): a lower --lr, or some of that data mixed in, keeps more")
+        print(f"the model forgot some of {name} ({rise:+.3f}): use a lower --lr, or mix in some of that data")
     predicted = f"predicted {format_bytes(result.predicted)}"
     allowed = format_bytes(result.statistics["memory"]["device_budget"])
     print(f"peak {format_bytes(result.peak)} of {allowed} ({predicted})")
@@ -190,7 +180,7 @@ def _train(
     tokenizer: str | None,
     threads: int | None,
     meter: Meter,
-    shown: _Shown,
+    printer: _Printer,
     **rest: Any,
 ) -> Any:
     from dataclasses import asdict
@@ -211,37 +201,20 @@ def _train(
                 tokenizer=tokenizer,
                 threads=threads,
                 val_fraction=settings.val_fraction,
-                progress=lambda stage, done, total: shown.bar.update(stage, done, total or None),
+                progress=lambda stage, done, total: printer.bar.update(stage, done, total or None),
             )
         )
     return run(
-        source, out, tokenizer=tokenizer, threads=threads, meter=meter, listener=shown, **rest, **asdict(settings)
+        source, out, tokenizer=tokenizer, threads=threads, meter=meter, listener=printer, **rest, **asdict(settings)
     )
 
 
-def _evals(words: list[str]) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for word in words:
-        name, mark, path = word.partition("=")
-        if not mark:
-            name, path = "general" if "general" not in named else Path(word).name, word
-        if not name or not path or name in named:
-            raise SettingsError(f"--eval {word}: give each set a name of its own, as in --eval general={path or 'DIR'}")
-        named[name] = path
-    return named
-
-
-def _score_words(name: str, score: Mapping[str, Any]) -> str:
-    bits = "" if score["bits_per_byte"] is None else f", {score['bits_per_byte']:.3f} bits per byte"
-    return f"{name}: loss {score['loss']:.4f}, perplexity {format_perplexity(score['perplexity'])}{bits}"
-
-
-def _rise_words(rise: float | None) -> str:
+def _format_rise(rise: float | None) -> str:
     return "" if rise is None else f" ({rise:+.4f} since the start)"
 
 
-class _Shown(Listener):
-    """A run as lines on a terminal."""
+class _Printer(Listener):
+    """Prints what happens in a run."""
 
     def __init__(self, bar: Progress, *, quiet: bool) -> None:
         self.bar = bar
@@ -251,7 +224,7 @@ class _Shown(Listener):
     def _line(self, line: str) -> None:
         if not self._quiet:
             self.bar.close()
-            print(marked(line, sys.stderr), file=sys.stderr, flush=True)
+            note(line)
 
     def noted(self, line: str) -> None:
         self._line(line)
@@ -265,16 +238,16 @@ class _Shown(Listener):
             f"{shape.parameters:,} parameters: {plural(shape.layers, 'layer')} of {shape.width}, "
             f"{plural(shape.heads, 'head')}, feed-forward {shape.feed_forward}, {shape.vocab_size:,} tokens"
         )
-        divided = f" in {plan.accumulation} parts of {choice.micro_batch}" if plan.accumulation > 1 else ""
+        split = f" in {plan.accumulation} micro-batches of {choice.micro_batch}" if plan.accumulation > 1 else ""
         self._line(
-            f"{plan.batch_size} x {plan.seq_len} tokens a step{divided}, {choice.compute}, {choice.optimizer}"
-            f"{', layers made again on the way back' if choice.recompute else ''}; predicted peak "
+            f"{plan.batch_size} x {plan.seq_len} tokens per step{split}, {choice.compute}, {choice.optimizer}"
+            f"{', activation checkpointing' if choice.recompute else ''}; predicted peak "
             f"{format_bytes(plan.peak)} of {format_bytes(plan.budget)}"
         )
         for line in plan.notes:
             self._line(f"note: {line}")
         if resumed_at:
-            self._line(f"going on from step {resumed_at:,}")
+            self._line(f"resuming from step {resumed_at:,}")
 
     def stepped(self, step: int, steps: int, loss: float, tokens_per_second: float, memory: int) -> None:
         detail = f"loss {loss:.4f}   {tokens_per_second:,.0f} tokens/s"
@@ -284,10 +257,10 @@ class _Shown(Listener):
         self._left = seconds
 
     def stopping(self) -> None:
-        line = "stopping, and saving what was learned so far (Ctrl-C again stops at once)"
+        line = "stopping and saving a checkpoint (press Ctrl-C again to stop at once)"
         try:
             self._line(line)
-        except RuntimeError:  # the signal came in the middle of a line, which cannot be written into
+        except RuntimeError:  # the signal came while a line was being written
             os.write(2, f"\n{line}\n".encode())
 
     def evaluating(self, name: str, done: int, total: int) -> None:
@@ -297,12 +270,7 @@ class _Shown(Listener):
         self.bar.erase()
         for name, score in scores.items():
             rise = forgotten.get(name) if step else None
-            self._line(f"step {step:,}: {_score_words(name, score.to_dict())}{_rise_words(rise)}")
+            self._line(f"step {step:,}: {format_score(name, score.to_dict())}{_format_rise(rise)}")
 
     def sampled(self, step: int, text: str) -> None:
         self._line("\n".join([f"step {step:,} writes:", *passage(text)]))
-
-
-def add_to(root: typer.Typer) -> None:
-    """Adds the command."""
-    root.command("train")(train)

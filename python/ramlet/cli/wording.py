@@ -1,4 +1,4 @@
-"""What went wrong, in the words of the command line: settings are flags here.
+"""Error messages as the command line shows them: settings are written as options.
 
 sentence_of(error)      choose a smaller --seq-len, or pass --on-error skip
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ramlet.errors import RamletError
@@ -14,21 +16,20 @@ from ramlet.errors import RamletError
 if TYPE_CHECKING:
     from ramlet.settings.declared import Setting
 
-__all__ = ["as_flag", "sentence_of", "speak_of"]
-
 LONGEST = 1500
+NO_SETTINGS: Mapping[str, Setting] = MappingProxyType({})
 
-_WAYS_OUT = {
-    errno.ENOSPC: "make room and run the same again",
-    errno.EDQUOT: "make room and run the same again",
-    errno.EFBIG: "a limit on the size of files is in the way: raise it (ulimit -f) and run the same again",
-    errno.EMFILE: "raise the limit on open files (ulimit -n) and run the same again",
-    errno.ENFILE: "close other programs and run the same again",
+_REMEDIES = {
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some space and run the same command again",
+    errno.EFBIG: "raise the limit on file size (ulimit -f) and run the same command again",
+    errno.EMFILE: "raise the limit on open files (ulimit -n) and run the same command again",
+    errno.ENFILE: "close other programs and run the same command again",
 }
 
 
-def as_flag(name: str, value: str | None) -> str:
-    """A setting as it is typed.
+def as_flag(name: str, value: str | None, settings: Mapping[str, Setting] = NO_SETTINGS) -> str:
+    """A setting as an option. `settings` are those of the command: two commands may use one flag for different things.
 
     >>> as_flag("seq_len", None), as_flag("on_error", "skip")
     ('--seq-len', '--on-error skip')
@@ -36,34 +37,25 @@ def as_flag(name: str, value: str | None) -> str:
     from ramlet.settings.declared import declared, flag
     from ramlet.settings.owners import owners
 
-    each = _spoken.get(name) or next((declared(cls)[name] for cls in owners() if name in declared(cls)), None)
+    each = settings.get(name) or next((declared(cls)[name] for cls in owners() if name in declared(cls)), None)
     written = flag(name) if each is None else each.flags[0]
     return written if value is None else f"{written} {value}"
 
 
-_spoken: dict[str, Setting] = {}
-
-
-def speak_of(settings: Mapping[str, Setting]) -> None:
-    """The settings of the command that runs: two commands may have different options for one name."""
-    _spoken.clear()
-    _spoken.update(settings)
-
-
-def sentence_of(error: BaseException) -> str:
-    """One sentence, also for what no one was there to catch; a name in it may be of any length."""
-    sentence = _sentence(error)
+def sentence_of(error: BaseException, settings: Mapping[str, Setting] = NO_SETTINGS) -> str:
+    """The message of any error as one sentence, shortened if it is very long."""
+    sentence = _sentence(error, settings)
     return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: BaseException, settings: Mapping[str, Setting]) -> str:
     if isinstance(error, RamletError):
-        return error.told(as_flag)
+        return error.render(partial(as_flag, settings=settings))
     if isinstance(error, OSError) and error.strerror:
-        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        way_out = _WAYS_OUT.get(error.errno or 0)
-        return f"{what}; {way_out}" if way_out else what
+        problem = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        remedy = _REMEDIES.get(error.errno or 0)
+        return f"{problem}; {remedy}" if remedy else problem
     if isinstance(error, MemoryError):
-        return "the machine is out of memory: give a smaller --memory, or free some"
+        return "the machine is out of memory: use a smaller --memory, or close other programs"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-    return f"{reason}; this is a defect of ramlet, run it again with --debug to see where"
+    return f"{reason}; this is a bug in ramlet, run the same command with --debug to see where"

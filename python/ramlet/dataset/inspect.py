@@ -1,4 +1,4 @@
-"""What is in a dataset, for people: figures, what was dropped and why, and documents picked at random."""
+"""What is in a dataset, for people: counts, what was dropped and why, and documents picked at random."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import random
 from contextlib import suppress
 from typing import Any
 
-from ramlet.dataset.ledger import Ledger, taken
+from ramlet.dataset.ledger import Ledger, dropped_by_rule
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.reader import Dataset
 from ramlet.errors import RamletError
 
-__all__ = ["figures", "samples"]
-
 
 def figures(dataset: Dataset) -> dict[str, Any]:
-    """All that the manifest tells, worked out for reading."""
+    """The content of the manifest, for people."""
     manifest = dataset.manifest
     ledger = manifest.ledger
     return {
@@ -50,7 +48,7 @@ def figures(dataset: Dataset) -> dict[str, Any]:
 
 
 def _density(manifest: Manifest) -> dict[str, float | None]:
-    """Characters and bytes a token, without end ids and padding; of adopted shards no one knows the text."""
+    """Characters and bytes per token, without end ids and padding; the text of adopted shards is unknown."""
     characters = text_bytes = tokens = 0
     for run in manifest.runs:
         account = run["ledger"]
@@ -65,17 +63,17 @@ def _density(manifest: Manifest) -> dict[str, float | None]:
 
 
 def _dropped(ledger: Ledger, unit: str) -> list[dict[str, Any]]:
-    """By rule, most first."""
-    rows = sorted(taken(ledger, unit), key=lambda row: -row.units)
+    """By rule, largest first."""
+    rows = sorted(dropped_by_rule(ledger, unit), key=lambda row: -row.units)
     return [{"rule": rule.name, "why": rule.meaning, "count": count, "bytes": size} for rule, count, size in rows]
 
 
 def samples(dataset: Dataset, split: str, count: int, seed: int, most_tokens: int) -> list[dict[str, Any]]:
-    """Documents picked at random, the same for the same seed: number, ids in all, the first ids and their tokens."""
+    """Documents picked at random by the seed: number, count of ids, the first ids and their tokens."""
     total = dataset.document_count(split)
     picked = random.Random(seed).sample(range(total), min(count, total))
     vocabulary: dict[int, bytes] | None = None
-    # Without a tokenizer the ids can still be shown; `verify` tells what is wrong with it.
+    # Without a tokenizer the ids can still be shown; `verify` reports what is wrong with it.
     with suppress(RamletError, OSError):
         vocabulary = dataset.tokenizer.vocabulary
     found = []

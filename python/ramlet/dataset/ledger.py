@@ -1,11 +1,11 @@
 """The ledger: every document and every byte of the input is kept, or dropped by a named rule.
 
-    documents:  read + cut = kept + dropped            cut: parts beyond the first of documents that were cut
+    documents:  read + cut = kept + dropped            cut: the additional parts of documents that were split
     bytes:      read = kept + dropped + lines dropped + normalised
 
-A ledger is a tree of whole numbers with the same keys everywhere, so that ledgers add up. The rules are those of
-`rust/clean/rules.rs`. A ledger of an older ramlet lacks the newer ones, which read as 0; one of a newer ramlet may have
-others, which count like the known ones.
+A ledger is a tree of whole numbers with the same keys everywhere, so that ledgers can be summed. The rules are those of
+`rust/clean/rules.rs`. The ledger of an older ramlet has no counts for newer rules, which are read as 0; that of a newer
+ramlet may have unknown rules, which count like the known ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from ramlet import _native
 from ramlet.runtime.plurals import plural
 
-__all__ = ["RULES", "Counts", "Ledger", "Rule", "Taken", "add", "empty", "problems", "read", "taken"]
-
 Ledger = dict[str, Any]
 
 
@@ -30,26 +28,26 @@ class Rule(NamedTuple):
     unit: str
     """What it drops: `document` or `line`."""
     setting: str
-    """That steers it; empty where none does."""
+    """The setting that controls it; empty if there is none."""
     meaning: str
 
 
 RULES = tuple(Rule(*facts) for facts in _native.drop_rules())
-"""Documents' first; of either unit in the order in which they are asked."""
+"""Those for documents first; within a unit, in the order in which they are applied."""
 
-_PLACES = {"document": ("documents", "dropped"), "line": ("lines", "lines_dropped")}
-"""Where a ledger has what the rules took: the counts in `dropped` of the first, the bytes in the second of `bytes`."""
+_KEYS = {"document": ("documents", "dropped"), "line": ("lines", "lines_dropped")}
+"""The ledger has the counts by rule in `dropped` of the first key, and the bytes in `bytes` under the second."""
 
 
 class Counts(dict[str, int]):
-    """By rule; of one that is not there 0."""
+    """By rule; 0 for a rule that is missing."""
 
     def __missing__(self, rule: str) -> int:
         return 0
 
 
-class Taken(NamedTuple):
-    """What a rule took."""
+class Dropped(NamedTuple):
+    """What a rule dropped."""
 
     rule: Rule
     units: int
@@ -57,18 +55,18 @@ class Taken(NamedTuple):
     bytes: int
 
 
-def taken(ledger: Ledger, unit: str) -> list[Taken]:
-    """What each rule took of documents or lines, in the order in which they are asked; only those that took any."""
-    group, sizes = _PLACES[unit]
+def dropped_by_rule(ledger: Ledger, unit: str) -> list[Dropped]:
+    """The documents or lines that each rule dropped, in the order of the rules; without rules that dropped none."""
+    group, sizes = _KEYS[unit]
     counts, amounts = Counts(ledger[group]["dropped"]), Counts(ledger["bytes"][sizes])
     known = [rule for rule in RULES if rule.unit == unit]
     newer = counts.keys() - {rule.name for rule in known}
     known += [Rule(name, unit, "", "a rule of a newer ramlet") for name in sorted(newer)]
-    return [Taken(rule, counts[rule.name], amounts[rule.name]) for rule in known if counts[rule.name]]
+    return [Dropped(rule, counts[rule.name], amounts[rule.name]) for rule in known if counts[rule.name]]
 
 
 def empty() -> Ledger:
-    """A ledger of nothing, with every key."""
+    """A ledger of zeros, with every key."""
 
     def by_rule(unit: str) -> Counts:
         return Counts((rule.name, 0) for rule in RULES if rule.unit == unit)
@@ -97,7 +95,7 @@ def empty() -> Ledger:
 
 
 def add(ledgers: Iterable[Ledger]) -> Ledger:
-    """Their sum; keys that one of them lacks count as 0 there.
+    """Their sum; missing keys count as 0.
 
     >>> add([{"documents": {"read": 1}}, {"documents": {"read": 2, "kept": 1}}])["documents"]["read"]
     3
@@ -122,7 +120,7 @@ def _add_to(total: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def problems(ledger: Ledger) -> list[str]:
-    """What does not add up, a sentence each; nothing where all is well."""
+    """What does not add up, one sentence each."""
     found = []
     documents, size = ledger["documents"], ledger["bytes"]
     came, went = documents["read"] + documents["cut"], documents["kept"] + sum(documents["dropped"].values())
@@ -135,7 +133,7 @@ def problems(ledger: Ledger) -> list[str]:
 
 
 def read(value: Any, wrong: Callable[[str, str], Exception]) -> Ledger:
-    """A ledger as a file has it; `wrong` makes the error about the first key that is not what it should be."""
+    """A ledger from a file; `wrong` creates the error about the first invalid key."""
     return _checked(empty(), value, "", wrong)
 
 
@@ -146,9 +144,9 @@ def _checked(wanted: dict[str, Any], given: Any, where: str, wrong: Callable[[st
     for key, value in wanted.items():
         name, has = f"{where}.{key}".strip("."), given.get(key)
         if isinstance(value, Counts):
-            # Those that are there: an older ramlet has fewer rules, a newer one more.
+            # Those of the file: an older ramlet has fewer rules, a newer one more.
             rules = dict.fromkeys(has, 0) if isinstance(has, dict) else {}
-            if not all(re.fullmatch(r"[a-z0-9_]{1,64}", rule) for rule in rules):  # they are shown to people
+            if not all(re.fullmatch(r"[a-z0-9_]{1,64}", rule) for rule in rules):  # they are printed
                 raise wrong(name, "counts by the names of rules")
             found[key] = Counts(_checked(rules, has, name, wrong))
         elif isinstance(value, dict):
@@ -158,4 +156,4 @@ def _checked(wanted: dict[str, Any], given: Any, where: str, wrong: Callable[[st
     return found
 
 
-_COUNTS = "a count, or the counts that belong there"
+_COUNTS = "a count or an object of counts"

@@ -1,8 +1,8 @@
-"""`dataset_metadata.json`, the manifest: the truth about a dataset, written last.
+"""`dataset_metadata.json`, the manifest of a dataset, written last.
 
-Whoever makes, changes or reads one does it through `Manifest`: read, then written again, it is the same file. Reading
-checks that every field is there with its type, so that the other modules need not. Whether the numbers are true is what
-`verify` finds out. An array of ids (`NAME.npy`) has the same manifest beside it, without shards.
+All code that creates, changes or reads one uses `Manifest`; reading and writing gives the same file. Reading checks
+that every field is there with its type, so that other modules need not. Whether the numbers are correct is checked by
+`verify`. An array of ids (`NAME.npy`) has the same manifest next to it, without shards.
 """
 
 from __future__ import annotations
@@ -10,34 +10,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.errors import DatasetError
-from ramlet.inputs.sources import nearest_path
+from ramlet.inputs.paths import nearest_path
 from ramlet.runtime.atomic_files import write_json
 from ramlet.runtime.folder_lock import writer_of
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.runtime.small_files import read_json
-
-__all__ = [
-    "NAME",
-    "SPLITS",
-    "TOKENIZER",
-    "Examples",
-    "Manifest",
-    "Packing",
-    "Shard",
-    "Split",
-    "TokenizerNote",
-    "add_lengths",
-    "beside",
-    "first_examples",
-]
 
 NAME = "dataset_metadata.json"
 TOKENIZER = "tokenizer.json"
@@ -46,16 +31,18 @@ VERSION = 1
 SPLITS = ("train", "val")
 ID_BYTES = {"uint16": 2, "uint32": 4}
 
-Examples = dict[str, list[dict[str, Any]]]
-"""Of what each rule dropped."""
+T = TypeVar("T", "TokenizerNote", "Packing", "Shard")
 
-# Nothing else: a manifest from elsewhere must not lead to files outside of its folder.
+Examples = dict[str, list[dict[str, Any]]]
+"""What each rule dropped."""
+
+# Nothing else: a foreign manifest must not point to files outside of its folder.
 _SHARD_FILE = re.compile(r"(train|val)/shard_(\d{5,})\.(bin|idx)")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of ids and the file of the places where its documents end."""
+    """A file of ids, and the file with the ends of its documents."""
 
     bytes: int
     documents: int
@@ -99,7 +86,7 @@ class Packing:
     pieces: int
 
     def __add__(self, more: Packing) -> Packing:
-        """Both together, in sequences of one length."""
+        """The sum of two that have the same sequence length."""
         counts = ("sequences", "padding", "truncated_documents", "pieces")
         return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in counts})
 
@@ -131,12 +118,22 @@ class Manifest:
 
     @property
     def of_array(self) -> bool:
-        """Whether all ids are in one .npy file, not in shards."""
+        """Whether the ids are in one .npy file instead of shards."""
         return self.tokenizer.file != TOKENIZER
 
     @property
     def id_bytes(self) -> int:
         return ID_BYTES[self.dtype]
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Of a packed dataset."""
+        return self.packed.sequence_length if self.packed else None
+
+    @property
+    def pad_id(self) -> int | None:
+        """Of a packed dataset."""
+        return self.packed.pad_id if self.packed else None
 
     @property
     def shards(self) -> list[Shard]:
@@ -152,12 +149,12 @@ class Manifest:
         except FileNotFoundError:
             raise DatasetError(_why_missing(folder)) from None
         except NotADirectoryError:
-            raise DatasetError(f"{folder} is a file: name the folder of a dataset") from None
+            raise DatasetError(f"{folder} is a file: give the folder of a dataset") from None
         return _read(record, path, TOKENIZER)
 
     @classmethod
     def read_beside(cls, npy: Path) -> Manifest | None:
-        """That of an array; None where there is none, or something else of that name."""
+        """The manifest of an array; None if there is none, or that file is something else."""
         path = beside(npy, ".json")
         try:
             record = read_json(path, DatasetError, MANIFEST_BYTES)
@@ -168,17 +165,19 @@ class Manifest:
         return _read(record, path, beside(npy, ".tokenizer.json").name)
 
     def write(self, result: str | os.PathLike[str]) -> None:
-        """Takes the place of the manifest in the folder, or beside the array, whole or not at all."""
+        """Replaces the manifest in the folder, or next to the array, atomically."""
         path = Path(result)
         write_json(beside(path, ".json") if self.of_array else path / NAME, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
+        from ramlet import __version__
+
         record = asdict(self)
         for split in record["splits"].values():
             shards = split.pop("shards")
             if not self.of_array:
                 split["shards"] = list(shards)
-        made_by = record.pop("created_by") or _this_version()
+        made_by = record.pop("created_by") or f"ramlet {__version__}"
         return {"format": FORMAT, "version": VERSION, "created_by": made_by, **record}
 
 
@@ -191,7 +190,7 @@ def add_lengths(histograms: Iterable[list[int]]) -> list[int]:
 
 
 def first_examples(found: Iterable[Examples], most: int) -> Examples:
-    """The first of each rule, in their order."""
+    """The first examples of each rule."""
     kept: Examples = {}
     for part in found:
         for rule, examples in part.items():
@@ -200,28 +199,22 @@ def first_examples(found: Iterable[Examples], most: int) -> Examples:
 
 
 def beside(npy: Path, ending: str) -> Path:
-    """What belongs to an array: `.json` and `.tokenizer.json` behind its name."""
+    """A file that belongs to an array: its name plus `.json` or `.tokenizer.json`."""
     return npy.with_name(npy.name + ending)
-
-
-def _this_version() -> str:
-    from ramlet import __version__
-
-    return f"ramlet {__version__}"
 
 
 def _why_missing(folder: Path) -> str:
     if not folder.exists():
         return f"no such folder: {folder}{nearest_path(os.fspath(folder), folder_wanted=True)}"
     if writer := writer_of(folder):
-        return f"{folder} is being written ({writer}): wait for it"
+        return f"{folder} is being written ({writer}): wait for it to finish"
     if (folder / ".work").is_dir():
-        return f"{folder} is not finished: run the same `ramlet prepare` again to go on"
-    return f"{folder} is no dataset: it has no {NAME}; ramlet prepare makes one"
+        return f"{folder} is not finished: run the same `ramlet prepare` again to resume"
+    return f"{folder} is not a dataset: it has no {NAME}; create one with `ramlet prepare`"
 
 
 class _Record:
-    """One JSON object of the manifest, whose fields are taken out with their types checked."""
+    """One JSON object of the manifest; reads fields and checks their types."""
 
     def __init__(self, value: Any, path: Path, where: str) -> None:
         self.path, self.where = path, where
@@ -245,8 +238,13 @@ class _Record:
     def text(self, key: str) -> str:
         value = self.value.get(key)
         if not isinstance(value, str):
-            raise self.wrong(key, "a text")
+            raise self.wrong(key, "a string")
         return value
+
+    def as_type(self, kind: type[T]) -> T:
+        """A dataclass whose fields are all counts or strings."""
+        readers = {"int": self.count, "str": self.text}
+        return kind(**{each.name: readers[each.type](each.name) for each in fields(kind)})  # type: ignore[arg-type, index]
 
     def object(self, key: str) -> _Record:
         return _Record(self.value.get(key), self.path, f"{self.where}.{key}".strip("."))
@@ -259,7 +257,7 @@ class _Record:
 
 
 def _is_count(value: Any) -> bool:
-    """A whole number that a file can have of something."""
+    """Whether it is a whole number from 0 that fits 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
@@ -269,20 +267,18 @@ def _read(value: Any, path: Path, tokenizer_file: str) -> Manifest:
     record = _Record(value, path, "")
     version = record.count("version")
     if version > VERSION:
-        raise DatasetError(f"{path} has version {version}, and this ramlet reads {VERSION}: install a newer ramlet")
+        raise DatasetError(f"{path} has version {version}, but this ramlet reads {VERSION}: install a newer ramlet")
     dtype = record.text("dtype")
     if dtype not in ID_BYTES:
         raise record.wrong("dtype", "uint16 or uint32")
-    note = record.object("tokenizer")
-    tokenizer = TokenizerNote(**{key: note.text(key) for key in ("file", "fingerprint", "kind", "name")})
+    tokenizer = record.object("tokenizer").as_type(TokenizerNote)
     if tokenizer.file != tokenizer_file:
-        raise note.wrong("file", tokenizer_file)
+        raise record.wrong("tokenizer.file", tokenizer_file)
     packed = None
     if record.value.get("packed") is not None:
-        numbers = record.object("packed")
-        packed = Packing(**{key: numbers.count(key) for key in Packing.__dataclass_fields__})
+        packed = record.object("packed").as_type(Packing)
         if packed.sequence_length < 1:
-            raise numbers.wrong("sequence_length", "at least 1")
+            raise record.wrong("packed.sequence_length", "at least 1")
     fraction = record.value.get("val_fraction")
     if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
         raise record.wrong("val_fraction", "between 0 and 1")
@@ -329,16 +325,15 @@ def _split(record: _Record, name: str, dtype: str) -> Split:
     shards, seen = [], set()
     for at, value in enumerate(record.list("shards")):
         one = _Record(value, record.path, f"{record.where}.shards[{at}]")
-        texts = {key: one.text(key) for key in ("file", "index", "xxh64", "index_xxh64")}
-        counts = {key: one.count(key) for key in ("tokens", "documents", "bytes", "run")}
-        for key, suffix in (("file", "bin"), ("index", "idx")):
-            match = _SHARD_FILE.fullmatch(texts[key])
+        shard = one.as_type(Shard)
+        for key, file, suffix in (("file", shard.file, "bin"), ("index", shard.index, "idx")):
+            match = _SHARD_FILE.fullmatch(file)
             if match is None or (match[1], match[3]) != (name, suffix):
                 raise one.wrong(key, f"of the form {name}/shard_00000.{suffix}")
-            if texts[key] in seen:
-                raise DatasetError(f"{record.path} is damaged: {texts[key]} is listed twice")
-            seen.add(texts[key])
-        if counts["bytes"] != counts["tokens"] * ID_BYTES[dtype]:
+            if file in seen:
+                raise DatasetError(f"{record.path} is damaged: {file} is listed twice")
+            seen.add(file)
+        if shard.bytes != shard.tokens * ID_BYTES[dtype]:
             raise one.wrong("bytes", f"{ID_BYTES[dtype]} for each of its tokens")
-        shards.append(Shard(**texts, **counts))  # type: ignore[arg-type]
+        shards.append(shard)
     return Split(record.count("tokens"), record.count("documents"), tuple(shards))

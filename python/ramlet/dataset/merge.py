@@ -1,6 +1,6 @@
-"""Several datasets into one: shards copied or linked, renumbered; ledgers and runs put together.
+"""Merges datasets: shards are copied or linked and renumbered; ledgers and runs are combined.
 
-The order is that of the datasets named. Nothing is tokenized or deduplicated again, so a document that is in
+Datasets keep the order in which they are given. Nothing is tokenized or deduplicated again, so a document that is in
 two of them is in the result twice.
 """
 
@@ -18,27 +18,24 @@ from pathlib import Path
 from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, Shard, Split, add_lengths, first_examples
 from ramlet.dataset.new_folder import copy_file, new_folder, refuse_unless_whole
-from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.unchanged import refuse_changed
-from ramlet.dataset.verify import Progress
+from ramlet.dataset.verify import Progress, shard_bytes, with_progress
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import write_json
 from ramlet.runtime.checksum import file_checksum
 
-__all__ = ["Merged", "merge"]
-
 EXAMPLES = 5
-"""Kept of each rule."""
+"""Kept per rule."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What became of `merge`."""
+    """What `merge` did."""
 
     manifest: Manifest
 
     already_done: bool
-    """Nothing was copied: the folder held this very result."""
+    """Nothing was copied: the folder already had this result."""
 
 
 def merge(
@@ -48,24 +45,22 @@ def merge(
     link: bool = False,
     progress: Progress | None = None,
 ) -> Merged:
-    """Writes the datasets, in order, as one into the new folder `out`; where it is that already, nothing is done.
+    """Writes the datasets, in order, as one into the new folder `out`; does nothing if it is already there.
 
-    With `link` the shards are hard links: no space is taken, and no checksum is compared on the way.
+    With `link` the shards are hard links: they take no space, and their checksums are not compared.
     """
     began = time.monotonic()
     folders = [Path(path) for path in paths]
     if len(folders) < 2:
-        raise SettingsError("name two datasets or more to merge")
+        raise SettingsError("give at least two datasets to merge")
     repeated = next((one for at, one in enumerate(folders) if one.resolve() in map(Path.resolve, folders[:at])), None)
     if repeated is not None:
-        raise SettingsError(f"{repeated} is named twice: each dataset is merged once")
+        raise SettingsError(f"{repeated} is given twice: give each dataset once")
     manifests = [Manifest.read(folder) for folder in folders]
     for folder, manifest in zip(folders[1:], manifests[1:]):
         _refuse_different(folders[0], manifests[0], folder, manifest)
     if not any(manifest.shards for manifest in manifests):
         raise DatasetError("all of these datasets are empty: there is nothing to merge")
-    total = sum(shard.bytes + shard.documents * END_BYTES for one in manifests for shard in one.shards)
-    done = 0
     splits, moves = _renumbered(manifests)
     merged = _merged(manifests, splits)
     with new_folder(out, "data merge", lambda: _holds(Path(out), merged)) as building:
@@ -73,22 +68,18 @@ def merge(
             return Merged(Manifest.read(out), already_done=True)
         for split in SPLITS:
             (building / split).mkdir()
-        for at, shard, new in moves:
-            if progress is not None:
-                progress(done, total)
+        sizes = [shard_bytes(shard) for _, shard, _ in moves]
+        for at, shard, new in with_progress(moves, sizes, progress):
             try:
-                _take(folders[at] / shard.file, building / new.file, shard.xxh64, link)
-                _take(folders[at] / shard.index, building / new.index, shard.index_xxh64, link)
+                _copy_or_link(folders[at] / shard.file, building / new.file, shard.xxh64, link)
+                _copy_or_link(folders[at] / shard.index, building / new.index, shard.index_xxh64, link)
             except DatasetError:
                 refuse_changed(folders[at], manifests[at])
                 raise
-            done += shard.bytes + shard.documents * END_BYTES
-        if progress is not None:
-            progress(total, total)
         try:
             copy_file(folders[0] / manifests[0].tokenizer.file, building / TOKENIZER)
         except FileNotFoundError:
-            raise DatasetError(f"{folders[0]} has no tokenizer.json: copy the one that made its ids into it") from None
+            raise DatasetError(f"{folders[0]} has no tokenizer.json: copy the one that made its ids there") from None
         for folder, manifest in zip(folders, manifests):
             refuse_changed(folder, manifest)
         statistics = {
@@ -102,11 +93,11 @@ def merge(
 
 
 Move = tuple[int, Shard, Shard]
-"""The number of its dataset, a shard, and what it becomes."""
+"""The number of the dataset, its shard, and the shard in the result."""
 
 
 def _renumbered(manifests: list[Manifest]) -> tuple[dict[str, Split], list[Move]]:
-    """The splits of the result, and where each of their shards comes from."""
+    """The splits of the result, and where each shard comes from."""
     splits: dict[str, Split] = {}
     moves: list[Move] = []
     for split in SPLITS:
@@ -123,12 +114,12 @@ def _renumbered(manifests: list[Manifest]) -> tuple[dict[str, Split], list[Move]
 
 
 def _holds(out: Path, merged: Manifest) -> bool:
-    """Whether a folder is this very dataset."""
+    """Whether the folder has this dataset."""
     try:
         found = Manifest.read(out)
     except DatasetError:
         return False
-    # A rule that is newer than what is there has no count in it.
+    # Rules that are newer than the folder have no count in it.
     if replace(found, created_by="", ledger=ledger.add([found.ledger])) != merged:
         return False
     sizes = {out / shard.file: shard.bytes for shard in found.shards}
@@ -137,39 +128,37 @@ def _holds(out: Path, merged: Manifest) -> bool:
 
 
 def _refuse_different(first: Path, ours: Manifest, other: Path, theirs: Manifest) -> None:
-    packing = [one.packed.sequence_length if one.packed else None for one in (ours, theirs)]
-    padding = [one.packed.pad_id if one.packed else None for one in (ours, theirs)]
     for name, mine, its in (
         ("tokenizer", ours.tokenizer.fingerprint, theirs.tokenizer.fingerprint),
         ("dtype", ours.dtype, theirs.dtype),
         ("vocabulary size", ours.vocab_size, theirs.vocab_size),
         ("end id", ours.end_id, theirs.end_id),
-        ("packed sequence length", *packing),
-        ("pad id", *padding),
+        ("packed sequence length", ours.sequence_length, theirs.sequence_length),
+        ("pad id", ours.pad_id, theirs.pad_id),
     ):
         if mine != its:
             raise DatasetError(
-                f"{first} and {other} cannot be merged: their {name} differs, "
-                f"{'none' if mine is None else mine} and {'none' if its is None else its}; prepare both alike"
+                f"{first} and {other} cannot be merged: their {name} differs "
+                f"({'none' if mine is None else mine} and {'none' if its is None else its}); prepare both alike"
             )
 
 
-def _take(source: Path, target: Path, checksum: str, link: bool) -> None:
+def _copy_or_link(source: Path, target: Path, checksum: str, link: bool) -> None:
     try:
         if link:
             os.link(source, target)
             return
         copy_file(source, target)
     except FileNotFoundError:
-        raise DatasetError(f"{source} is missing: `ramlet data verify {source.parent.parent}` tells more") from None
+        raise DatasetError(f"{source} is missing: run `ramlet data verify {source.parent.parent}`") from None
     except (OSError, shutil.SameFileError) as error:
         if link:
             raise DatasetError(
-                f"cannot link {source}: {error.strerror}; without {option('link')} it is copied"
+                f"cannot link {source}: {error.strerror}; without {option('link')} it is copied instead"
             ) from None
         raise
     if file_checksum(target) != checksum:
-        raise DatasetError(f"{source} is damaged: its checksum is not the manifest's")
+        raise DatasetError(f"{source} is damaged: its checksum differs from the manifest")
 
 
 def _merged(manifests: list[Manifest], splits: dict[str, Split]) -> Manifest:
@@ -184,7 +173,7 @@ def _merged(manifests: list[Manifest], splits: dict[str, Split]) -> Manifest:
         packed=reduce(add, packings) if packings else None,
         max_tokens=max(limits) if len(limits) == len(manifests) else None,
         tokens_per_shard=max(one.tokens_per_shard for one in manifests),
-        # Where they differ, the part that came out of them.
+        # If they differ, the actual fraction in the result.
         val_fraction=first.val_fraction if len(fractions) == 1 else splits["val"].documents / max(1, documents),
         splits=splits,
         ledger=ledger.add(one.ledger for one in manifests),

@@ -1,11 +1,11 @@
-"""A result folder that is there whole or not at all: filled under another name beside it, then renamed.
+"""A result folder that appears only when it is complete: filled under a temporary name next to it, then renamed.
 
     with new_folder(out, "data export", lambda: is_export(out, origin)) as folder:
-        if folder is not None:                # None: `out` holds this very result, there is nothing to do
+        if folder is not None:                # None: `out` already has this result, there is nothing to do
             ...
             note_export(folder, origin)
 
-An export has no manifest of its own, so a hidden file in it says what it was made from:
+An export has no manifest, so a hidden file in it says what it was made from:
 
     OUT/.ramlet-export.json    {"origin": {...}, "files": {"train.bin": 123, ...}}    sizes in bytes
 """
@@ -26,8 +26,6 @@ from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.small_files import MANIFEST, open_regular, read_json
 
-__all__ = ["EXPORT_NOTE", "copy_file", "is_export", "new_folder", "note_export", "refuse_unless_whole", "sync_file"]
-
 EXPORT_NOTE = ".ramlet-export.json"
 
 
@@ -35,15 +33,15 @@ EXPORT_NOTE = ".ramlet-export.json"
 def new_folder(out: str | os.PathLike[str], command: str, is_there: Callable[[], bool]) -> Iterator[Path | None]:
     """The folder to fill; it becomes `out` when the block ends without an error.
 
-    None where `out` is there and `is_there` says that it is this very result; anything else there is refused. `out` is
-    held against other commands all the while. What a killed run left under the other name is removed by the next one.
+    None if `out` exists and `is_there` says that it has this result; anything else there is an error. `out` is locked
+    meanwhile. What a killed run left under the temporary name is removed by the next one.
     """
     out = Path(out)
     with hold(out, command):
         if os.path.lexists(out):
             if not is_there():
                 raise SettingsError(
-                    f"{out} exists already and holds something else: choose another folder, or remove it first"
+                    f"{out} already exists and has something else in it: choose another folder, or remove it first"
                 )
             yield None
             return
@@ -56,8 +54,8 @@ def new_folder(out: str | os.PathLike[str], command: str, is_there: Callable[[],
             raise SettingsError(f"cannot write {out}: {error.strerror}; choose another folder") from None
         try:
             yield building
-            for folder, _, _ in os.walk(building):
-                sync_folder(folder)
+            for path in (*building.rglob("*"), building):
+                sync_folder(path)  # files as well
             building.rename(out)
             sync_folder(out.parent)
         except BaseException as error:
@@ -69,7 +67,7 @@ def new_folder(out: str | os.PathLike[str], command: str, is_there: Callable[[],
 
 
 def note_export(folder: Path, origin: dict[str, Any]) -> None:
-    """Writes down what the filled folder was made from."""
+    """Records what the folder was made from."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     with replacing(folder / EXPORT_NOTE) as file:
@@ -78,7 +76,7 @@ def note_export(folder: Path, origin: dict[str, Any]) -> None:
 
 
 def is_export(out: str | os.PathLike[str], origin: dict[str, Any]) -> bool:
-    """Whether a folder was made from this; a file of it that is missing or cut short is an error."""
+    """Whether a folder was made from this; a missing or truncated file in it is an error."""
     out = Path(out)
     try:
         noted = read_json(out / EXPORT_NOTE, DatasetError, MANIFEST)
@@ -92,24 +90,15 @@ def is_export(out: str | os.PathLike[str], origin: dict[str, Any]) -> bool:
 
 
 def refuse_unless_whole(out: Path, sizes: dict[Path, int]) -> None:
-    """Stops where a file of a finished result is missing or has another size."""
+    """Stops if a file of a finished result is missing or has another size."""
     for path, size in sizes.items():
         if not path.is_file() or path.stat().st_size != size:
             raise SettingsError(
-                f"{path} is missing or not whole, though {out} was finished: remove {out}, and run the same again"
+                f"{path} is missing or incomplete, although {out} was finished: remove {out}, and run the same again"
             )
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """In blocks, by the kernel where it can."""
-    open_regular(source, DatasetError).close()  # a device has no end to be copied to
+    """In blocks, by the kernel if it can."""
+    open_regular(source, DatasetError).close()  # copying a device would never end
     shutil.copyfile(source, target)
-    sync_file(target)
-
-
-def sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,14 +1,13 @@
-"""`ramlet.Dataset`: the ids of a dataset, by document or by place.
+"""`ramlet.Dataset`: the ids of a dataset, by document or by position.
 
     dataset = ramlet.Dataset("my-dataset")
-    dataset.document("train", 41)             # its ids, the end id included
+    dataset.document("train", 41)             # its ids, including the end id
     for ids in dataset.documents("val"): ...
     dataset.tokens("train", 1_000, 2_000)     # of all shards of the split as if they were one
 
-Files are read and never mapped: mapped pages count as resident. What is held is the manifest and one block,
-or one document where that is larger. A file is opened for each read (about 10 microseconds) and closed again,
-so a dataset has no state: it may be shared by threads, pickled, and have more shards than a process may have
-open files.
+Files are read, not memory-mapped: mapped pages count as resident. In memory are the manifest and one block, or one
+document if that is larger. A file is opened for each read (about 10 microseconds) and closed again, so a dataset has no
+state: threads can share it, it can be pickled, and it may have more shards than a process may have open files.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ from ramlet.runtime.small_files import open_regular
 if TYPE_CHECKING:
     from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["BLOCK_IDS", "Dataset", "Ids", "piece_starts", "read_at"]
-
 Ids = npt.NDArray[Any]
 """uint16 or uint32."""
 Ends = npt.NDArray[np.uint64]
@@ -44,7 +41,7 @@ END_BYTES = 8
 
 
 class Dataset:
-    """A dataset on disk, opened to be read.
+    """A dataset on disk, opened for reading.
 
     dataset = ramlet.Dataset("my-dataset")
     dataset.splits["train"].tokens, dataset.tokenizer.decode(dataset.document("train", 0))
@@ -53,10 +50,11 @@ class Dataset:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.manifest = Manifest.read(self.path)
+        self._first: dict[str, list[int]] = {}
 
     @property
     def splits(self) -> dict[str, Split]:
-        """`train` and `val`, each with its shards and their figures."""
+        """`train` and `val`, each with its shards and counts."""
         return self.manifest.splits
 
     @property
@@ -71,13 +69,13 @@ class Dataset:
 
     @property
     def end_id(self) -> int | None:
-        """The id behind every document; None where there is none."""
+        """The id after every document; None if there is none."""
         return self.manifest.end_id
 
     @property
     def sequence_length(self) -> int | None:
         """Of a packed dataset."""
-        return self.manifest.packed.sequence_length if self.manifest.packed else None
+        return self.manifest.sequence_length
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -89,29 +87,26 @@ class Dataset:
     def shards(self, split: str) -> tuple[Shard, ...]:
         """The files of a split, in order."""
         if split not in self.splits:
-            raise SettingsError(f"a dataset has the splits train and val, not {split!r}")
+            raise SettingsError(f"unknown split {split!r}: use train or val")
         return self.splits[split].shards
 
     def document_count(self, split: str) -> int:
-        """How many there are for `document`; in a packed dataset the pieces of them."""
+        """The number of documents; in a packed dataset, of pieces."""
         return self._first_documents(split)[-1]
 
     def document(self, split: str, number: int) -> Ids:
-        """The ids of one document, counted from 0; in a packed dataset those of one piece, without padding."""
+        """The ids of one document, numbered from 0; in a packed dataset those of one piece, without padding."""
         firsts = self._first_documents(split)
         if not 0 <= number < firsts[-1]:
             raise IndexError(
-                f"{self.path} has {plural(int(firsts[-1]), 'document')} in {split}: there is no number {number:,}"
+                f"{self.path} has {plural(int(firsts[-1]), 'document')} in {split}: number {number:,} does not exist"
             )
         at = bisect_right(firsts, number) - 1
         shard, within = self.shards(split)[at], number - firsts[at]
-        # The end of the one before is where this one begins; the first of a shard has none before it.
-        before = 1 if within else 0
-        ends = self._read_ends(shard, within - before, within + 1)
-        start, end = (int(ends[0]) if before else 0), int(ends[-1])
-        if self.sequence_length:
-            start = int(piece_starts(ends[-1:], start, self.sequence_length)[0])
-        return self._read_ids(shard, start, end)
+        # A document begins where the previous one ends; the first of a shard has none before it.
+        ends = self._read_ends(shard, max(within - 1, 0), within + 1)
+        start = self.starts(ends[-1:], int(ends[0]) if within else 0)
+        return self._read_ids(shard, int(start[0]), int(ends[-1]))
 
     def documents(self, split: str) -> Iterator[Ids]:
         """Every document's ids, in order."""
@@ -131,22 +126,22 @@ class Dataset:
                 first = 0
                 while first < len(ends):
                     base = int(starts[first])
-                    behind = max(int(np.searchsorted(ends, np.uint64(base + block_ids), "right")), first + 1)
-                    ids = self._read_ids(shard, base, int(ends[behind - 1]))
+                    after = max(int(np.searchsorted(ends, np.uint64(base + block_ids), "right")), first + 1)
+                    ids = self._read_ids(shard, base, int(ends[after - 1]))
                     offset = np.uint64(base)
-                    yield ids, starts[first:behind] - offset, ends[first:behind] - offset
-                    first = behind
+                    yield ids, starts[first:after] - offset, ends[first:after] - offset
+                    first = after
                 before = int(ends[-1])
 
     def end_blocks(self, shard: Shard) -> Iterator[Ends]:
-        """What the shard's .idx holds, a bounded stretch at a time."""
+        """The content of the shard's .idx, in bounded blocks."""
         count = self._documents_in(shard)
         last = 0
         for start in range(0, count, BLOCK_ENDS):
             ends = self._read_ends(shard, start, min(start + BLOCK_ENDS, count))
             last = int(ends[-1])
             yield ends
-        # Without a look at it, ids behind the last end would be left out and no one would know.
+        # Without this check, ids after the last end would be dropped silently.
         if self.manifest.packed is None and last != shard.tokens:
             raise DatasetError(
                 f"{self.path / shard.index} is damaged: its documents end at {last:,}, the shard at {shard.tokens:,}"
@@ -154,12 +149,10 @@ class Dataset:
 
     def starts(self, ends: Ends, before: int) -> Ends:
         """Where documents begin, given their ends and the end of the one before them."""
-        if self.sequence_length:
-            return piece_starts(ends, before, self.sequence_length)
-        return np.concatenate([np.asarray([before], np.uint64), ends[:-1]])
+        return document_starts(ends, before, self.sequence_length)
 
     def tokens(self, split: str, start: int = 0, stop: int | None = None) -> Ids:
-        """The ids from `start` up to `stop` of a split, whatever shards they lie in; bounds as in a slice."""
+        """The ids from `start` up to `stop` of a split, across shards; bounds as in a slice."""
         start, stop, _ = slice(start, stop).indices(self.splits[split].tokens if self.shards(split) else 0)
         result = np.empty(max(0, stop - start), self.dtype)
         first = 0
@@ -171,13 +164,13 @@ class Dataset:
         return result
 
     def blocks(self, split: str, block_ids: int = BLOCK_IDS) -> Iterator[Ids]:
-        """All ids of a split as they lie on disk, a block at a time."""
+        """All ids of a split as they are on disk, block by block."""
         for shard in self.shards(split):
             for start in range(0, shard.tokens, block_ids):
                 yield self._read_ids(shard, start, min(start + block_ids, shard.tokens))
 
     def _documents_in(self, shard: Shard) -> int:
-        # A document may be packed as several pieces, so there the index alone knows.
+        # A document may be packed as several pieces, so there only the index has the number.
         if self.manifest.packed is None:
             return shard.documents
         try:
@@ -186,20 +179,16 @@ class Dataset:
             raise _unreadable(self.path / shard.index, error) from None
 
     def _first_documents(self, split: str) -> list[int]:
-        """The number of the first document of each shard, and behind the last one how many there are."""
+        """The number of the first document of each shard, followed by the total."""
         if split not in self._first:
             counts = [self._documents_in(shard) for shard in self.shards(split)]
             self._first[split] = [0, *accumulate(counts)]
         return self._first[split]
 
-    @cached_property
-    def _first(self) -> dict[str, list[int]]:
-        return {}
-
     def _read_ids(self, shard: Shard, start: int, stop: int) -> Ids:
         if start > stop:
             raise DatasetError(
-                f"{self.path / shard.index} is damaged: its ends do not rise; `ramlet data verify` tells"
+                f"{self.path / shard.index} is damaged: its ends are not increasing; run `ramlet data verify`"
             )
         return read_at(self.path / shard.file, self.dtype, start, stop)
 
@@ -207,18 +196,22 @@ class Dataset:
         return read_at(self.path / shard.index, np.dtype("<u8"), start, stop)
 
     def __repr__(self) -> str:
-        figures = ", ".join(f"{plural(split.tokens, 'token')} in {name}" for name, split in self.splits.items())
-        return f"<ramlet.Dataset {self.path}: {figures}>"
+        counts = ", ".join(f"{plural(split.tokens, 'token')} in {name}" for name, split in self.splits.items())
+        return f"<ramlet.Dataset {self.path}: {counts}>"
 
 
-def piece_starts(ends: Ends, before: int, length: int) -> Ends:
-    """Where the pieces of packed sequences begin: at the end before, or with the next sequence if they end beyond.
+def document_starts(ends: Ends, before: int, sequence_length: int | None) -> Ends:
+    """Where documents begin, given their ends and the end of the one before: at the previous end.
 
-    >>> piece_starts(np.array([3, 5, 8, 11], np.uint64), 0, 4).tolist()
+    A piece of a packed dataset that ends in a later sequence begins with that sequence:
+
+    >>> document_starts(np.array([3, 5, 8, 11], np.uint64), 0, 4).tolist()
     [0, 4, 5, 8]
     """
     previous = np.concatenate([np.asarray([before], np.uint64), ends[:-1]])
-    size = np.uint64(length)
+    if not sequence_length:
+        return previous
+    size = np.uint64(sequence_length)
     boundary = (previous + size - np.uint64(1)) // size * size
     return np.where(ends > boundary, boundary, previous)
 
@@ -243,5 +236,5 @@ def read_at(path: Path, dtype: np.dtype[Any], start: int, stop: int) -> npt.NDAr
 
 def _unreadable(path: Path, error: OSError) -> DatasetError:
     if isinstance(error, FileNotFoundError):
-        return DatasetError(f"{path} is missing: `ramlet data verify` tells what else is")
+        return DatasetError(f"{path} is missing: run `ramlet data verify` to see what else is wrong")
     return DatasetError(f"cannot read {path}: {error.strerror}")

@@ -1,59 +1,61 @@
-"""Is what a shard holds what the format says: ids, ends, end ids, padding. In bounded blocks."""
+"""Checks the content of a shard against the format: ids, ends, end ids, padding. In bounded blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ramlet.dataset.reader import BLOCK_ENDS, BLOCK_IDS, END_BYTES, Ends, Ids, piece_starts, read_at
-
-__all__ = ["ShardCheck", "ShardRules"]
+from ramlet.dataset.manifest import Manifest
+from ramlet.dataset.reader import BLOCK_ENDS, BLOCK_IDS, END_BYTES, Ends, Ids, document_starts, read_at
 
 
 @dataclass(frozen=True)
-class ShardRules:
-    """What holds for the shards of a dataset."""
+class Problem:
+    """Something wrong in a dataset; prints as one line."""
 
-    dtype: np.dtype[Any]
-    vocab_size: int
-    end_id: int | None
-    sequence_length: int | None
-    pad_id: int | None
+    file: str
+    """As in the manifest, `train/shard_00000.bin`; or the part of the manifest, such as `ledger`."""
+    what: str
+    example: str = ""
+    """Where it was first seen."""
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.file, self.what, self.example) if part)
 
 
 @dataclass
 class ShardCheck:
-    """Reads a shard once; `problems` and the figures are there afterwards."""
+    """Reads a shard once; `problems` and the counts are set afterwards."""
 
-    bin: Path
-    idx: Path
-    rules: ShardRules
+    folder: Path
+    bin: str
+    idx: str
+    manifest: Manifest
     ends_needed: bool = True
-    """Every document must end with the end id; not so in shards that came from elsewhere."""
+    """Every document must end with the end id; not required of adopted shards."""
 
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     tokens: int = 0
     entries: int = 0
     end_ids: int = 0
     """Documents, or pieces, whose last id is the end id."""
     padding: int = 0
     lengths: list[int] = field(default_factory=lambda: [0] * 64)
-    """By floor(log2(ids)), the end id not counted."""
+    """By floor(log2(ids)), without the end id."""
 
     def run(self) -> ShardCheck:
-        self.tokens = self.bin.stat().st_size // self.rules.dtype.itemsize
-        self.entries = self.idx.stat().st_size // END_BYTES
+        self.tokens = (self.folder / self.bin).stat().st_size // self.manifest.id_bytes
+        self.entries = (self.folder / self.idx).stat().st_size // END_BYTES
         before, sound = 0, True
-        for ends in self._end_blocks():
+        for first in range(0, self.entries, BLOCK_ENDS):
+            ends = read_at(self.folder / self.idx, np.dtype("<u8"), first, min(first + BLOCK_ENDS, self.entries))
             sound = sound and self._rising(ends, before)
             if not sound:
                 break
-            starts = self._starts(ends, before)
+            starts = document_starts(ends, before, self.manifest.sequence_length)
             self._check_pieces(starts, ends)
             self._check_ids(before, int(ends[-1]), starts, ends)
             before = int(ends[-1])
@@ -61,69 +63,55 @@ class ShardCheck:
         if not sound:
             self._check_ids(before, self.tokens, nothing, nothing)
             return self
-        # Behind the last document there is nothing, but in packed shards the padding of the last sequence.
+        # Nothing follows the last document, except the padding of the last sequence in packed shards.
         last = np.asarray([self.tokens], np.uint64)
-        self._check_ids(before, self.tokens, last if self.rules.sequence_length else nothing, nothing)
+        self._check_ids(before, self.tokens, last if self.manifest.sequence_length else nothing, nothing)
         self._check_tail(before)
         return self
 
-    def _end_blocks(self) -> Iterator[Ends]:
-        for start in range(0, self.entries, BLOCK_ENDS):
-            yield read_at(self.idx, np.dtype("<u8"), start, min(start + BLOCK_ENDS, self.entries))
-
-    def _tell(self, path: Path, problem: str) -> None:
-        # One of a kind: a damaged file would else fill the screen.
-        line = f"{path.parent.name}/{path.name}: {problem}"
-        kind = problem.partition(":")[0]
-        if not any(known.startswith(f"{path.parent.name}/{path.name}: {kind}") for known in self.problems):
-            self.problems.append(line)
+    def _report(self, file: str, what: str, example: str = "") -> None:
+        # Each kind once: a damaged file would otherwise fill the screen.
+        if (file, what) not in [(known.file, known.what) for known in self.problems]:
+            self.problems.append(Problem(file, what, example))
 
     def _rising(self, ends: Ends, before: int) -> bool:
         previous = np.concatenate([np.asarray([before], np.uint64), ends[:-1]])
         wrong = np.flatnonzero(ends <= previous)
         if len(wrong):
             at = int(wrong[0])
-            self._tell(self.idx, f"its ends do not rise: {int(ends[at]):,} comes after {int(previous[at]):,}")
+            example = f"{int(ends[at]):,} comes after {int(previous[at]):,}"
+            self._report(self.idx, "its ends are not increasing", example)
         elif int(ends[-1]) > self.tokens:
-            self._tell(self.idx, f"its ends go beyond the shard: {int(ends[-1]):,} of {self.tokens:,} ids")
+            self._report(self.idx, "its ends go beyond the shard", f"{int(ends[-1]):,} of {self.tokens:,} ids")
         else:
             return True
         return False
 
-    def _starts(self, ends: Ends, before: int) -> Ends:
-        if self.rules.sequence_length:
-            return piece_starts(ends, before, self.rules.sequence_length)
-        return np.concatenate([np.asarray([before], np.uint64), ends[:-1]])
-
     def _check_pieces(self, starts: Ends, ends: Ends) -> None:
-        length = self.rules.sequence_length
+        length = self.manifest.sequence_length
         if not length:
             return
         size = np.uint64(length)
         wrong = np.flatnonzero(starts // size != (ends - np.uint64(1)) // size)
         if len(wrong):
             at = int(wrong[0])
-            self._tell(self.idx, f"a piece crosses a sequence of {length:,}: it ends at {int(ends[at]):,}")
+            self._report(self.idx, f"a piece crosses a sequence of {length:,}", f"it ends at {int(ends[at]):,}")
 
     def _check_ids(self, begin: int, stop: int, starts: Ends, ends: Ends) -> None:
         """The ids from `begin` to `stop`, in which documents have these starts and ends."""
         lacking = np.zeros(len(ends), bool)
         for first in range(begin, stop, BLOCK_IDS):
-            behind = min(first + BLOCK_IDS, stop)
-            ids = read_at(self.bin, self.rules.dtype, first, behind)
-            highest = int(ids.max())
-            if highest >= self.rules.vocab_size:
-                place = first + int(np.argmax(ids >= self.rules.vocab_size))
-                wrong = int(ids[place - first])
-                self._tell(
-                    self.bin,
-                    f"ids beyond the vocabulary of {self.rules.vocab_size:,}: {wrong:,} at place {place:,}",
-                )
-            if self.rules.end_id is not None and len(ends):
-                low, high = np.searchsorted(ends, np.asarray([first, behind], np.uint64), "right").tolist()
+            after = min(first + BLOCK_IDS, stop)
+            ids = read_at(self.folder / self.bin, np.dtype(f"<u{self.manifest.id_bytes}"), first, after)
+            if int(ids.max()) >= self.manifest.vocab_size:
+                at = int(np.argmax(ids >= self.manifest.vocab_size))
+                what = f"ids beyond the vocabulary of {self.manifest.vocab_size:,}"
+                self._report(self.bin, what, f"{int(ids[at]):,} at position {first + at:,}")
+            if self.manifest.end_id is not None and len(ends):
+                low, high = np.searchsorted(ends, np.asarray([first, after], np.uint64), "right").tolist()
                 last_ids = ids[(ends[low:high] - np.uint64(first + 1)).astype(np.int64)]
-                lacking[low:high] = last_ids != self.rules.end_id
-            if self.rules.sequence_length and len(starts):
+                lacking[low:high] = last_ids != self.manifest.end_id
+            if self.manifest.sequence_length and len(starts):
                 self._check_padding(ids, first, begin, starts, ends)
         self._count(starts, ends, lacking)
 
@@ -136,22 +124,23 @@ class ShardCheck:
         np.add.at(edges, gap_ends[inside].clip(None, len(ids)), -1)
         padding: npt.NDArray[np.bool_] = np.cumsum(edges[:-1], dtype=np.int8) > 0
         self.padding += int(padding.sum())
-        wrong = np.flatnonzero(padding & (ids != self.rules.pad_id))
+        wrong = np.flatnonzero(padding & (ids != self.manifest.pad_id))
         if len(wrong):
-            self._tell(self.bin, f"padding that is not the pad id {self.rules.pad_id}: place {first + int(wrong[0]):,}")
+            what = f"padding that is not the pad id {self.manifest.pad_id}"
+            self._report(self.bin, what, f"at position {first + int(wrong[0]):,}")
 
     def _count(self, starts: Ends, ends: Ends, lacking: npt.NDArray[np.bool_]) -> None:
         if not len(ends):
             return
         sizes = (ends - starts).astype(np.int64)
-        if self.rules.end_id is not None:
+        if self.manifest.end_id is not None:
             self.end_ids += int((~lacking).sum())
             counted = sizes - ~lacking
             wrong = np.flatnonzero(lacking)
             # A piece of a packed document may be the middle of it.
-            if len(wrong) and self.ends_needed and not self.rules.sequence_length:
-                place = int(ends[wrong[0]])
-                self._tell(self.idx, f"documents without the end id {self.rules.end_id}: one ends at {place:,}")
+            if len(wrong) and self.ends_needed and not self.manifest.sequence_length:
+                what = f"documents without the end id {self.manifest.end_id}"
+                self._report(self.idx, what, f"one ends at {int(ends[wrong[0]]):,}")
         else:
             counted = sizes
         # frexp gives the exponent exactly, where log2 of a large number could round up.
@@ -160,12 +149,12 @@ class ShardCheck:
             self.lengths[exponent] += count
 
     def _check_tail(self, last_end: int) -> None:
-        length = self.rules.sequence_length
+        length = self.manifest.sequence_length
         if not length:
             if last_end != self.tokens:
-                self._tell(self.idx, f"the last document ends at {last_end:,}, but the shard has {self.tokens:,} ids")
+                self._report(self.idx, f"the last document ends at {last_end:,}, but the shard has {self.tokens:,} ids")
             return
         if self.tokens % length:
-            self._tell(self.bin, f"its {self.tokens:,} ids are no whole sequences of {length:,}")
+            self._report(self.bin, f"its {self.tokens:,} ids are not a multiple of the sequence length {length:,}")
         if self.tokens - last_end >= length:
-            self._tell(self.idx, f"a sequence of nothing but padding: the last piece ends at {last_end:,}")
+            self._report(self.idx, "a sequence with nothing but padding", f"the last piece ends at {last_end:,}")

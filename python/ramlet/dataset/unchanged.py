@@ -1,8 +1,8 @@
-"""A dataset that is read for a while is the one that it was at the start.
+"""Detects a dataset that changes while it is read.
 
-Shards never change under a manifest that lists them, and `prepare --append` replaces the manifest last: a reader that
-keeps to the manifest it began with sees one dataset. Only where the folder was made anew meanwhile do its files belong
-to another; then the manifest is another one too.
+Shards never change while a manifest lists them, and an appending `ramlet prepare` replaces the manifest last: a reader
+that keeps the manifest it started with sees one dataset. Only if the folder was prepared again do its files belong to
+another dataset, and then the manifest differs as well.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from ramlet.errors import DatasetError
 from ramlet.runtime.digest import digest
 from ramlet.runtime.folder_lock import writer_of
 
-__all__ = ["identity", "refuse_changed"]
-
 
 def identity(manifest: Manifest) -> str:
-    """What tells a dataset from every other: a hash of all that its manifest says."""
+    """Identifies a dataset: a hash of its whole manifest."""
     return digest(iter([json.dumps(replace(manifest, created_by="").as_json(), sort_keys=True).encode()]))
 
 
 def refuse_changed(folder: Path, manifest: Manifest) -> None:
-    """Stops where the shards of the manifest, as it was read, are no longer those of the folder."""
+    """Stops if the shards of the manifest are no longer those of the folder."""
     try:
         now = Manifest.read(folder)
     except DatasetError:
@@ -36,4 +34,4 @@ def refuse_changed(folder: Path, manifest: Manifest) -> None:
         return
     writer = writer_of(folder)
     what = f"is being written ({writer})" if writer else "was changed"
-    raise DatasetError(f"{folder} {what} while it was read: run the same again when nothing writes it")
+    raise DatasetError(f"{folder} {what} while it was read: run the same again when nothing writes to it")

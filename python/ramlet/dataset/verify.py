@@ -1,46 +1,46 @@
-"""Is a dataset what its manifest says: files, sizes, checksums, counts, ids, the ledger, the tokenizer.
+"""Checks a dataset against its manifest: files, sizes, checksums, counts, ids, the ledger, the tokenizer.
 
-Everything is checked, whatever was found before: the report lists all that is wrong. Files are read twice,
-once for the checksum and once for what they hold; the second time they come from the page cache.
+Everything is checked, whatever was found before: the report lists all problems. Files are read twice, once for the
+checksum and once for their content; the second time they come from the page cache.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TypeVar
 
 from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Shard
 from ramlet.dataset.reader import END_BYTES
-from ramlet.dataset.shard_check import ShardCheck, ShardRules
+from ramlet.dataset.shard_check import Problem, ShardCheck
 from ramlet.errors import RamletError
 from ramlet.runtime.atomic_files import is_temporary
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
 
-__all__ = ["ADOPTED", "Progress", "Report", "shard_rules", "unknown_files", "verify"]
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""Told the bytes that are done and the total."""
+"""Called with the bytes that are done and the total."""
 
 ADOPTED = "adopted"
-"""The id of a run that stands for shards moved in by hand."""
+"""The run id of shards that were moved in by hand."""
 
 
 @dataclass
 class Report:
     """What `verify` found."""
 
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Worth knowing, but nothing is wrong."""
+    """Worth knowing, but not wrong."""
     adoptable: list[str] = field(default_factory=list)
-    """Shards that the manifest does not have."""
+    """Shards that are not in the manifest."""
     shards: int = 0
     tokens: int = 0
     documents: int = 0
@@ -50,19 +50,12 @@ class Report:
     def sound(self) -> bool:
         return not self.problems
 
-
-@dataclass
-class _Totals:
-    """Over all shards whose files could be read."""
-
-    complete: bool = True
-    entries: int = 0
-    end_ids: int = 0
-    padding: int = 0
+    def add(self, file: str, what: str) -> None:
+        self.problems.append(Problem(file, what))
 
 
 def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Checks all of a dataset; only a manifest that cannot be read is an error."""
+    """Checks a whole dataset; only an unreadable manifest raises an error."""
     folder = Path(path)
     manifest = Manifest.read(folder)
     report = Report(
@@ -72,25 +65,32 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     )
     _check_manifest(manifest, report)
     totals = _check_shards(folder, manifest, report, progress)
-    _check_totals(manifest, totals, report)
+    if totals is not None:
+        _check_totals(manifest, totals, report)
     _check_tokenizer(folder, manifest, report)
-    _tell_unknown(folder, manifest, report)
+    _list_unknown(folder, manifest, report)
     return report
 
 
-def shard_rules(manifest: Manifest) -> ShardRules:
-    packed = manifest.packed
-    return ShardRules(
-        dtype=np.dtype(f"<u{manifest.id_bytes}"),
-        vocab_size=manifest.vocab_size,
-        end_id=manifest.end_id,
-        sequence_length=packed.sequence_length if packed else None,
-        pad_id=packed.pad_id if packed else None,
-    )
+def shard_bytes(shard: Shard) -> int:
+    """Of both files; in a packed dataset the index may be larger."""
+    return shard.bytes + shard.documents * END_BYTES
+
+
+def with_progress(items: Sequence[T], sizes: Sequence[int], progress: Progress | None) -> Iterator[T]:
+    """The items; progress is reported by their sizes."""
+    done, total = 0, sum(sizes)
+    for item, size in zip(items, sizes):
+        if progress is not None:
+            progress(done, total)
+        yield item
+        done += size
+    if progress is not None:
+        progress(total, total)
 
 
 def unknown_files(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Split and name of the files in train/ and val/ that the manifest does not have."""
+    """Split and name of the files in train/ and val/ that are not in the manifest."""
     known = {name for shard in manifest.shards for name in (shard.file, shard.index)}
     for split in SPLITS:
         if (folder / split).is_dir():
@@ -100,162 +100,148 @@ def unknown_files(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]
 
 
 def _check_manifest(manifest: Manifest, report: Report) -> None:
-    tell = report.problems.append
+    add = partial(report.add, "manifest")
     if manifest.vocab_size > 1 << (8 * manifest.id_bytes):
-        tell(f"manifest: ids of {manifest.vocab_size:,} tokens do not fit {manifest.dtype}")
-    special = {"end_id": manifest.end_id, "pad_id": manifest.packed.pad_id if manifest.packed else None}
-    for name, value in special.items():
+        add(f"ids of {manifest.vocab_size:,} tokens do not fit {manifest.dtype}")
+    for name, value in {"end_id": manifest.end_id, "pad_id": manifest.pad_id}.items():
         if value is not None and value >= manifest.vocab_size:
-            tell(f"manifest: {name} {value:,} is beyond the vocabulary of {manifest.vocab_size:,}")
+            add(f"{name} {value:,} is beyond the vocabulary of {manifest.vocab_size:,}")
     for name, split in manifest.splits.items():
         for key in ("tokens", "documents"):
             total, parts = getattr(split, key), sum(getattr(shard, key) for shard in split.shards)
             if total != parts:
-                tell(f"manifest: {name} has {total:,} {key}, but its shards have {parts:,} together")
+                add(f"{name} has {total:,} {key}, but its shards have {parts:,} together")
         for number, shard in enumerate(split.shards):
             if (shard.file, shard.index) != Shard.names(name, number):
-                tell(f"manifest: shard {number} of {name} is named {shard.file} with {shard.index}")
+                add(f"shard {number} of {name} is named {shard.file} with {shard.index}")
             if shard.run >= len(manifest.runs):
-                tell(f"manifest: {shard.file} is of run {shard.run}, which is not among the {len(manifest.runs)} runs")
+                add(f"{shard.file} is from run {shard.run}, but there are {len(manifest.runs)} runs")
             if shard.documents > 1 and not _adopted(manifest, shard) and shard.tokens > manifest.tokens_per_shard:
-                tell(f"manifest: {shard.file} has more than the {manifest.tokens_per_shard:,} tokens of a shard")
-    _check_ledger(manifest, tell)
+                add(f"{shard.file} has more than the {manifest.tokens_per_shard:,} tokens of a shard")
+    _check_ledger(manifest, report)
 
 
-def _check_ledger(manifest: Manifest, tell: Callable[[str], Any]) -> None:
-    found = ledger.problems(manifest.ledger)
-    for problem in found:
-        tell(f"ledger: {problem}")
-    for at, run in enumerate(manifest.runs):
-        for problem in ledger.problems(run["ledger"]):
-            tell(f"ledger of run {at}: {problem}")
-            found.append(problem)
+def _check_ledger(manifest: Manifest, report: Report) -> None:
+    ledgers = {
+        "ledger": manifest.ledger,
+        **{f"ledger of run {at}": run["ledger"] for at, run in enumerate(manifest.runs)},
+    }
+    found = [(name, problem) for name, each in ledgers.items() for problem in ledger.problems(each)]
+    for name, problem in found:
+        report.add(name, problem)
     if found:
         return
     if ledger.add([manifest.ledger]) != ledger.add(run["ledger"] for run in manifest.runs):
-        tell("ledger: it is not the sum of the runs")
+        report.add("ledger", "it is not the sum of the runs")
     for name, split in manifest.splits.items():
-        noted = manifest.ledger["tokens"][name]
-        if noted != split.tokens:
-            tell(f"ledger: it has {plural(noted, 'token')} in {name}, but the shards have {split.tokens:,}")
+        tokens = manifest.ledger["tokens"][name]
+        if tokens != split.tokens:
+            report.add("ledger", f"it has {plural(tokens, 'token')} in {name}, but the shards have {split.tokens:,}")
     kept, listed = manifest.ledger["documents"]["kept"], sum(split.documents for split in manifest.splits.values())
-    # A packed document may lie in the shards as several pieces.
+    # A packed document may be several pieces in the shards.
     if kept != listed and manifest.packed is None:
-        tell(f"ledger: {plural(kept, 'document was', 'documents were')} kept, but the shards have {listed:,}")
+        kept_documents = plural(kept, "document was", "documents were")
+        report.add("ledger", f"{kept_documents} kept, but the shards have {listed:,}")
     if sum(manifest.lengths) != kept:
-        tell(f"manifest: lengths has {plural(sum(manifest.lengths), 'document')}, but {kept:,} were kept")
+        report.add("manifest", f"lengths has {plural(sum(manifest.lengths), 'document')}, but {kept:,} were kept")
 
 
 def _adopted(manifest: Manifest, shard: Shard) -> bool:
     return shard.run < len(manifest.runs) and manifest.runs[shard.run].get("id") == ADOPTED
 
 
-def _check_shards(folder: Path, manifest: Manifest, report: Report, progress: Progress | None) -> _Totals:
-    totals = _Totals()
-    sizes = [shard.bytes + shard.documents * END_BYTES for shard in manifest.shards]
-    rules = shard_rules(manifest)
-    for shard, size in zip(manifest.shards, sizes):
-        if progress is not None:
-            progress(report.bytes, sum(sizes))
-        before = len(report.problems)
+def _check_shards(folder: Path, manifest: Manifest, report: Report, progress: Progress | None) -> Counter[str] | None:
+    """Totals over all shards; None if one has a problem."""
+    totals: Counter[str] = Counter()
+    before = len(report.problems)
+    for shard in with_progress(manifest.shards, list(map(shard_bytes, manifest.shards)), progress):
         if _check_files(folder, manifest, shard, report):
-            check = ShardCheck(folder / shard.file, folder / shard.index, rules, not _adopted(manifest, shard)).run()
+            check = ShardCheck(folder, shard.file, shard.index, manifest, not _adopted(manifest, shard)).run()
             report.problems += check.problems
-            totals.entries += check.entries
-            totals.end_ids += check.end_ids
-            totals.padding += check.padding
-        totals.complete = totals.complete and len(report.problems) == before
-        report.bytes += size
-    if progress is not None:
-        progress(report.bytes, sum(sizes))
-    return totals
+            totals.update(pieces=check.entries, end_ids=check.end_ids, padding=check.padding)
+        report.bytes += shard_bytes(shard)
+    return totals if len(report.problems) == before else None
 
 
 def _check_files(folder: Path, manifest: Manifest, shard: Shard, report: Report) -> bool:
-    """Whether both files are there with a size in which their content can be checked."""
+    """Whether both files exist with a size that allows checking their content."""
     readable = True
     for name, checksum in ((shard.file, shard.xxh64), (shard.index, shard.index_xxh64)):
         path = folder / name
         try:
-            size = path.stat().st_size
-            wrong = _size_problem(size, shard, name, packed=manifest.packed is not None)
-            if wrong:
-                report.problems.append(f"{name}: {wrong}")
-                readable = False
-            elif file_checksum(path) != checksum:
-                report.problems.append(f"{name}: its checksum is not the manifest's: it was changed or damaged")
+            wrong = _size_problem(path.stat().st_size, shard, name, packed=manifest.packed is not None)
+            if not wrong and file_checksum(path) != checksum:
+                report.add(name, "its checksum differs from the manifest: it was changed or damaged")
         except FileNotFoundError:
-            report.problems.append(f"{name}: missing")
-            readable = False
+            wrong = "missing"
         except OSError as error:
-            report.problems.append(f"{name}: cannot be read: {error.strerror}")
+            wrong = f"cannot be read: {error.strerror}"
+        if wrong:
+            report.add(name, wrong)
             readable = False
     return readable
 
 
 def _size_problem(size: int, shard: Shard, name: str, *, packed: bool) -> str:
     if name == shard.index and packed:
-        # As many entries as pieces, of which a document has one or more.
-        sound = size % END_BYTES == 0 and size >= shard.documents * END_BYTES
-        return (
-            "" if sound else f"{plural(size, 'byte is', 'bytes are')} no ends of {plural(shard.documents, 'document')}"
-        )
+        # One entry per piece; a document has one or more.
+        if size % END_BYTES == 0 and size >= shard.documents * END_BYTES:
+            return ""
+        return f"{plural(size, 'byte')} cannot be the ends of {plural(shard.documents, 'document')}"
     wanted = shard.bytes if name == shard.file else shard.documents * END_BYTES
     return "" if size == wanted else f"{size:,} bytes instead of {wanted:,}"
 
 
-def _check_totals(manifest: Manifest, totals: _Totals, report: Report) -> None:
-    if not totals.complete:
-        return
-    tell = report.problems.append
-    noted = manifest.ledger["tokens"]
+def _check_totals(manifest: Manifest, totals: Counter[str], report: Report) -> None:
+    tokens = manifest.ledger["tokens"]
     packed = manifest.packed
     if packed is not None:
         ids = sum(split.tokens for split in manifest.splits.values())
         for name, found, listed in (
-            ("pieces", totals.entries, packed.pieces),
-            ("ids of padding", totals.padding, packed.padding),
+            ("pieces", totals["pieces"], packed.pieces),
+            ("ids of padding", totals["padding"], packed.padding),
             ("sequences", ids // packed.sequence_length, packed.sequences),
         ):
             if found != listed:
-                tell(f"manifest: {listed:,} {name} are listed, but the shards have {found:,}")
-        if noted["padding"] != packed.padding:
-            tell(f"ledger: it has {noted['padding']:,} ids of padding, the manifest {packed.padding:,}")
-    if noted["end_ids"] != totals.end_ids:
-        tell(f"ledger: it has {noted['end_ids']:,} end ids, but {totals.end_ids:,} documents end with one")
+                report.add("manifest", f"{listed:,} {name} are listed, but the shards have {found:,}")
+        if tokens["padding"] != packed.padding:
+            report.add("ledger", f"it has {tokens['padding']:,} ids of padding, but the manifest {packed.padding:,}")
+    if tokens["end_ids"] != totals["end_ids"]:
+        report.add("ledger", f"it has {tokens['end_ids']:,} end ids, but {totals['end_ids']:,} documents end with one")
 
 
 def _check_tokenizer(folder: Path, manifest: Manifest, report: Report) -> None:
     from ramlet.tokenizer.tokenizer import Tokenizer
 
-    noted = manifest.tokenizer
-    path = folder / noted.file
+    listed = manifest.tokenizer
+    path = folder / listed.file
     if not path.is_file():
-        report.problems.append(f"{noted.file}: missing")
+        report.add(listed.file, "missing")
         return
     try:
         tokenizer = Tokenizer.load(path)
     except (RamletError, OSError) as error:
-        report.problems.append(f"{noted.file}: {error}")
+        report.add(listed.file, str(error))
         return
-    if tokenizer.fingerprint != noted.fingerprint:
-        report.problems.append(
-            f"{noted.file}: it is not the tokenizer that made the ids: its fingerprint is "
-            f"{tokenizer.fingerprint}, the manifest has {noted.fingerprint}"
+    if tokenizer.fingerprint != listed.fingerprint:
+        report.add(
+            listed.file,
+            f"not the tokenizer that made the ids: its fingerprint is {tokenizer.fingerprint}, but the manifest has "
+            f"{listed.fingerprint}",
         )
     elif tokenizer.vocab_size > manifest.vocab_size:
-        report.problems.append(
-            f"manifest: vocab_size is {manifest.vocab_size:,}, but the tokenizer has {tokenizer.vocab_size:,}"
+        report.add(
+            "manifest", f"vocab_size is {manifest.vocab_size:,}, but the tokenizer has {tokenizer.vocab_size:,} tokens"
         )
 
 
-def _tell_unknown(folder: Path, manifest: Manifest, report: Report) -> None:
+def _list_unknown(folder: Path, manifest: Manifest, report: Report) -> None:
     for split, name in unknown_files(folder, manifest):
         if name.startswith("shard_") and name.endswith((".bin", ".idx")):
-            report.problems.append(f"{split}/{name}: the manifest does not have it")
+            report.add(f"{split}/{name}", "not in the manifest")
             report.adoptable.append(f"{split}/{name}")
         else:
-            left = "left by a write that was killed" if is_temporary(name) else "no file of the dataset"
-            report.notes.append(f"{split}/{name}: {left}")
+            what = "left by a write that was killed" if is_temporary(name) else "not a file of the dataset"
+            report.notes.append(f"{split}/{name}: {what}")
     if (folder / ".work").exists():
-        report.notes.append(".work: a `ramlet prepare` was interrupted; run it again to go on")
+        report.notes.append(".work: a `ramlet prepare` was interrupted; run it again to resume")

@@ -1,9 +1,9 @@
-"""The demo's last word: what the trained model writes, what it wrote before it learned, and real code, by one measure.
+"""The end of the demo: text of the trained model, of the untrained one, and real code, by the same measure.
 
     judge(run, dataset, untrained=Path("demo/untrained"), samples=16, tokens=200, memory="1GB")
 
-The untrained model is the run's own at step 0: the same shape, drawn by the same seed; it stays as a folder, so that
-anyone may try it. The result goes to RUN/measures.json, from which the report takes it.
+The untrained model is the run's own at step 0: the same shape, initialized from the same seed; its folder is kept, so
+that anyone can try it. The result goes to RUN/measures.json, which the report reads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.plurals import plural
 
-__all__ = ["PROMPT", "Judged", "judge"]
-
 MEASURES = "measures.json"
 PROMPT = "import os\n\n\ndef"
-"""As a file may begin. Without a space behind it: that belongs to the token of the next word."""
+"""How a file might begin. Without a trailing space, which belongs to the token of the next word."""
 REAL_TOKENS = 20_000
 EXPLANATION = (
-    "The share of lines that belong to statements that Python's parser takes, each statement alone. Not counted: blank "
+    "The share of lines in statements that Python's parser accepts, each statement by itself. Not counted: blank "
     "lines, comments, docstrings, statements of fewer than three tokens."
 )
 
@@ -36,13 +34,13 @@ class Judged:
     trained: Plausible
     real: Plausible
     sample: str
-    """What the trained model makes of PROMPT."""
+    """PROMPT, continued by the trained model."""
 
 
 def judge(
     run: Path, dataset: Path, *, untrained: Path, samples: int, tokens: int, memory: Budget | str, seed: int = 1
 ) -> Judged:
-    """Writes with both models and judges it."""
+    """Generates text with both models, and judges it."""
     from ramlet.generation.entry import generate
 
     _save_untrained(run, untrained, seed)
@@ -69,22 +67,22 @@ def _save_untrained(run: Path, folder: Path, seed: int) -> None:
     from ramlet.engines.torch.model_files import load_model, save_model
 
     model = load_model(run, device="cpu")
-    noted = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
-    model.weights.initialize(noted["all_settings"].get("seed", seed))
+    recorded = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+    model.weights.initialize(recorded["all_settings"].get("seed", seed))
     folder.mkdir(exist_ok=True)
     end = json.loads((run / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
     save_model(model, folder, tokenizer_file=run / "tokenizer.json", end_id=end)
 
 
 def _real(dataset: Path) -> list[str]:
-    """Whole documents that the model has not seen, until they are enough."""
+    """Whole documents of the validation split, until they have enough tokens."""
     opened = Dataset(dataset)
     texts: list[str] = []
-    held = 0
+    tokens = 0
     for ids in opened.documents("val"):
         texts.append(opened.tokenizer.decode(ids[: -1 if opened.end_id is not None else None]))
-        held += len(ids)
-        if held >= REAL_TOKENS:
+        tokens += len(ids)
+        if tokens >= REAL_TOKENS:
             break
     return texts
 

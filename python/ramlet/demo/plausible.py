@@ -1,17 +1,17 @@
-"""How much of a text is Python: the share of its lines that are, or belong to, statements that Python's parser takes.
+"""How much of a text is Python: the share of its lines in statements that Python's parser accepts.
 
     plausible("x = 1\\nreturn x\\nfoo bar\\n")     # Plausible(lines=3, taken=2)
 
-A statement is judged alone, as if it stood where it could: its indentation is taken away, a block's opening gets a
-body, `else:`, `except X:` and their like get the block before them, a decorator gets its function, and `return`,
-`yield` and `await` stand in a function, `break` and `continue` in a loop. Lines that are open within brackets or
-strings are joined with those that follow, and count as many as they are. Where no statement begins, the line counts as
-not taken. Not counted at all are lines that say nothing about the grammar: blank ones, comments, strings that stand
-alone (docstrings), and statements of fewer than three of Python's tokens, which nearly always parse (`x`, `pass`).
+A statement is judged by itself, in a place where it is allowed: its indentation is removed, the head of a block gets a
+body, `else:`, `except X:` and the like get the block before them, a decorator gets its function, and everything is
+inside a function and a loop, for `return`, `yield`, `await`, `break` and `continue`. Lines that end inside brackets or
+strings are joined with the next ones, and each of them counts. If no statement starts at a line, the line is invalid.
+Not counted are lines that say nothing about the grammar: blank ones, comments, strings by themselves (docstrings), and
+statements of fewer than three Python tokens, which nearly always parse (`x`, `pass`).
 
-It is an honest but modest measure: it sees statements, not whether a block is indented as it should be, and it says
-whether a model has learned how Python is written, not whether what it writes would run. Real code measured beside a
-model says how near to 100% the measure comes.
+It is an honest but modest measure: it sees statements, not whether a block is indented correctly, and it shows whether
+a model has learned how Python is written, not whether its code would run. Real code, measured the same way, shows how
+close to 100% the measure gets.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Plausible", "plausible"]
-
 LEAST_TOKENS = 3
 LONGEST = 200
-"""Lines that are joined to one statement at most."""
+"""The most lines that are joined into one statement."""
 
-SAYING_NOTHING = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
-OPENED_BEFORE = {"elif": "if 1: pass", "else": "if 1: pass", "except": "try: pass", "finally": "try: pass"}
+NO_CONTENT = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
+OPENED_BY = {"elif": "if 1: pass", "else": "if 1: pass", "except": "try: pass", "finally": "try: pass"}
 
 
 @dataclass(frozen=True)
 class Plausible:
-    """Lines that were judged, and those among them that are Python."""
+    """Lines that were judged, and how many of them are Python."""
 
     lines: int
     taken: int
@@ -47,21 +45,21 @@ class Plausible:
 
 
 def plausible(texts: str | Iterable[str], *, cut: bool = False) -> Plausible:
-    """Judges the lines of all texts; `cut` says that a text ends in the middle of its last line, which is left out."""
+    """Judges the lines of all texts; `cut` says that each text ends in the middle of a line, which is skipped."""
     judged = taken = 0
     for text in [texts] if isinstance(texts, str) else texts:
         lines = text.split("\n")[: -1 if cut else None]
         at = 0
         while at < len(lines):
-            count, verdict = _statement(lines, at)
-            judged += count if verdict is not None else 0
-            taken += count if verdict else 0
+            count, parses = _statement(lines, at)
+            judged += count if parses is not None else 0
+            taken += count if parses else 0
             at += count
     return Plausible(judged, taken)
 
 
 def _statement(lines: list[str], at: int) -> tuple[int, bool | None]:
-    """How many lines the statement has that begins here, and whether it is one; None where it says nothing."""
+    """The number of lines of the statement at this line, and whether it is valid; None if it is not counted."""
     joined = lines[at].strip()
     if not joined:
         return 1, None
@@ -74,14 +72,14 @@ def _statement(lines: list[str], at: int) -> tuple[int, bool | None]:
         if tokens is None:
             break
         if len(tokens) < LEAST_TOKENS or all(token.type == tokenize.STRING for token in tokens):
-            # Too little to tell; but a closing bracket alone is what is left of a statement that was none.
+            # Too short to judge; but a closing bracket by itself is the rest of an invalid statement.
             return count, None if not tokens or _parses(joined, tokens) else False
         return (count, True) if _parses(joined, tokens) else (1, False)
     return 1, False
 
 
 def _tokens(text: str) -> tuple[list[tokenize.TokenInfo] | None, bool]:
-    """Python's tokens, None where the text is not made of them; and whether brackets or strings are still open."""
+    """Python's tokens, or None if there are others; and whether brackets or strings are still open."""
     if text.endswith("\\"):
         return None, True
     try:
@@ -90,7 +88,7 @@ def _tokens(text: str) -> tuple[list[tokenize.TokenInfo] | None, bool]:
         return None, "multi-line" in str(error) or "triple-quoted" in str(error)
     except (SyntaxError, ValueError):
         return None, False
-    return [token for token in found if token.type not in SAYING_NOTHING], False
+    return [token for token in found if token.type not in NO_CONTENT], False
 
 
 def _parses(statement: str, tokens: list[tokenize.TokenInfo]) -> bool:
@@ -104,12 +102,12 @@ def _parses(statement: str, tokens: list[tokenize.TokenInfo]) -> bool:
         body = f"{statement}\n case _: pass"
     elif word == "case" and opens:
         body = "match 1:\n" + textwrap.indent(body, " ")
-    elif word in OPENED_BEFORE:
-        body = f"{OPENED_BEFORE[word]}\n{body}"
+    elif word in OPENED_BY:
+        body = f"{OPENED_BY[word]}\n{body}"
     inside = textwrap.indent(body, "  ", lambda line: True)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a string is no matter here
+            warnings.simplefilter("ignore")  # an invalid escape in a string does not matter here
             ast.parse(f"async def f():\n while 1:\n{inside}")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False

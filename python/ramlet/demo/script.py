@@ -1,17 +1,18 @@
-"""The commands that the demo stands for, in their order, and how large everything is.
+"""The commands of the demo, in order, and how large everything is.
 
     script = Script(Path("ramlet-demo"), FULL, memory="1GB", threads=None)
-    script.tokenizer      # ["tokenizer", "train", "ramlet-demo/python.jsonl", "--vocab-size", "2048", ...]
+    script.tokenizer      # the arguments of `ramlet tokenizer train`, as a list
 
-The demo is nothing but these commands, each a process of its own; a user who copies them gets the same files.
+The demo is nothing but these commands, each in a process of its own; a user who copies them gets the same files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["FULL", "QUICK", "Script", "Size", "begun_steps", "steps_in"]
+from ramlet.settings.owners import command_line
 
 END = "<|endoftext|>"
 
@@ -21,7 +22,7 @@ class Size:
     """How much is done."""
 
     text: int | None
-    """Bytes of text, about; None for all there is."""
+    """Bytes of text, approximately; None for all of it."""
     vocabulary: int
     params: str
     seq_len: int
@@ -29,7 +30,7 @@ class Size:
     steps: int
     least_steps: int
     seconds: float
-    """What training may take: a machine on which the steps would take longer makes fewer."""
+    """How long training may take: a slower machine makes fewer steps."""
     samples: int
     sample_tokens: int
     """Of the texts that are judged at the end."""
@@ -61,79 +62,41 @@ QUICK = Size(
 )
 
 
-@dataclass(frozen=True)
 class Script:
-    """The commands' words, without `ramlet` itself."""
+    """Where everything goes, and the arguments of each command after `ramlet`."""
 
-    folder: Path
-    size: Size
-    memory: str
-    threads: int | None = None
-
-    @property
-    def text(self) -> Path:
-        return self.folder / "python.jsonl"
-
-    @property
-    def dataset(self) -> Path:
-        return self.folder / "dataset"
-
-    @property
-    def run(self) -> Path:
-        return self.folder / "run"
-
-    @property
-    def untrained(self) -> Path:
-        return self.folder / "untrained"
-
-    @property
-    def page(self) -> Path:
-        return self.folder / "report.html"
-
-    @property
-    def tokenizer(self) -> list[str]:
-        size, out = str(self.size.vocabulary), str(self.folder / "tokenizer")
-        return ["tokenizer", "train", str(self.text), "--vocab-size", size, "--special-token", END, *self._to(out)]
-
-    @property
-    def prepare(self) -> list[str]:
-        tokenizer = str(self.folder / "tokenizer")
-        return ["prepare", str(self.text), "--tokenizer", tokenizer, "--val-fraction", "0.05", *self._to(self.dataset)]
-
-    @property
-    def plan(self) -> list[str]:
-        return ["plan", "--data", str(self.dataset), *self._model, *self._limits]
+    def __init__(self, folder: Path, size: Size, memory: str, threads: int | None = None) -> None:
+        self.size = size
+        self.text = folder / "python.jsonl"
+        self.dataset = folder / "dataset"
+        self.run = folder / "run"
+        self.untrained = folder / "untrained"
+        self.page = folder / "report.html"
+        tokenizer = folder / "tokenizer"
+        self._limits: dict[str, Any] = {"memory": memory, "threads": threads}
+        self._model = {
+            "data": self.dataset,
+            "params": size.params,
+            "seq_len": size.seq_len,
+            "batch_size": size.batch_size,
+            "device": "cpu",
+        }
+        vocabulary = {"vocab_size": size.vocabulary, "special_tokens": [END]}
+        self.tokenizer = command_line("tokenizer train", self.text, **vocabulary, out=tokenizer, **self._limits)
+        self.prepare = command_line(
+            "prepare", self.text, tokenizer=tokenizer, val_fraction=0.05, out=self.dataset, **self._limits
+        )
+        self.plan = command_line("plan", **self._model, **self._limits)
+        self.report = command_line("report", self.run, out=self.page, memory=memory)
 
     def train(self, steps: int) -> list[str]:
-        half = str(max(1, steps // 2))
-        every = [*("--eval-every", half), *("--sample-every", half), *("--sample-tokens", "120")]
-        length = ["--max-steps", str(steps)]
-        return ["train", "--data", str(self.dataset), *self._model, *length, *every, *self._to(self.run)]
-
-    @property
-    def report(self) -> list[str]:
-        return ["report", str(self.run), "--out", str(self.page), "--memory", self.memory]
-
-    @property
-    def _model(self) -> list[str]:
-        size = self.size
-        return [
-            *("--params", size.params),
-            *("--seq-len", str(size.seq_len)),
-            *("--batch-size", str(size.batch_size)),
-            *("--device", "cpu"),
-        ]
-
-    @property
-    def _limits(self) -> list[str]:
-        return ["--memory", self.memory, *([] if self.threads is None else ["--threads", str(self.threads)])]
-
-    def _to(self, out: Path | str) -> list[str]:
-        return ["--out", str(out), *self._limits]
+        half = max(1, steps // 2)
+        often = {"max_steps": steps, "eval_every": half, "sample_every": half, "sample_tokens": 120}
+        return command_line("train", **self._model, **often, out=self.run, **self._limits)
 
 
 def steps_in(size: Size, tokens_per_second: float | None) -> int:
-    """The steps of the size, or as many as a machine of this speed makes in its time; a multiple of ten.
+    """The steps of this size, or fewer if a machine of this speed needs more than its time; then a multiple of ten.
 
     >>> steps_in(FULL, 1e6), steps_in(FULL, 8000.0), steps_in(FULL, 1.0), steps_in(FULL, None)
     (1800, 780, 200, 1800)
@@ -145,11 +108,11 @@ def steps_in(size: Size, tokens_per_second: float | None) -> int:
 
 
 def begun_steps(run: Path) -> int | None:
-    """The steps of a run that is there already, finished or not."""
+    """The steps of an existing run, finished or not."""
     import yaml
 
     try:
-        noted = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
-        return int(noted["all_settings"]["max_steps"])
+        recorded = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+        return int(recorded["all_settings"]["max_steps"])
     except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError):
         return None

@@ -1,9 +1,9 @@
-"""Real text that every machine has: the sources of the running Python's standard library, one document a file.
+"""Real text that every machine has: the sources of the running Python's standard library, one document per file.
 
     gather(Path("demo/python.jsonl"), most=None)       # Gathered(files=598, size=11_100_000)
 
-Tests, tables and packages installed beside it are left out. The order is that of the paths, so the same Python gives
-the same file. One source is held at a time.
+Tests, tables and installed packages are skipped. Files are in the order of their paths, so the same Python gives the
+same text. One source is in memory at a time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from pathlib import Path
 from ramlet.errors import SourceError
 from ramlet.runtime.atomic_files import replacing
 
-__all__ = ["Gathered", "gather"]
-
-LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idlelib", "lib2to3"}
+SKIPPED = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idlelib", "lib2to3"}
 TABLES = {"encodings", "pydoc_data"}
-"""Folders whose files are lists of characters and texts, not code."""
+"""Folders whose files are mostly tables of characters and texts, not code."""
 
 LARGEST = 1_000_000
-"""Bytes of a source: longer ones are tables, not code."""
+"""Bytes per file: longer ones are tables, not code."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,9 @@ class Gathered:
 
 
 def gather(target: Path, most: int | None = None, root: Path | None = None) -> Gathered:
-    """Writes the sources to `target`, a document a line; with `most`, up to so many bytes, spread over all of them.
+    """Writes the sources to `target`, one document per line; with `most`, about that many bytes, spread over all files.
 
-    A file that is there stays as it is, so that what was made of it holds.
+    An existing file is not changed, so that what was made from it stays valid.
     """
     if target.exists():
         return _gathered(target)
@@ -47,7 +45,7 @@ def gather(target: Path, most: int | None = None, root: Path | None = None) -> G
     sources = list(_sources(root))
     if not sources:
         raise SourceError(
-            f"{root} holds no Python sources: install the standard library's .py files, or use a text of yours"
+            f"{root} has no Python sources: install the standard library's .py files, or use your own text"
         )
     whole = sum(path.stat().st_size for path in sources)
     every = max(1, round(whole / most)) if most else 1
@@ -65,7 +63,7 @@ def gather(target: Path, most: int | None = None, root: Path | None = None) -> G
 
 def _sources(root: Path) -> Iterator[Path]:
     for folder, inner, names in os.walk(root):
-        inner[:] = sorted(name for name in inner if name not in LEFT_OUT | TABLES)
+        inner[:] = sorted(name for name in inner if name not in SKIPPED | TABLES)
         for name in sorted(names):
             path = Path(folder, name)
             if name.endswith(".py") and path.stat().st_size <= LARGEST:
@@ -73,7 +71,7 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _text(path: Path) -> str | None:
-    """None for the few that are written to be wrong."""
+    """None for the few files that are invalid on purpose."""
     try:
         with tokenize.open(path) as source:
             return source.read()

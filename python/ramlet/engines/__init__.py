@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from ramlet.model.folder import ModelFolder
     from ramlet.model.shape import Shape
     from ramlet.model.tensor_file import Stored
-    from ramlet.runtime.budget import Budget, Meter
+    from ramlet.runtime.budget import Budget
+    from ramlet.runtime.meter import Meter
 
 __all__ = [
     *("Continuation", "Division", "Engine", "Hyperparameters", "Model", "Pending", "Ranks", "Sampling", "Trainee"),

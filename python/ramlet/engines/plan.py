@@ -18,9 +18,7 @@ from ramlet.engines import OPTIMIZERS
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.shape import Shape
-from ramlet.runtime.budget import Budget, adding_up, format_bytes, with_reserve
-
-__all__ = ["PARTS", "Choice", "Correction", "Plan", "Task", "too_small"]
+from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reserve
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 
@@ -42,7 +40,7 @@ class Task:
     """Sequences in a step, over all ranks."""
     budget: Budget
     """Of this process."""
-    precision: str
+    precision: str = "fp32"
     """Of matrix products."""
     document_mask: bool = False
     forced: Mapping[str, Any] = field(default_factory=dict)
@@ -185,7 +183,7 @@ def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int]) -> Budg
     parts = budget.all_parts({name: size for name, size in needed.items() if size})
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(
-        f"needs at least {enough}MB: {adding_up(parts, enough)}, with {how} "
+        f"needs at least {enough}MB: {format_parts(parts, enough)}, with {how} "
         f"(the budget is {budget}); give more, or use a smaller model, a shorter {option('seq_len')}"
         f"{'' if choice.optimizer == 'adamw8bit' else ' or ' + option('optimizer', 'adamw8bit')}",
         needed=enough * 1_000_000,

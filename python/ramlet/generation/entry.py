@@ -17,14 +17,12 @@ from ramlet.engines import check_hardware, open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
-from ramlet.generation.writer import Writer, open_writer
+from ramlet.generation.writer import Writer
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
 from ramlet.tokenizer.tokenizer import Tokenizer
-
-__all__ = ["generate", "load", "stream"]
 
 CACHE_BYTES = 4 << 20
 """The tokenizer's word cache: prompts are short."""
@@ -96,7 +94,7 @@ def load(
     if prompt is not None:
         # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
-    return open_writer(
+    return Writer(
         open_engine(device or "auto", threads),
         found,
         tokenizer,

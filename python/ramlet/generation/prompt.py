@@ -11,8 +11,6 @@ from ramlet.generation.settings import SampleSettings
 from ramlet.model.shape import Shape
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["prompt_ids"]
-
 
 def prompt_ids(
     prompt: str, tokenizer: Tokenizer, shape: Shape, settings: SampleSettings, end_ids: frozenset[int]

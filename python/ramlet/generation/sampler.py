@@ -16,8 +16,6 @@ from ramlet.generation.settings import SampleSettings
 from ramlet.generation.writer import Writing, known_ids
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Sampler"]
-
 
 class Sampler:
     def __init__(

@@ -12,9 +12,7 @@ from typing import Any
 from ramlet.engines import LARGEST_SEED
 from ramlet.errors import SettingsError
 from ramlet.settings.declared import Declared, declared, setting
-from ramlet.settings.kinds import Count, Number, Switch, Words
-
-__all__ = ["SAMPLING", "TEXT", "SampleSettings"]
+from ramlet.settings.kinds import Count, Number, Strings, Switch
 
 TEXT, SAMPLING = "Text", "Sampling"
 
@@ -45,7 +43,7 @@ class SampleSettings(Declared):
     num_samples: int = setting(1, Count(), "Texts to generate, as one batch.", panel=SAMPLING)
     stop: tuple[str, ...] = setting(
         (),
-        Words(what="some text", spaces=True),
+        Strings(what="some text", spaces=True),
         "Stop before this text; may be given several times.",
         panel=SAMPLING,
     )

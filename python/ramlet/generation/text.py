@@ -18,8 +18,6 @@ from collections.abc import Sequence
 
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["TextPieces"]
-
 
 class TextPieces:
     def __init__(self, tokenizer: Tokenizer, *, stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> None:

@@ -1,6 +1,6 @@
 """A loaded model that generates text.
 
-    writer = open_writer(open_engine(), find_model("RUN"), tokenizer, settings, prompt=12, memory="1GB")
+    writer = Writer(open_engine(), find_model("RUN"), tokenizer, settings, prompt=12, memory="1GB")
     for sample, text in writer.write("Once upon a time", settings):
         ...                                     # pieces of text, of whole characters, each with its sample's number
 
@@ -22,39 +22,34 @@ from ramlet.model.folder import ModelFolder
 from ramlet.runtime.budget import Budget
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Writer", "Writing", "known_ids", "open_writer"]
 
-
-def open_writer(
-    engine: Engine,
-    found: ModelFolder,
-    tokenizer: Tokenizer,
-    settings: SampleSettings,
-    *,
-    prompt: int,
-    precision: str = "auto",
-    memory: Budget | str | int | None = None,
-) -> Writer:
-    """Loads a model to generate with these settings after a prompt of this many tokens."""
-    kind = engine.precision(precision)
-    fit = _Fit(engine, kind, engine.budget(memory), engine.resident(), found)
-    fit.check(prompt, settings, vocabulary=tokenizer.vocab_size)
-    engine.cap(fit.budget)
-    model = engine.load(found, kind)
-    return Writer(model, tokenizer, found.end_ids(), fit)
-
-
-class _Fit:
-    """The memory for a model, and whether a request fits."""
-
-    def __init__(self, engine: Engine, precision: str, budget: Budget, resident: int, found: ModelFolder) -> None:
+class Writer:
+    def __init__(
+        self,
+        engine: Engine,
+        found: ModelFolder,
+        tokenizer: Tokenizer,
+        settings: SampleSettings,
+        *,
+        prompt: int,
+        precision: str = "auto",
+        memory: Budget | str | int | None = None,
+    ) -> None:
+        """Loads a model to generate with these settings after a prompt of this many tokens."""
         self.engine = engine
-        self.precision = precision
-        self.budget = budget
-        self._resident = resident
+        self.precision = engine.precision(precision)
+        self.budget = engine.budget(memory)
+        """That of the process on a CPU, of the device on a GPU."""
+        self.tokenizer = tokenizer
+        self._resident = engine.resident()
         self._shape = found.shape()
+        self._require_memory(prompt, settings, vocabulary=tokenizer.vocab_size)
+        engine.cap(self.budget)
+        self.model = engine.load(found, self.precision)
+        self.end_ids = found.end_ids()
+        self._known = known_ids(tokenizer, self._shape.vocab_size)
 
-    def check(self, prompt: int, settings: SampleSettings, vocabulary: int = 0) -> None:
+    def _require_memory(self, prompt: int, settings: SampleSettings, vocabulary: int = 0) -> None:
         parts = self.engine.generation_parts(
             self._shape, precision=self.precision, prompt=prompt, settings=settings, vocabulary=vocabulary
         )
@@ -62,32 +57,10 @@ class _Fit:
             parts[self.engine.baseline] = self._resident
         self.budget.require(sum(parts.values()), parts, measured=self._resident)
 
-
-class Writer:
-    def __init__(self, model: Model, tokenizer: Tokenizer, end_ids: frozenset[int], fit: _Fit) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.end_ids = end_ids
-        self._fit = fit
-        self._known = known_ids(tokenizer, model.shape.vocab_size)
-
-    @property
-    def budget(self) -> Budget:
-        """That of the process on a CPU, of the device on a GPU."""
-        return self._fit.budget
-
-    @property
-    def engine(self) -> Engine:
-        return self._fit.engine
-
-    @property
-    def precision(self) -> str:
-        return self._fit.precision
-
     def write(self, prompt: str, settings: SampleSettings) -> Writing:
         """The text after the prompt, generated as it is iterated over."""
-        ids = prompt_ids(prompt, self.tokenizer, self.model.shape, settings, self.end_ids)
-        self._fit.check(len(ids), settings)
+        ids = prompt_ids(prompt, self.tokenizer, self._shape, settings, self.end_ids)
+        self._require_memory(len(ids), settings)
         return Writing(self.model, self.tokenizer, ids, settings, end_ids=self.end_ids, known=self._known)
 
 

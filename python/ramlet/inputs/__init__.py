@@ -1,1 +1,1 @@
-"""Inputs as a user names them (files, folders, globs, standard input, addresses, the hub) -> files to read."""
+"""Inputs as a user names them (files, folders, globs, standard input, URLs, hub datasets) -> files to read."""

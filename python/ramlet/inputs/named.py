@@ -1,4 +1,4 @@
-"""What an input is, told from its name and from what lies on disk; nothing is fetched to find out."""
+"""What kind of input a name means, from the name and what is on disk; nothing is fetched to find out."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ import re
 from dataclasses import dataclass, replace
 
 from ramlet.errors import SettingsError
-
-__all__ = ["HubName", "Input", "as_input", "hub_dataset", "looks_remote", "needs_staging", "saved_dataset"]
+from ramlet.inputs.formats import COMPRESSION_OF, FORMAT_OF
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input, with what a config may say of it alone."""
+    """An input, with the settings that a config file may give for it alone."""
 
     path: str
-    """A file, a folder, a glob, an address, a name on the hub, or `-`."""
+    """A file, a folder, a glob, a URL, a name on the hub, or `-`."""
 
     split: str | None = None
-    """Of a dataset; `train` where it is not said."""
+    """Of a dataset; `train` if not given."""
 
     subset: str | None = None
-    """Of a dataset on the hub that has several."""
+    """Of a dataset on the hub with several."""
 
     text_field: str | None = None
-    """The column that holds the text, where it is another than that of the other inputs."""
+    """The column with the text, if it differs from that of the other inputs."""
 
 
 def as_input(given: str | os.PathLike[str] | Input) -> Input:
-    """The same for all that a caller may name an input by."""
+    """An Input from whatever a caller may pass."""
     return given if isinstance(given, Input) else Input(os.fspath(given))
 
 
@@ -45,47 +44,46 @@ class HubName:
     text_field: str | None
 
 
-_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*:(?://|:\w)")
-"""`s3://bucket/...`, or a chain of fsspec, `zip::s3://bucket/...`."""
+_URL = re.compile(r"[A-Za-z][\w+.-]*:(?://|:\w)")
+"""`s3://bucket/...`, or chained fsspec URLs, `zip::s3://bucket/...`."""
 
 _WORD = r"[\w-][\w.-]*"
 _SPLIT = r"(?::(?P<split>[\w.+-]+))?"
-_HUB_ADDRESS = re.compile(rf"hf://datasets/(?P<repository>{_WORD}(?:/{_WORD})?)(?:@(?P<revision>[\w.-]+))?{_SPLIT}/?")
+_HUB_URL = re.compile(rf"hf://datasets/(?P<repository>{_WORD}(?:/{_WORD})?)(?:@(?P<revision>[\w.-]+))?{_SPLIT}/?")
 _HUB_NAME = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:/(?P<subset>{_WORD}))?{_SPLIT}")
 
-_OF_A_FILE = re.compile(
-    r"\.(?:txt|md|json|jsonl|ndjson|parquet|pq|csv|tsv|html?|xml|log|gz|zstd?|xz|bz2|zip|tar)$", re.I
+_FILE_SUFFIXES = (
+    *FORMAT_OF,
+    *COMPRESSION_OF,
+    *[".txt", ".md", ".json", ".csv", ".tsv", ".html", ".htm", ".xml", ".log", ".zip", ".tar"],
 )
+"""A name with one of these is a file, not a dataset on the hub."""
 
 
 def looks_remote(name: str) -> bool:
-    """Whether this is an address or a name on the hub, not a path: asked before the inputs are walked.
+    """Whether this is a URL or a name on the hub, not a path: checked before the inputs are walked.
 
-    A bare name, or a name in a folder that is there, is more often a mistyped path; `hf://datasets/NAME`
-    always means the hub.
+    A bare name, or a name in an existing folder, is more often a mistyped path; `hf://datasets/NAME` always means the
+    hub.
     """
-    return _is_address(name) or hub_dataset(Input(name)) is not None
+    return (_URL.match(name) is not None and not os.path.lexists(name)) or hub_dataset(Input(name)) is not None
 
 
 def needs_staging(given: str | os.PathLike[str] | Input) -> bool:
-    """Whether `stage` would give another path; not asked of local files with a text column of their own."""
+    """Whether `stage` would return another path; local files with their own text column are not considered."""
     given = as_input(given)
     return given.path == "-" or looks_remote(given.path) or saved_dataset(given) is not None
 
 
-def _is_address(name: str) -> bool:
-    return _ADDRESS.match(name) is not None and not os.path.lexists(name)
-
-
 def hub_dataset(given: Input) -> HubName | None:
-    """The dataset that is meant, if one is."""
+    """The dataset on the hub that the input means, if any."""
     name = given.path
-    match = _HUB_ADDRESS.fullmatch(name)
+    match = _HUB_URL.fullmatch(name)
     if match is None:
         if os.path.lexists(name) or os.path.lexists(name.split("/")[0]) or name.startswith("~"):
             return None
         match = _HUB_NAME.fullmatch(name)
-        if match is None or _OF_A_FILE.search(name):
+        if match is None or name.lower().endswith(_FILE_SUFFIXES):
             return None
     found = match.groupdict()
     return HubName(
@@ -99,7 +97,7 @@ def hub_dataset(given: Input) -> HubName | None:
 
 
 def saved_dataset(given: Input) -> Input | None:
-    """The input with its split apart, if it is a folder that save_to_disk made."""
+    """The input with its split separated, if it is a folder written by save_to_disk."""
     if _is_saved(given.path):
         return given
     folder, colon, split = given.path.rpartition(":")
@@ -109,13 +107,11 @@ def saved_dataset(given: Input) -> Input | None:
 
 
 def _is_saved(folder: str) -> bool:
-    def holds(name: str) -> bool:
-        return os.path.isfile(os.path.join(folder, name))
-
-    return holds("dataset_dict.json") or (holds("state.json") and holds("dataset_info.json"))
+    files = (("dataset_dict.json",), ("state.json", "dataset_info.json"))
+    return any(all(os.path.isfile(os.path.join(folder, name)) for name in names) for names in files)
 
 
 def _one(what: str, name: str, written: str | None, given: str | None) -> str | None:
     if written and given and written != given:
-        raise SettingsError(f"{name} names the {what} {written!r}, and {given!r} is given beside it: leave one out")
+        raise SettingsError(f"{name} names the {what} {written!r}, but {what} is {given!r}: remove one of the two")
     return written or given

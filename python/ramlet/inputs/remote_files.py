@@ -1,12 +1,11 @@
-"""Files behind an address -> copies, chunk by chunk, through fsspec, which knows S3, GCS, HTTP and many more."""
+"""Files at a URL -> local copies, chunk by chunk, through fsspec, which supports S3, GCS, HTTP and many more."""
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,31 +14,29 @@ from ramlet.errors import RamletError, SettingsError, SourceError
 from ramlet.inputs.columns import OwnColumn
 from ramlet.inputs.named import Input
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.shelf import Shelf, first_line, key_of
-
-__all__ = ["RemoteFiles"]
+from ramlet.inputs.staging_folder import StagingFolder, first_line, key_of
 
 CHUNK = 1 << 20
-SILENCE_SECONDS = 60
+READ_TIMEOUT = 60
 
-_TELLING = (
+_VERSION_FIELDS = (
     *("etag", "ETag", "md5Hash", "content_md5", "checksum", "blob_id", "commit", "generation", "versionId"),
     *("mtime", "LastModified", "last_modified", "updated", "modified", "Last-Modified"),
 )
-"""What file systems of many kinds say of a file's state; most say one or two of it."""
+"""What identifies the version of a file, in file systems of many kinds; most have one or two of these."""
 
 
 @dataclass(frozen=True)
 class _File:
     path: str
     below: str
-    """Its path inside the folder that was named; for a file, its name."""
+    """Its path inside the given folder; for a single file, its name."""
     size: int | None
     mark: str
 
 
 class RemoteFiles:
-    """What an address names: a file, the files of a folder, or those a pattern matches, by their paths."""
+    """The files at a URL: one file, those of a folder, or those that a pattern matches, sorted by path."""
 
     def __init__(self, given: Input, reading: ReadSettings) -> None:
         self._name = given.path
@@ -50,7 +47,7 @@ class RemoteFiles:
             import fsspec
         except ImportError:
             raise SettingsError(f"cannot read {self._name}: pip install 'ramlet[hf]', or download it first") from None
-        with _told(self._name):
+        with _explained(self._name):
             self._system, path = fsspec.core.url_to_fs(self._name, **self._connection())
             self._folder = False
             self._files = sorted(self._list(path), key=lambda file: file.path)
@@ -76,7 +73,7 @@ class RemoteFiles:
         self._folder = True
         for found, info in self._system.find(path, detail=True).items():
             below = posixpath.relpath(found, self._system._strip_protocol(path))
-            # Hidden ones are passed over on disk too; what leads out of the folder has no business in it.
+            # Hidden files are skipped on disk too; this also refuses paths that lead out of the folder.
             if not any(part.startswith(".") for part in below.split("/")):
                 yield _described(found, below, info)
 
@@ -85,57 +82,55 @@ class RemoteFiles:
             return {}
         from aiohttp import ClientTimeout
 
-        # A large file takes longer than the five minutes that are the default; silence is what must end.
-        return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=SILENCE_SECONDS)}}
+        # The default of five minutes in total is too short for a large file: only a silent connection times out.
+        return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=READ_TIMEOUT)}}
 
     def _is_pattern(self, path: str) -> bool:
         if self._web:
             return "*" in path  # a question mark begins the query
         return any(sign in path for sign in "*?[") and not self._system.exists(path)
 
-    def stage(self, shelf: Shelf) -> list[str]:
-        key = key_of(self._name)
-        if not self._folder:
+    def stage(self, folder: StagingFolder) -> list[str]:
+        if self._folder:
+            place = folder.place(key_of(self._name), posixpath.basename(self._name.rstrip("/")))
+            _remove_others(place, {self._copy(folder, file, place / file.below) for file in self._files})
+            paths = [place]
+        else:
             paths = [
-                self._copy(shelf, file, str(shelf.place(key_of(self._name, file.path), file.below)))
+                self._copy(folder, file, folder.place(key_of(self._name, file.path), file.below))
                 for file in self._files
             ]
-        else:
-            folder = shelf.place(key, posixpath.basename(self._name.rstrip("/")))
-            kept = {self._copy(shelf, file, os.path.join(folder, *file.below.split("/"))) for file in self._files}
-            _remove_others(str(folder), kept)
-            paths = [str(folder)]
-        return [again for path in paths for again in self._column(shelf, path)]
+        return [staged for path in paths for staged in self._with_common_column(folder, path)]
 
-    def _column(self, shelf: Shelf, path: str) -> list[str]:
-        local = OwnColumn.of(Input(path, self._given.split, self._given.subset, self._given.text_field), self._reading)
-        return [path] if local is None else local.stage(shelf)
+    def _with_common_column(self, folder: StagingFolder, path: Path) -> list[str]:
+        own = OwnColumn.of(replace(self._given, path=str(path)), self._reading)
+        return [str(path)] if own is None else own.stage(folder)
 
-    def _copy(self, shelf: Shelf, file: _File, target: str) -> str:
-        path = Path(target)
-        if shelf.holds(path, file.mark, file.size):
-            shelf.tell(file.size or path.stat().st_size)
-            return target
+    def _copy(self, folder: StagingFolder, file: _File, path: Path) -> Path:
+        if folder.has(path, file.mark, file.size):
+            folder.report(file.size or path.stat().st_size)
+            return path
         copied = 0
-        with shelf.writing(path, file.mark) as out:
+        with folder.writing(path, file.mark) as out:
             for chunk in self._chunks(file):
                 out.write(chunk)
                 copied += len(chunk)
-                shelf.tell(len(chunk))
+                folder.report(len(chunk))
             if file.size not in (None, copied):
                 raise SourceError(
-                    f"{self._name} ended after {copied:,} of {file.size:,} bytes ({file.below}): run the same again"
+                    f"{self._name} ended after {copied:,} of {file.size:,} bytes ({file.below}): "
+                    "run the same command again"
                 )
-        return target
+        return path
 
     def _chunks(self, file: _File) -> Iterator[bytes]:
-        # The reading alone is guarded: an error in writing is one of this machine, and says so itself.
-        with _told(self._name):
-            # Of the web, from the start to the end in one request: many servers know no other.
+        # Only reading is explained: an error in writing is one of this machine.
+        with _explained(self._name):
+            # From the web in one request, from start to end: many servers support nothing else.
             stream = self._system.open(file.path, "rb", **({"block_size": 0} if self._web else {}))
         with stream:
             while True:
-                with _told(self._name):
+                with _explained(self._name):
                     chunk: bytes = stream.read(CHUNK)
                 if not chunk:
                     return
@@ -144,37 +139,35 @@ class RemoteFiles:
 
 def _described(path: str, below: str, info: dict[str, Any]) -> _File:
     size = info.get("size")
-    state = [f"{name}={info[name]}" for name in _TELLING if info.get(name) is not None]
+    state = [f"{name}={info[name]}" for name in _VERSION_FIELDS if info.get(name) is not None]
     if not state and info.get("created") is not None:
-        # The last resort: in some places it is the last change, in others the first.
+        # The last resort: some file systems store the last change here, others the first.
         state = [f"created={info['created']}"]
     return _File(path, below, size, " ".join([f"size={size}", *state]))
 
 
-def _remove_others(folder: str, kept: set[str]) -> None:
-    """Files of an earlier run that are gone from the source."""
-    for here, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(here, name)
-            if path not in kept:
-                os.unlink(path)
+def _remove_others(folder: Path, kept: set[Path]) -> None:
+    """Removes files of an earlier run that no longer exist at the source."""
+    for path in folder.rglob("*"):
+        if path not in kept and not path.is_dir():
+            path.unlink()
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Whatever goes wrong out there, in one sentence."""
+def _explained(name: str) -> Iterator[None]:
+    """Turns any error of the library into one sentence."""
     try:
         yield
     except RamletError:
         raise
     except FileNotFoundError:
-        # The web's file system says so of a host that does not answer, too.
-        raise SourceError(f"there is no {name}, or it cannot be reached: check the address") from None
+        # HTTP raises this also if the host does not answer.
+        raise SourceError(f"{name} does not exist, or cannot be reached: check the URL") from None
     except PermissionError:
         raise SourceError(f"no permission to read {name}: check the credentials") from None
     except ImportError as error:
-        raise SettingsError(f"cannot read {name} without another library ({first_line(error)})") from None
-    except Exception as error:  # noqa: BLE001 - each kind of storage has errors of its own
+        raise SettingsError(f"reading {name} needs another library ({first_line(error)})") from None
+    except Exception as error:  # noqa: BLE001 - every kind of storage has its own errors
         raise SourceError(
-            f"cannot read {name} ({first_line(error)}): check the address and the network, then run the same again"
+            f"cannot read {name} ({first_line(error)}): check the URL and the network, then run the same command again"
         ) from None

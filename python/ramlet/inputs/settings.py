@@ -1,4 +1,4 @@
-"""How inputs are read: what a document is, which field holds the text, what happens at a broken line."""
+"""How inputs are read: what a document is, which field holds the text, what to do at a broken line."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramlet.errors import SettingsError, option
+from ramlet.inputs.formats import FORMATS
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Text
 
-__all__ = ["FORMATS", "READING", "ReadSettings"]
-
-FORMATS = ("text", "jsonl", "parquet")
 READING = "Reading"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSettings(Declared):
-    """The settings that every command that reads text has."""
+    """The settings of every command that reads text."""
 
     documents: str = setting(
         "file",
         Choice(("file", "line")),
-        "In text files a document is the whole file, or each line.",
+        "What a document is in a text file: the whole file, or each line.",
         called=("docs",),
         panel=READING,
     )
@@ -41,7 +39,7 @@ class ReadSettings(Declared):
     )
     format: str | None = setting(
         None,
-        Choice(FORMATS),
+        Choice(tuple(FORMATS)),
         "Format of all inputs.",
         called=("format", "input_format"),
         panel=READING,
@@ -56,11 +54,11 @@ class ReadSettings(Declared):
         if self.documents == "line" and self.doc_separator is not None:
             raise SettingsError(
                 f"documents are lines ({option('documents', 'line')}) or end at a {option('doc_separator')}, not both: "
-                "leave one out"
+                "remove one"
             )
 
     def reading(self) -> dict[str, Any]:
-        """As the native core takes it."""
+        """For the native core."""
         return {
             "documents": self.documents if self.doc_separator is None else "separator",
             "separator": self.doc_separator,

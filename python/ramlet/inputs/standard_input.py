@@ -1,4 +1,4 @@
-"""Standard input -> a file: it comes once, and the work goes over its inputs more than once."""
+"""Standard input -> a file, because inputs are read more than once."""
 
 from __future__ import annotations
 
@@ -6,35 +6,29 @@ import sys
 from typing import Any
 
 from ramlet.errors import SourceError
+from ramlet.inputs.formats import FORMATS
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.shelf import Shelf
-
-__all__ = ["StandardInput"]
+from ramlet.inputs.staging_folder import StagingFolder
+from ramlet.runtime.digest import new_hash
 
 CHUNK = 1 << 20
-_SUFFIX = {"jsonl": ".jsonl", "parquet": ".parquet"}
 
 
 class StandardInput:
-    """Copied in every run, for no one can tell beforehand whether it is the same; its content tells afterwards."""
+    """Copied in every run, because only its content, once read, shows whether it is the same."""
 
     size = None
 
     def __init__(self, reading: ReadSettings) -> None:
-        self._name = "input" + _SUFFIX.get(reading.format or "", ".txt")
+        self._name = "input" + (FORMATS[reading.format or "text"].suffixes or (".txt",))[0]
 
-    def stage(self, shelf: Shelf) -> list[str]:
-        # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own BLAKE2 is there without it.
-        try:
-            from _blake2 import blake2b
-        except ImportError:
-            from hashlib import blake2b
-        content = blake2b(digest_size=16)
+    def stage(self, folder: StagingFolder) -> list[str]:
+        content = new_hash()
         if sys.stdin is None or sys.stdin.closed:
-            raise SourceError("there is no standard input to read: name a file instead of -")
+            raise SourceError("there is no standard input to read: give a file instead of -")
         stream: Any = sys.stdin.buffer
-        path = shelf.place("standard", self._name)
-        with shelf.writing(path, content.hexdigest) as file:
+        path = folder.place("standard", self._name)
+        with folder.writing(path, content.hexdigest) as file:
             while True:
                 try:
                     chunk = stream.read1(CHUNK)
@@ -44,5 +38,5 @@ class StandardInput:
                     break
                 content.update(chunk)
                 file.write(chunk)
-                shelf.tell(len(chunk))
+                folder.report(len(chunk))
         return [str(path)]

@@ -1,11 +1,11 @@
-"""What a loader hands out.
+"""What a loader yields.
 
     model(**batch)                                  a model of transformers: it shifts `labels` itself
-    x, y = batch.input_ids, batch.targets           a loop of nanoGPT's kind: y is shifted already
+    x, y = batch.input_ids, batch.targets           a loop like nanoGPT's: y is already shifted
 
-`labels` are the input ids, and `targets` the ids that follow them: targets[r, i] is the one behind input_ids[r, i].
-Both are -100 where no loss is to be taken. A model that shifts by itself never sees the target of the last position,
-so `labels` ask for one token less in each sequence than `targets` do.
+`labels` are the input ids, and `targets` the ids that follow them: targets[r, i] comes after input_ids[r, i]. Both are
+-100 where the loss is ignored. A model that shifts by itself never sees the target of the last position, so `labels`
+have one token less per sequence than `targets`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ramlet.loading.division import Piece
 __all__ = ["IGNORED", "Batch", "batches_memory", "make_batch", "row_arrays", "training_names"]
 
 IGNORED = -100
-"""The label that losses leave out, PyTorch's own default."""
+"""The label that losses ignore, PyTorch's default."""
 
 _ARRAYS = training_names(document_mask=True)
 _LOOKED_UP = (*_ARRAYS, "labels", "use_cache")
@@ -29,40 +29,40 @@ _LOOKED_UP = (*_ARRAYS, "labels", "use_cache")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch(Mapping[str, Any]):
-    """The sequences of a global batch that one rank takes in one go.
+    """One micro-batch: sequences of a global batch that one rank processes at once.
 
-    As a mapping it has what a model of transformers takes: input_ids, labels, and with a document mask position_ids and
-    use_cache. The other arrays are there by name, `batch["targets"]` or `batch.targets`.
+    As a mapping it has the arguments of a transformers model: input_ids, labels, and with a document mask position_ids
+    and use_cache. The other arrays are available by name, `batch["targets"]` or `batch.targets`.
     """
 
     input_ids: Any
-    """NumPy arrays, or tensors; this and those below are of the same shape, and int64."""
+    """A NumPy array or a tensor; like those below, int64 of shape (sequences, tokens)."""
 
     targets: Any
     """The id that follows each input id."""
 
     position_ids: Any
-    """With a document mask, else None: places from the start of the document."""
+    """With a document mask, else None: positions from the start of the document."""
 
     document_ids: Any
     """With a document mask, else None: 0, 1, 2, ... for the documents of a row."""
 
     first_of_step: bool
     last_of_step: bool
-    """Of the micro-batches that this rank makes of one global batch."""
+    """Among the micro-batches of this rank in one global batch."""
 
     step_sequences: int
-    """In the global batch, over all ranks: what a sum of losses is divided by."""
+    """In the global batch, over all ranks: the divisor for a sum of losses."""
 
     samples_done: int
-    """Samples, counted from the beginning, behind this global batch."""
+    """Samples since the beginning, after this global batch."""
 
     _labels: list[Any] = field(default_factory=list, repr=False)
-    """Made when they are asked for, once: what does not use them does not pay for them."""
+    """Created on first use: code that does not use them does not pay for them."""
 
     @property
     def labels(self) -> Any:
-        """The input ids, -100 where no loss is to be taken: for models that shift them."""
+        """The input ids, -100 where the loss is ignored: for models that shift them."""
         if not self._labels:
             labels = self.input_ids.clone() if hasattr(self.input_ids, "clone") else self.input_ids.copy()
             labels[:, 1:] = self.targets[:, :-1]
@@ -71,14 +71,14 @@ class Batch(Mapping[str, Any]):
 
     @property
     def use_cache(self) -> Any:
-        """With a document mask, else None: False, of the arrays' own kind.
+        """With a document mask, else None: False, as a NumPy bool or a tensor.
 
-        transformers tells documents apart by their position_ids, and only where no cache of keys is asked for, which
-        its models do by default.
+        transformers separates documents by their position_ids, but only without a KV cache, which its models use by
+        default.
         """
         if self.position_ids is None:
             return None
-        return self.position_ids[:0].any()  # nothing is True in nothing
+        return self.position_ids[:0].any()  # `any` of nothing is False
 
     def __getitem__(self, name: str) -> Any:
         value = getattr(self, name) if name in _LOOKED_UP else None
@@ -95,22 +95,22 @@ class Batch(Mapping[str, Any]):
         return 2 if self.position_ids is None else 4
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
-        """The same batch elsewhere, as `Tensor.to`; of tensors alone."""
+        """The same batch on another device or as another dtype, like `Tensor.to`; only for tensors."""
         if not hasattr(self.input_ids, "to"):
-            raise SettingsError("a batch of NumPy arrays has no device: make the loader with as_torch=True")
+            raise SettingsError("a batch of NumPy arrays has no device: create the loader with as_torch=True")
         moved = {name: getattr(self, name) for name in _ARRAYS}
         moved = {name: None if value is None else value.to(*args, **kwargs) for name, value in moved.items()}
         return replace(self, **moved, _labels=[labels.to(*args, **kwargs) for labels in self._labels])
 
 
 def batches_memory(rows: int, seq_len: int, read_ahead: int, document_mask: bool) -> int:
-    """Bytes of those that are read ahead and of two in the hands of the caller, these with their labels."""
+    """Bytes of the batches that are read ahead, and of two in use by the caller, which also have labels."""
     array = rows * seq_len * 8
     return (read_ahead + 2) * array * len(training_names(document_mask)) + 2 * array
 
 
 def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
-    """From what the native core returns: (inputs, targets, (positions, documents) or None)."""
+    """From the arrays of the native core: (inputs, targets, (positions, documents) or None)."""
     inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
     if as_torch:
@@ -130,7 +130,7 @@ def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
 
 
 def row_arrays(rows: list[Any], seq_len: int, end_id: int | None) -> Any:
-    """Sequences of seq_len + 1 ids -> what `make_batch` takes; with an end id under a document mask."""
+    """Sequences of seq_len + 1 ids -> the arrays for `make_batch`; an end id adds the document mask."""
     import numpy as np
 
     ids = np.empty((len(rows), seq_len + 1), np.int64)
@@ -142,9 +142,9 @@ def row_arrays(rows: list[Any], seq_len: int, end_id: int | None) -> Any:
     ends = inputs == end_id
     targets[ends] = IGNORED
     documents = ends.cumsum(axis=1) - ends
-    # Each place less the last one at which a document began.
-    places = np.arange(seq_len)
+    # Each index minus the last one at which a document began.
+    indices = np.arange(seq_len)
     begins = np.zeros_like(inputs)
-    begins[:, 1:] = np.where(ends[:, :-1], places[1:], 0)
-    positions = places - np.maximum.accumulate(begins, axis=1)
+    begins[:, 1:] = np.where(ends[:, :-1], indices[1:], 0)
+    positions = indices - np.maximum.accumulate(begins, axis=1)
     return inputs, targets, (positions, documents)

@@ -1,11 +1,11 @@
-"""How samples become global batches, and these the micro-batches of each rank.
+"""Divides samples into global batches, and global batches into the micro-batches of each rank.
 
-Samples are numbered for ever. A global batch is the next `batch_size` of them; rank r takes every `world`-th from the
-r-th on, in pieces of at most `micro_batch`:
+Samples are numbered through all epochs. A global batch is the next `batch_size` of them; rank r takes every `world`-th
+sample starting with the r-th, in pieces of at most `micro_batch`:
 
     batch_size=6, world=2, micro_batch=2      rank 0: 0 2 | 4      rank 1: 1 3 | 5
 
-So the global batches, and what is learned from them, do not depend on how many share the work.
+So the global batches, and what is learned from them, do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ from dataclasses import dataclass
 
 from ramlet.errors import SettingsError
 
-__all__ = ["Division", "Piece"]
-
-
 MOST = 1 << 40
-"""No count of sequences or tokens is larger; beyond it numbers of 64 bits run over when they are multiplied."""
+"""The largest number of sequences or tokens; the product of larger ones would overflow 64 bits."""
+LAST_SEED = (1 << 64) - 1
 
 
 def check_counts(**counts: int | None) -> None:
-    """Refuses what is no whole number from 1 on; None is one that was not given."""
+    """Checks that these are whole numbers from 1; None means not given."""
     for name, value in counts.items():
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise SettingsError(f"{name} is {value!r}: it must be a whole number")
+            raise SettingsError(f"{name} must be a whole number, not {value!r}")
         if not 1 <= value <= MOST:
-            raise SettingsError(f"{name} is {value}: it must be at least 1" + f" and at most {MOST:,}" * (value > MOST))
+            raise SettingsError(
+                f"{name} must be at least 1" + f" and at most {MOST:,}" * (value > MOST) + f", not {value}"
+            )
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed <= LAST_SEED:
+        raise SettingsError(f"seed must be from 0 to {LAST_SEED}, not {seed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,6 @@ class Piece:
     step_sequences: int
     samples_done: int
 
-    @classmethod
-    def alone(cls, sample: int) -> Piece:
-        """A batch of one."""
-        return cls(sample, 1, True, True, 1, sample + 1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
@@ -57,33 +57,33 @@ class Division:
 
     rank: int = 0
     world: int = 1
-    """This one of so many that share the work."""
+    """This process, and the number of processes that share the work."""
 
     micro_batch: int | None = None
-    """At most so many sequences at a time; None: all that the rank has of a global batch."""
+    """The most sequences at a time; None: all that the rank has of a global batch."""
 
     def __post_init__(self) -> None:
         check_counts(batch_size=self.batch_size, world=self.world, micro_batch=self.micro_batch)
         if not 0 <= self.rank < self.world:
-            raise SettingsError(f"rank is {self.rank}, but of {self.world} ranks the last is {self.world - 1}")
+            raise SettingsError(f"rank must be from 0 to {self.world - 1} with world={self.world}, not {self.rank}")
 
     @property
     def rows(self) -> int:
-        """The most sequences in a piece."""
+        """The largest number of sequences in a piece."""
         mine = -(-self.batch_size // self.world)
         return min(mine, self.micro_batch or mine)
 
     def pieces(self, first: int, end: int | None) -> Iterator[Piece]:
-        """From sample `first` on, which begins a global batch, up to `end`, if there is one."""
+        """Starting with sample `first`, which begins a global batch, up to `end`, if given."""
         while end is None or first < end:
             size = self.batch_size if end is None else min(self.batch_size, end - first)
             yield from self.step(first, size)
             first += size
 
     def step(self, first: int, size: int) -> Iterator[Piece]:
-        """Of the global batch of `size` samples from `first` on.
+        """The pieces of the global batch of `size` samples that starts with `first`.
 
-        A rank that a short last batch has nothing for gets an empty piece: it has to take part in the step.
+        A rank without samples in a short last batch gets an empty piece, because it has to take part in the step.
         """
         mine = len(range(self.rank, size, self.world))
         for done in range(0, mine, self.rows) if mine else [0]:

@@ -6,51 +6,50 @@
             ...
             checkpoint["data"] = loader.state()
 
-**Examples.** A split is one stream of ids, whatever shards it lies in. Example k is the ids from k * stride on, seq_len
-of them as inputs and those one further on as targets. Of a packed dataset an example is a sequence.
+**Examples.** A split is one stream of ids across its shards. Example k starts at id k * stride: seq_len ids as inputs,
+and the same shifted by one as targets. In a packed dataset an example is a sequence.
 
-**Order.** An epoch goes through all examples in an order that a formula gives from (seed, epoch): a shuffle over all of
-the data, with no list of it in memory. Samples are numbered for ever, through all epochs; a global batch is the next
-`batch_size` of them, whatever the number of ranks and the size of a micro-batch.
+**Order.** An epoch goes through all examples in an order computed from (seed, epoch): a shuffle over all of the data,
+without a list of it in memory. Samples are numbered through all epochs; a global batch is the next `batch_size` of
+them, whatever the number of ranks and the size of a micro-batch.
 
-**Mixing.** `[("web", 0.7), ("code", 0.3)]` takes sequences by weight. Every 256 samples have their shares, rounded so
-that over any time no dataset is off its share by more than a few sequences. Each goes through epochs of its own; an
-epoch of the mix is as many samples as there are examples in all.
+**Mixing.** `[("web", 0.7), ("code", 0.3)]` draws sequences by weight. The shares hold in every 256 samples, rounded so
+that no dataset is ever off its share by more than a few sequences. Each dataset has its own epochs; an epoch of the mix
+has as many samples as there are examples in total.
 
-**Memory.** `read_ahead` micro-batches, two more in the hands of the caller, 64 bytes a shard: see `memory`. Ids are
-read, never mapped, at 50 million tokens a second and more on one thread where files are in the page cache.
+**Memory.** `read_ahead` micro-batches, two more in use by the caller, 64 bytes per shard: see `memory`. Ids are read,
+not memory-mapped, at 50 million tokens per second and more on one thread if files are in the page cache.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.batch import Batch, batches_memory, make_batch
-from ramlet.loading.division import Division, Piece, check_counts
-from ramlet.loading.loop import Loop
+from ramlet.loading.division import Division, check_counts, check_seed
+from ramlet.loading.resumable import ResumableLoader
 from ramlet.loading.tokens import Tokens, open_tokens
 from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural
-
-__all__ = ["Examples", "Loader"]
 
 Data = str | os.PathLike[str] | Sequence[tuple[str | os.PathLike[str], float]]
 
 SEQ_LEN = 1024
 SHARD_BYTES = 64
-"""Of each shard its name, its place and its first id are kept."""
+"""Per shard, its name, its position and its first id are kept."""
 OWN_BYTES = 1 << 20
-"""The thread, and what is read of one example."""
+"""The thread, and one example that is being read."""
 WEIGHT_SUM = 10**9
-LAST_SEED = (1 << 64) - 1
 
 
-class Loader:
-    """Shuffled batches from ids on disk, that go on exactly where they were.
+class Loader(ResumableLoader):
+    """Shuffled batches from ids on disk, with exact resuming.
 
     with ramlet.Loader("my-dataset", seq_len=1024, batch_size=32, as_torch=True) as loader:
         for batch in loader:
@@ -78,26 +77,23 @@ class Loader:
         read_ahead: int = 2,
         eval_only: bool = False,
     ) -> None:
-        """Opens the data; nothing is read, and no thread started, before the first batch is asked for.
+        """Opens the data; nothing is read, and no thread started, before the first batch.
 
-        `data` is a dataset's folder, an array (FILE.npy, or FILE.txt with FILE.npy beside it), or a list of these with
-        weights. Of an array the last `val_fraction` is the split `val`. `seq_len` is 1024 where nothing is said, and
-        that of a packed dataset. Without `epochs` there is no end. `document_mask` adds position_ids and
-        document_ids, and leaves out the loss of what would follow from another document. `eval_only` is the same as
-        `split="val"`.
+        `data` is the folder of a dataset, an array (FILE.npy, or FILE.txt with FILE.npy next to it), or a list of these
+        with weights. The last `val_fraction` of an array is the split `val`. `seq_len` defaults to 1024, or to that of
+        a packed dataset. Without `epochs` the loop is endless. `document_mask` adds position_ids and document_ids, and
+        ignores the loss of targets in the next document. `eval_only` is the same as `split="val"`.
         """
-        check_counts(seq_len=seq_len)
+        check_counts(seq_len=seq_len, stride=stride, max_examples=max_examples, epochs=epochs)
         split = "val" if eval_only else split
-        self._loop = Loop(0, read_ahead)
+        super().__init__(0, read_ahead)
         self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
         self.datasets, weights = _open(data, split, val_fraction)
         self.seq_len = _sequence_length(self.datasets, seq_len)
         self.stride = self.seq_len if stride is None else stride
-        check_counts(stride=stride, max_examples=max_examples, epochs=epochs)
-        if not 0 <= seed <= LAST_SEED:
-            raise SettingsError(f"seed is {seed}: it must be from 0 to {LAST_SEED}")
+        check_seed(seed)
         if stride is not None and any(tokens.packed_length for tokens in self.datasets):
-            raise SettingsError("packed sequences are taken as they are: leave stride out")
+            raise SettingsError("a packed dataset has fixed sequences: do not give a stride")
         _check_one_tokenizer(self.datasets)
         if document_mask:
             _check_end_ids(self.datasets)
@@ -106,7 +102,6 @@ class Loader:
         self.epochs = epochs
         self.as_torch = as_torch
         self.document_mask = document_mask
-        self.read_ahead = read_ahead
         self._counts = _example_counts(self.datasets, weights, self.seq_len, self.stride, max_examples)
         self._weights = weights
         self._windows = _native.Windows(
@@ -117,13 +112,11 @@ class Loader:
             seq_len=self.seq_len,
             shuffle=shuffle,
         )
-        self.datasets = [tokens.without_shards() for tokens in self.datasets]
-
-    # -- what is known of the data
+        self.datasets = [replace(tokens, shards=()) for tokens in self.datasets]  # the native core has the list
 
     @property
     def examples(self) -> Examples:
-        """All examples, to be counted or taken one by one, in no shuffled order."""
+        """All examples, not shuffled, to count them or to access one."""
         return Examples(self)
 
     @property
@@ -131,33 +124,29 @@ class Loader:
         """Ids in the part of the data that is used."""
         return sum(tokens.count for tokens in self.datasets)
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
-        """Every id is below it. Of arrays that come without a tokenizer all has to be read to know."""
-        if self._vocab_size is None:
-            self._vocab_size = max(tokens.vocab_size() for tokens in self.datasets)
-        return self._vocab_size
-
-    _vocab_size: int | None = None
+        """Every id is below it. An array without a tokenizer has to be read completely for this."""
+        return max(tokens.vocab_size() for tokens in self.datasets)
 
     @property
     def end_id(self) -> int | None:
-        """The id behind every document; None where there is none, or no one knows."""
+        """The id after every document; None if there is none, or it is unknown."""
         return self.datasets[0].end_id
 
     @property
     def tokenizer_fingerprint(self) -> str | None:
-        """Of the tokenizer that made the ids; None where it is not known."""
+        """Of the tokenizer that made the ids; None if it is unknown."""
         return self.datasets[0].tokenizer_fingerprint
 
     @property
     def tokenizer_file(self) -> str | None:
-        """The tokenizer that made the ids, if it is there."""
+        """The tokenizer that made the ids, if it exists."""
         file = self.datasets[0].tokenizer_file
         return os.fspath(file) if file is not None and file.is_file() else None
 
     def describe(self) -> str:
-        """A few plain lines for people."""
+        """A few lines of text for people."""
         lines = []
         for tokens, examples, weight in zip(self.datasets, self._counts, self._weights):
             lines.append(f"tokens in {tokens.name}: {tokens.total:,}")
@@ -168,56 +157,40 @@ class Loader:
         return "\n".join(lines)
 
     def memory(self, *, micro_batch: int | None = None) -> int:
-        """Bytes that it holds at most, the batch in use included; `micro_batch` asks for another size than its own."""
+        """The most bytes that it keeps in memory, including the batch in use; for another `micro_batch` if given."""
         rows = micro_batch or self.division.rows
         shards = sum(tokens.shard_count for tokens in self.datasets)
         batches = batches_memory(rows, self.seq_len, self.read_ahead, self.document_mask)
         return batches + shards * SHARD_BYTES + OWN_BYTES
 
-    # -- batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Goes on behind the last global batch that was handed out whole. One loop at a time."""
-        first = self._loop.place
-        end = None if self.epochs is None else self.epochs * len(self.examples)
-        return self._loop.start(
-            _batches(self._windows, self.division, first, end, self.seed, self.document_mask, self.as_torch)
-        )
-
     @property
     def samples(self) -> int:
-        """Sequences handed out so far, in whole global batches and over all ranks."""
-        return self._loop.place
+        """Sequences yielded so far, in complete global batches and over all ranks."""
+        return int(self._position)
 
-    def state(self) -> dict[str, Any]:
-        """Where the loader stands, behind the last global batch that was handed out whole; small, and JSON."""
-        epoch, position = divmod(self._loop.place, len(self.examples))
-        return {"seed": self.seed, "epoch": epoch, "position": position, **self._identity()}
+    def _batches(self) -> Iterator[tuple[Batch, int | None]]:
+        windows, world, seed = self._windows, self.division.world, self.seed
+        mask, as_torch = self.document_mask, self.as_torch
+        end = None if self.epochs is None else self.epochs * len(self.examples)
+        return (
+            (
+                make_batch(windows.read(piece.first, world, piece.count, seed=seed, documents=mask), piece, as_torch),
+                piece.samples_done if piece.last_of_step else None,
+            )
+            for piece in self.division.pieces(self._position, end)
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state as if it had never stopped; ranks, micro-batches and the batch size may be others."""
-        for name, mine in self._identity().items():
-            if name not in state or state[name] != mine:
-                raise DatasetError(_not_resumable(name, state.get(name), mine))
-        self.seed = int(state["seed"])
-        self._loop.move(int(state["epoch"]) * len(self.examples) + int(state["position"]))
+    def _position_state(self) -> dict[str, Any]:
+        epoch, position = divmod(self._position, len(self.examples))
+        return {"epoch": epoch, "position": position}
 
-    def rewind(self) -> None:
-        """Back to the first sample."""
-        self._loop.move(0)
+    def _position_from(self, state: Mapping[str, Any]) -> int:
+        return int(state["epoch"]) * len(self.examples) + int(state["position"])
 
-    def close(self) -> None:
-        """Ends the reading; the next loop goes on from the state."""
-        self._loop.close()
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _changed_data(self) -> DatasetError:
+        return DatasetError("the data has changed since the state was saved: use the same data, or start over")
 
     def _identity(self) -> dict[str, Any]:
-        """All that the order of samples follows from, the seed aside."""
         parts = [
             f"{tokens.fingerprint} {tokens.start} {tokens.count} {weight}".encode()
             for tokens, weight in zip(self.datasets, self._weights)
@@ -236,7 +209,7 @@ class Loader:
 
 
 class Examples:
-    """The examples of a loader in the order of the data, those of a mix one dataset after the other."""
+    """The examples of a loader in the order of the data; in a mix, one dataset after the other."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -252,22 +225,7 @@ class Examples:
             place -= self._loader._counts[dataset]
             dataset += 1
         arrays = self._loader._windows.example(dataset, place, documents=self._loader.document_mask)
-        return make_batch(arrays, Piece.alone(number), self._loader.as_torch)
-
-
-def _batches(
-    windows: _native.Windows,
-    division: Division,
-    first: int,
-    end: int | None,
-    seed: int,
-    documents: bool,
-    as_torch: bool,
-) -> Iterator[tuple[Batch, int | None]]:
-    """Knows no loader: the thread that runs it must not keep one alive."""
-    for piece in division.pieces(first, end):
-        arrays = windows.read(piece.first, division.world, piece.count, seed=seed, documents=documents)
-        yield make_batch(arrays, piece, as_torch), piece.samples_done if piece.last_of_step else None
+        return make_batch(arrays, next(Division(batch_size=1).step(number, 1)), self._loader.as_torch)
 
 
 def _open(data: Data, split: str, val_fraction: float) -> tuple[list[Tokens], list[int]]:
@@ -279,17 +237,15 @@ def _open(data: Data, split: str, val_fraction: float) -> tuple[list[Tokens], li
         raise SettingsError("a mix needs at least one dataset: give (data, weight) pairs")
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise SettingsError(f"a mix is a list of (data, weight) pairs, and {pair!r} is none")
+            raise SettingsError(f"a mix is a list of (data, weight) pairs, but {pair!r} is not a pair")
         if not 0 < pair[1] < float("inf"):
-            raise SettingsError(f"the weight of {pair[0]} is {pair[1]}: it must be above 0")
+            raise SettingsError(f"the weight of {pair[0]} must be above 0, not {pair[1]}")
     total = sum(weight for _, weight in pairs)
     weights = [max(1, round(weight / total * WEIGHT_SUM)) for _, weight in pairs]
     return [open_tokens(name, split, val_fraction) for name, _ in pairs], weights
 
 
 def _sequence_length(datasets: list[Tokens], wanted: int | None) -> int:
-    if wanted is not None and wanted < 1:
-        raise SettingsError(f"seq_len is {wanted}: it must be at least 1")
     for tokens in datasets:
         length = tokens.packed_length
         if length is not None and wanted not in (None, length):
@@ -304,7 +260,7 @@ def _sequence_length(datasets: list[Tokens], wanted: int | None) -> int:
 def _example_counts(
     datasets: list[Tokens], weights: list[int], seq_len: int, stride: int, most: int | None
 ) -> list[int]:
-    """Examples of each dataset; of at most `most` in all each gets its share."""
+    """Examples of each dataset; its share of `most` if that is given."""
     counts = [tokens.examples(seq_len, stride) for tokens in datasets]
     if most is None:
         return counts
@@ -318,8 +274,8 @@ def _check_one_tokenizer(datasets: list[Tokens]) -> None:
         if other.tokenizer_fingerprint != first.tokenizer_fingerprint:
             shown = [(tokens.tokenizer_fingerprint or "unknown")[:12] for tokens in (first, other)]
             raise DatasetError(
-                f"{first.name} and {other.name} were made with two tokenizers (fingerprints {shown[0]} and "
-                f"{shown[1]}): prepare one of them anew with the tokenizer of the other"
+                f"{first.name} and {other.name} were made with different tokenizers (fingerprints {shown[0]} and "
+                f"{shown[1]}): prepare one of them again with the tokenizer of the other"
             )
 
 
@@ -327,12 +283,6 @@ def _check_end_ids(datasets: list[Tokens]) -> None:
     for tokens in datasets:
         if tokens.end_id is None:
             raise DatasetError(
-                f"{tokens.name} has no end id that tells its documents apart: "
+                f"{tokens.name} has no end id between its documents: "
                 f"prepare it with an {option('end_token')}, or train without a document mask"
             )
-
-
-def _not_resumable(name: str, noted: Any, mine: Any) -> str:
-    if name == "data":
-        return "the data is not what it was when the state was noted: give the same data, or start anew"
-    return f"the state was noted with {name} {noted}, and now it is {mine}: give the same, or start anew"

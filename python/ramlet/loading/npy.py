@@ -1,4 +1,4 @@
-"""Where the ids of a `.npy` file lie: one dimension of integers, ours or anyone's."""
+"""The ids in a `.npy` file, from ramlet or any other source: one dimension of integers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ramlet.errors import DatasetError
 from ramlet.runtime.small_files import open_regular
-
-__all__ = ["NpyFile", "largest_id", "sampled_digest"]
 
 BLOCK_BYTES = 4 << 20
 SAMPLES = 64
@@ -51,18 +49,18 @@ class NpyFile:
         except DatasetError:
             raise
         except (ValueError, TokenError, SyntaxError, RecursionError) as error:
-            raise DatasetError(f"{path} is no .npy file that can be read ({error}): save it with numpy.save") from None
+            raise DatasetError(f"{path} is not a readable .npy file ({error}): save it with numpy.save") from None
         if dtype.kind not in "iu":
-            raise DatasetError(f"{path} holds {dtype} and no ids: save them as integers, uint16 where they fit")
+            raise DatasetError(f"{path} has the dtype {dtype}, not ids: save integers, uint16 if they fit")
         if len(shape) != 1:
-            raise DatasetError(f"{path} has {len(shape)} dimensions, and ids are one: save it with reshape(-1)")
+            raise DatasetError(f"{path} has {len(shape)} dimensions, but ids need 1: save it with reshape(-1)")
         if dtype.byteorder == ">":
-            raise DatasetError(f"{path} has its bytes in the other order: save it with astype('<{dtype.str[1:]}')")
+            raise DatasetError(f"{path} is big-endian: save it with astype('<{dtype.str[1:]}')")
         return cls(path, header, dtype.str[1:], int(shape[0]))
 
 
 def sampled_digest(npy: NpyFile) -> str:
-    """A hash of the type, the length, and 64 short stretches spread over the file: it is the same for a copy."""
+    """A hash of the dtype, the length, and 64 short samples spread over the file; a copy has the same."""
     from ramlet.runtime.digest import digest
 
     size = npy.length * npy.id_bytes
@@ -78,17 +76,17 @@ def sampled_digest(npy: NpyFile) -> str:
 
 
 def largest_id(npy: NpyFile) -> int:
-    """Reads all of the file, a block at a time."""
+    """Reads the whole file, block by block."""
     import numpy as np
 
     from ramlet.dataset.reader import read_at
 
     dtype = np.dtype(f"<{npy.dtype}")
-    ahead = npy.header // dtype.itemsize
+    header = npy.header // dtype.itemsize
     if npy.header % dtype.itemsize:
-        raise DatasetError(f"{npy.path} has its ids at an odd place: save it anew with numpy.save")
+        raise DatasetError(f"{npy.path} has ids that are not aligned: save it again with numpy.save")
     step = BLOCK_BYTES // dtype.itemsize
     return max(
-        int(read_at(npy.path, dtype, ahead + first, ahead + min(first + step, npy.length)).max())
+        int(read_at(npy.path, dtype, header + first, header + min(first + step, npy.length)).max())
         for first in range(0, npy.length, step)
     )

@@ -1,10 +1,10 @@
-"""A thread that makes the next items while the last one is used, and never more than a few.
+"""A thread that prepares the next few items while the current one is used.
 
     with closing(ReadAhead(items, 2)) as ahead:
         for item in ahead: ...
 
-An error of the thread is raised where the item would have come. The thread ends with the items, with `close`, or when
-no one holds the ReadAhead any more; it starts with the first item that is asked for.
+An error in the thread is raised in place of the item. The thread starts when the first item is requested, and ends with
+the items, with `close`, or when the ReadAhead is garbage-collected.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from collections.abc import Iterator
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
-__all__ = ["ReadAhead"]
-
 T = TypeVar("T")
 
 
-class _Shelf(Generic[T]):
-    """What the thread and the consumer share. It does not know the ReadAhead, which can so be forgotten."""
+class _Queue(Generic[T]):
+    """Shared by the thread and the consumer. It does not refer to the ReadAhead, which can so be garbage-collected."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -34,7 +32,7 @@ class _Shelf(Generic[T]):
     def fill(self, source: Iterator[T]) -> None:
         error: BaseException | None = None
         try:
-            while self._has_room():
+            while self._wait_for_space():
                 item = next(source)
                 with self.changed:
                     self.items.append(item)
@@ -42,14 +40,14 @@ class _Shelf(Generic[T]):
                 del item
         except StopIteration:
             pass
-        except BaseException as caught:  # noqa: BLE001 - raised where the item would have come
+        except BaseException as caught:  # noqa: BLE001 - raised in place of the item
             error = caught
         with self.changed:
             self.error, self.ended = error, True
             self.changed.notify_all()
 
-    def _has_room(self) -> bool:
-        """Waits before the item is made, not behind it: else there would be one more than asked for."""
+    def _wait_for_space(self) -> bool:
+        """Waits before the next item is made, not after: otherwise there would be one more than `depth`."""
         with self.changed:
             while len(self.items) >= self.depth and not self.closed:
                 self.changed.wait()
@@ -66,7 +64,7 @@ class _Shelf(Generic[T]):
                         raise error
                     raise StopIteration
                 if not thread.is_alive():
-                    raise RuntimeError("the thread that reads ahead did not survive a fork: begin the loop anew")
+                    raise RuntimeError("the thread that reads ahead did not survive a fork: start the loop again")
                 self.changed.wait()
             item = self.items.popleft()
             self.changed.notify_all()
@@ -83,23 +81,23 @@ class _Shelf(Generic[T]):
 
 class ReadAhead(Generic[T]):
     def __init__(self, items: Iterator[T], depth: int) -> None:
-        """With depth 0 there is no thread: items are made when they are asked for."""
+        """With depth 0 there is no thread: items are made on demand."""
         self._items = items
-        self._shelf: _Shelf[T] = _Shelf(depth)
-        self._thread = Thread(target=self._shelf.fill, args=[items], name="ramlet-read-ahead", daemon=True)
-        self._end = weakref.finalize(self, self._shelf.close, self._thread)
+        self._queue: _Queue[T] = _Queue(depth)
+        self._thread = Thread(target=self._queue.fill, args=[items], name="ramlet-read-ahead", daemon=True)
+        self._end = weakref.finalize(self, self._queue.close, self._thread)
 
     def __iter__(self) -> ReadAhead[T]:
         return self
 
     def __next__(self) -> T:
-        if self._shelf.closed:
+        if self._queue.closed:
             raise StopIteration
-        if self._shelf.depth == 0:
+        if self._queue.depth == 0:
             return next(self._items)
         if self._thread.ident is None:
             self._thread.start()
-        return self._shelf.take(self._thread)
+        return self._queue.take(self._thread)
 
     def close(self) -> None:
         """Ends the thread, and waits for it."""

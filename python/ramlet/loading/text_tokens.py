@@ -1,11 +1,11 @@
-"""Text files -> ids, as they are read: a chunk at a time, each with a place in the files to have it from again.
+"""Text files -> chunks of ids while they are read, each with a position from which it can be read again.
 
     files = TextFiles(["corpus/"], ReadSettings(), scratch)
-    for chunk in token_chunks(files, tokenizer, end_id, cursor=None): ...
+    for chunk in token_chunks(files, tokenizer, cursor=None): ...
 
-What is held is one block of text and its ids. A document that is longer goes on in the next chunk, with the ids that it
-would have in one piece; only families of tokenizers that may decide at the end of a text what its beginning becomes
-(HF's) get it in parts, of a million characters each.
+In memory are one block of text and its ids. A longer document continues in the next chunk, with the ids that it has as
+a whole. Only the tokenizer families of HF's library, where the end of a text can change the ids of its beginning, get
+it in parts of a million characters.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ import numpy.typing as npt
 from ramlet import _native
 from ramlet.errors import SourceError
 from ramlet.inputs import sources
-from ramlet.inputs.apart import stage_apart
 from ramlet.inputs.settings import ReadSettings
+from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.runtime.digest import digest
 from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["BLOCK_BYTES", "Chunk", "TextFiles", "token_chunks"]
-
 Ids = npt.NDArray[Any]
 
 BLOCK_BYTES = 1 << 17
-"""Of text. Not for the budget to decide: where long documents are cut must not depend on it."""
+"""Of text. Fixed: where long documents are split must not depend on the budget."""
 PART_CHARACTERS = 1_000_000
 
 
 class TextFiles:
-    """Inputs as files that can be read again and again."""
+    """Inputs as files that can be read repeatedly."""
 
     def __init__(
         self, inputs: Iterable[str | os.PathLike[str]], reading: ReadSettings, folder: Path, window_bytes: int
@@ -47,23 +45,23 @@ class TextFiles:
         self.reading = reading
         self.folder = folder
         self.window_bytes = window_bytes
-        self._local = stage_apart(inputs, folder / "staged", reading=reading)
+        self._local = stage_in_subprocess(inputs, folder / "staged", reading=reading)
         self.files = self.bytes = 0
         self.windowed = False
-        """Some are packed in a way that takes up to `window_bytes` to unpack."""
+        """Whether some have a compression that takes up to `window_bytes`."""
         self.fingerprint = self._survey()
 
     def _sources(self) -> Iterator[sources.Source]:
         for source in sources.expand(self._local, format=self.reading.format):
             if source.size is None:
                 raise SourceError(
-                    f"{source.path} can be read once only, and is read again in every epoch: pipe it in, with - in "
-                    "its place"
+                    f"{source.path} can be read only once, but every epoch reads it again: pipe it in, with - as its "
+                    "name"
                 )
             yield source
 
     def _survey(self) -> str:
-        """Counts the files; returns a hash that moves when one of them or the way that they are read does."""
+        """Counts the files; returns a hash that changes with them and with the settings for reading them."""
         settings = {each.name: getattr(self.reading, each.name) for each in fields(ReadSettings)}
         self.files = self.bytes = 0
 
@@ -74,7 +72,7 @@ class TextFiles:
                 self.files += 1
                 self.bytes += source.size or 0
                 self.windowed = self.windowed or source.compression in ("zst", "xz")
-                # What was staged is the same wherever that was.
+                # Staged files are the same in whatever folder they are.
                 path = os.path.abspath(source.path).removeprefix(staged)
                 yield os.fsencode(path) + f"\0{source.compression} {source.size} {source.modified}".encode()
 
@@ -97,20 +95,18 @@ class TextFiles:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Ids, and where they come from: behind the first `before` ids of the text at `cursor` (None: the beginning)."""
+    """Ids, and their position: after the first `before` ids of the text at `cursor` (None: the beginning)."""
 
     cursor: str | None
     before: int
     ids: Ids
 
 
-def token_chunks(
-    files: TextFiles, tokenizer: Tokenizer, end_id: int | None, cursor: str | None, threads: int = 1
-) -> Iterator[Chunk]:
-    """All ids from the cursor on, which is one that a chunk had; the end id behind every document."""
+def token_chunks(files: TextFiles, tokenizer: Tokenizer, cursor: str | None, threads: int = 1) -> Iterator[Chunk]:
+    """All ids from the cursor of a chunk on, with the tokenizer's end id after every document."""
     engine = tokenizer.engine
     if not isinstance(engine, NativeEngine):
-        yield from _by_document(files, tokenizer, end_id, cursor, threads)
+        yield from _by_document(files, tokenizer, cursor, threads)
         return
     reader = files.reader(engine.encoder, cursor)
     while True:
@@ -119,28 +115,26 @@ def token_chunks(
         if batch is None:
             return
         ids, ends = tokenizer.encode_batch([text for text, _ in batch], threads)
-        yield Chunk(here, 0, _with_ends(ids, ends[[ended for _, ended in batch]], end_id))
+        yield Chunk(here, 0, _with_ends(ids, ends[[ended for _, ended in batch]], tokenizer.end_of_text))
 
 
-def _by_document(
-    files: TextFiles, tokenizer: Tokenizer, end_id: int | None, cursor: str | None, threads: int
-) -> Iterator[Chunk]:
+def _by_document(files: TextFiles, tokenizer: Tokenizer, cursor: str | None, threads: int) -> Iterator[Chunk]:
     reader = files.reader(None, cursor)
-    # Of the last place at which a document began: only from there on parts are cut the same way again.
-    here, before, held = cursor, 0, ""
+    # Where the last document began: only from there are its parts split the same way again.
+    here, before, rest = cursor, 0, ""
     while (batch := reader.next_batch()) is not None:
         parts: list[tuple[str, bool]] = []
         for text, ended in batch:
-            held += text
-            while len(held) > PART_CHARACTERS:
-                part, held = _cut(held)
+            rest += text
+            while len(rest) > PART_CHARACTERS:
+                part, rest = _cut(rest)
                 parts.append((part, False))
             if ended:
-                parts.append((held, True))
-                held = ""
+                parts.append((rest, True))
+                rest = ""
         if parts:
             ids, ends = tokenizer.encode_batch([text for text, _ in parts], threads)
-            ids = _with_ends(ids, ends[[ended for _, ended in parts]], end_id)
+            ids = _with_ends(ids, ends[[ended for _, ended in parts]], tokenizer.end_of_text)
             yield Chunk(here, before, ids)
             before += len(ids)
         if batch and batch[-1][1]:
@@ -148,7 +142,7 @@ def _by_document(
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """At the last line end or else blank in the second half of what a part may have, else at its end."""
+    """At the last newline, or else the last space, in the second half of a part, else at its end."""
     half = PART_CHARACTERS // 2
     at = max(text.rfind("\n", half, PART_CHARACTERS), 0) or max(text.rfind(" ", half, PART_CHARACTERS), 0)
     at = at + 1 if at else PART_CHARACTERS

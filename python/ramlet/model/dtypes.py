@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["DTYPES", "PRECISIONS", "convert"]
-
 
 class Dtype(NamedTuple):
     name: str

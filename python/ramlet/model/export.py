@@ -18,7 +18,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ramlet.dataset.new_folder import EXPORT_NOTE, is_export, new_folder, note_export, sync_file
+from ramlet.dataset.new_folder import EXPORT_NOTE, is_export, new_folder, note_export
 from ramlet.errors import ModelError, SettingsError, option
 from ramlet.model.dtypes import DTYPES, PRECISIONS
 from ramlet.model.files import files_by_name, save_description
@@ -28,8 +28,6 @@ from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.small_files import SMALL, TOKENIZER, open_regular
 from ramlet.tokenizer.tokenizer import Tokenizer
-
-__all__ = ["TARGETS", "Exported", "export_model"]
 
 TARGETS = ("hf", "gguf-ready")
 
@@ -122,7 +120,6 @@ def export_model(
         )
         if generation.exists():
             shutil.copyfile(generation, folder / generation.name)
-            sync_file(folder / generation.name)
         if pattern is not None:
             with replacing(folder / "to_gguf.py") as file:
                 file.write(_SCRIPT.format(folder=Path(out).name, name=pattern))

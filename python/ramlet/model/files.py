@@ -31,8 +31,6 @@ from ramlet.model.tensor_file import check_tensor, read_header
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.small_files import LARGE, TOKENIZER, open_regular
 
-__all__ = ["files_by_name", "save_description", "save_tokenizer"]
-
 _LOADABLE = ("F32", "F16", "BF16", "F64")
 _UNUSED = re.compile(r".*\.rotary_emb\.inv_freq")
 """Old files contain what follows from the config."""

@@ -20,8 +20,6 @@ from ramlet.model.hf_config import end_ids, shape_from_hf
 from ramlet.model.shape import Shape
 from ramlet.runtime.small_files import SMALL, read_json_object
 
-__all__ = ["ModelFolder", "find_model", "read_json", "whole_run"]
-
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 NEXT = ".next"

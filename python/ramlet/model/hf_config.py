@@ -15,8 +15,6 @@ from typing import Any
 from ramlet.errors import ModelError, SettingsError
 from ramlet.model.shape import Shape
 
-__all__ = ["end_ids", "generation_config", "hf_config", "shape_from_hf"]
-
 
 def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]:
     kind = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False}

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from ramlet.model.shape import Shape
 
-__all__ = ["NamedTensor", "named_tensors"]
-
 
 class NamedTensor(NamedTuple):
     name: str

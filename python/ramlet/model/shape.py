@@ -18,8 +18,6 @@ from typing import Any
 from ramlet.errors import SettingsError
 from ramlet.runtime.plurals import plural
 
-__all__ = ["Shape"]
-
 VOCABULARY_MULTIPLE = 64
 """The vocabulary is padded to a multiple of this in memory, not in files: other row counts slow matrix products down by
 up to a third."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 
-__all__ = ["shape_for"]
-
 TOLERANCE = 0.03
 
 

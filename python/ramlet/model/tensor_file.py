@@ -34,11 +34,6 @@ from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
 from ramlet.runtime.small_files import open_regular, parse_json
 
-__all__ = [
-    *("Entry", "Header", "Stored"),
-    *("check_tensor", "copy_tensors", "read_header", "read_tensors_into", "write_tensors"),
-]
-
 BUFFER = 16 << 20
 LONGEST_HEADER = 100_000_000
 """As in the library: a longer one means another kind of file."""
@@ -199,18 +194,15 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
 
 def read_header(path: str | os.PathLike[str]) -> Header:
     """A file's header, checked against its size."""
-    try:
-        with open_regular(path, ModelError) as file:
-            size = os.fstat(file.fileno()).st_size
-            first = file.read(8)
-            length = int.from_bytes(first, "little")
-            if len(first) < 8 or not 2 <= length <= LONGEST_HEADER:
-                raise _broken(path, "it does not start like one")
-            if 8 + length > size:
-                raise _broken(path, "it is truncated")
-            text = file.read(length)
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(8)
+        length = int.from_bytes(first, "little")
+        if len(first) < 8 or not 2 <= length <= LONGEST_HEADER:
+            raise _broken(path, "it does not start like one")
+        if 8 + length > size:
+            raise _broken(path, "it is truncated")
+        text = file.read(length)
     try:
         listed = parse_json(text.decode())
         metadata = listed.pop("__metadata__", None) or {}

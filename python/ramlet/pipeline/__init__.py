@@ -1,8 +1,9 @@
-"""A whole way from text to a model in one file: `ramlet run pipeline.yaml`, and `ramlet init`, which writes one.
+"""From text to a model with one file: `ramlet run pipeline.yaml`, and `ramlet init`, which writes one.
 
-file.py      the file, every mistake with its line; krill.py another tool's words
-stages.py    what the file asks for, as stages: the command of each, and all that its result follows from
-record.py    what is made already, in WORK/pipeline.json; judging.py what of it still holds
-run.py       the spine; process.py a stage as a process; wording.py its error, in the words of the file
-starter.py   a file for the text and the machine at hand; looking.py what they are like
+file.py      the file, every mistake with its line; krill.py the keys of another tool
+stages.py    what the file asks for, as stages: the command of each, and everything its result depends on
+record.py    what is already made, in WORK/pipeline.json; due.py what is out of date
+run.py       the main loop; executor.py how a stage is run: the contract; process.py as a process
+wording.py   the error of a stage, with the keys of the file
+starter.py   a file for this text and this machine; proposal.py what is in it; looking.py the text
 """

@@ -1,18 +1,18 @@
-"""pipeline.yaml -> what is to be made, every mistake with its line.
+"""Reads pipeline.yaml; every mistake is reported with its line.
 
-    memory: 2GB                            for every stage; decides nothing of the result, nor do threads
+    memory: 2GB                            for every stage; never changes the result, nor does threads
     threads: 2
-    work: my-model/                        where everything goes; left out: the file's name without its suffix
-    text: [corpus/, more.jsonl]            what tokenizer and data are made of
+    work: my-model/                        where everything goes [default: the file's name without its suffix]
+    text: [corpus/, more.jsonl]            what tokenizer and data are made from
     tokenizer: {vocab_size: 8000}          options of `ramlet tokenizer train`; or a name (gpt2, byte, char), or a path
-    data: {dedup: doc}                     options of `ramlet prepare`; or datasets that are there
+    data: {dedup: doc}                     options of `ramlet prepare`; or existing datasets
     model: {params: 10M, seq_len: 256}     these two: options of `ramlet train`
     training: {batch_size: 32, max_steps: 2000, eval: {general: other-dataset/}}
     report: true
 
-How text is read (`docs`, `text_field` ...) may stand at the top, for tokenizer and data alike, or in a section. Paths
-are relative to the file. krill's words are understood beside these (krill.py). Without `model` and `training` the
-data is the end.
+How text is read (`docs`, `text_field` ...) can be set at the top, for both tokenizer and data, or in a section. Paths
+are relative to the file. The keys of krill's config files work too (krill.py). Without `model` and `training`, the
+pipeline ends with the data.
 
     pipeline = load("pipeline.yaml")
     pipeline.learned.settings, pipeline.prepared.settings, pipeline.trained.settings, pipeline.notes
@@ -41,19 +41,17 @@ from ramlet.training.settings import MODEL, RunSettings
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["SECTIONS", "TOP", "Pipeline", "Section", "load"]
-
 END = "<|endoftext|>"
 
 
 @dataclass(frozen=True)
 class Section:
-    """What a section says, and the settings that this makes together with the defaults."""
+    """What a section says, and the settings: the same with all defaults."""
 
     given: dict[str, Any]
     settings: Any
     text: tuple[Input, ...] = ()
-    """Where it reads something else than the others."""
+    """If it reads other text than the rest."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +62,15 @@ class Pipeline:
     threads: int | None = None
     text: tuple[Input, ...] = ()
     reading: ReadSettings = field(default_factory=ReadSettings)
-    """How all of the text is read, where a section does not say otherwise."""
+    """How text is read, unless a section says otherwise."""
 
     tokenizer: str = "gpt2"
-    """A name or a path, where none is learned."""
+    """A name or a path, if none is trained."""
     learned: Section | None = None
     spill_dir: str | None = None
 
     datasets: tuple[str, ...] = ()
-    """That are there, where none is prepared."""
+    """Existing ones, if none is prepared."""
     prepared: Section | None = None
     shard_bytes: int | None = None
 
@@ -85,7 +83,7 @@ class Pipeline:
 
     @property
     def prepared_length(self) -> int | None:
-        """Of the sequences that the data is packed in."""
+        """The sequence length that the data is packed to."""
         packed: int | None = self.prepared.settings.pack if self.prepared is not None else None
         return packed
 
@@ -102,13 +100,13 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
     return reader.pipeline()
 
 
-word = Text(empty=True).read
+_string = Text(empty=True).read
 
 _TEXT = ("text", "inputs", "datasets")
 _OWN: dict[str, Convert] = {
     "memory": Memory().read,
     "threads": Count().read,
-    "work": word,
+    "work": _string,
     "report": Switch().read,
     "host_memory": Memory().read,
 }
@@ -119,7 +117,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "model": tuple(key for key, of in _RUN.items() if of.setting.panel == MODEL),
     "training": (*(key for key, of in _RUN.items() if of.setting.panel != MODEL), "eval", "host_memory"),
 }
-"""The settings that each has."""
+"""The settings of each section."""
 TOP = (
     *("memory", "threads", "work", "text", "tokenizer", "data", "model", "training", "report"),
     *keys(ReadSettings),
@@ -133,10 +131,11 @@ class _Reader(NodeReader):
         super().__init__(name)
         self.notes: list[str] = []
         self.nodes: dict[str, yaml.Node] = {}
-        """The sections, to have their lines."""
+        """The keys of the sections, for their lines."""
         self.own: dict[str, Any] = {}
+        """Values of keys that are not settings of a command, by field of Pipeline."""
         self.texts: dict[str, tuple[Input, ...]] = {}
-        """By section; that of the top under `text`."""
+        """By section; `text` is the one at the top."""
         self.hub_tokenizer: str | None = None
         self.reading = SettingsReader(name, ReadSettings)
         self.learning = SettingsReader(name, TrainSettings)
@@ -153,6 +152,7 @@ class _Reader(NodeReader):
     # -- the top
 
     def top(self, node: yaml.Node, value: yaml.Node) -> None:
+        """One key at the top of the file."""
         key = self._known(node, TOP, "the top of the file")
         if key in ("tokenizer", "data", "model", "training", "preprocess", "train"):
             section = "training" if key == "train" else key
@@ -164,7 +164,7 @@ class _Reader(NodeReader):
         elif key in self.reading.keys:
             self.reading.take(key, node, value)
         elif key == "vocab_size":
-            self._taken_for(key, "tokenizer: vocab_size")
+            self._read_as(key, "tokenizer: vocab_size")
             self.learning.take(key, node, value)
         elif key == "hub_tokenizer_id":
             self._hub_tokenizer(key, node, value)
@@ -181,11 +181,11 @@ class _Reader(NodeReader):
         self.own[key] = found
 
     def _known(self, node: yaml.Node, known: tuple[str, ...], where: str) -> str:
-        """The key, or where it belongs, or the nearest one."""
+        """The key; an unknown one is refused with the place where it belongs, or the most similar key."""
         key = self.word(node)
         if key not in known:
             if key in TOP[:9]:
-                raise self.fault(node, f"{node.value!r} stands at the top of the file, not under {where}")
+                raise self.fault(node, f"{node.value!r} belongs at the top of the file, not under {where}")
             home = next((section for section, keys in self.keys.items() if key in keys), None)
             if home is not None:
                 raise self.fault(node, f"{node.value!r} belongs under `{home}`, not {where}")
@@ -198,8 +198,8 @@ class _Reader(NodeReader):
             raise self.fault(value, "a pipeline reads its text more than once: write standard input to a file first")
         self.texts[section] = tuple(input_at(self.name, each) for each in inputs)
 
-    def _taken_for(self, key: str, meant: str) -> None:
-        self.notes.append(f"{key} is taken for {meant}")
+    def _read_as(self, key: str, meant: str) -> None:
+        self.notes.append(f"{key} is read as {meant}")
 
     # -- sections
 
@@ -207,7 +207,7 @@ class _Reader(NodeReader):
         import yaml
 
         if isinstance(value, yaml.ScalarNode):
-            self.own["tokenizer"] = self.converted("tokenizer", value, word)
+            self.own["tokenizer"] = self.converted("tokenizer", value, _string)
             if not self.own["tokenizer"]:
                 raise self.fault(value, "tokenizer is empty: name one, or give {vocab_size: 8000}")
             return
@@ -219,20 +219,20 @@ class _Reader(NodeReader):
                 self._hub_tokenizer(key, node, each)
             elif key == "spill_dir":
                 self.once(key, key, node)
-                self.own[key] = self.converted(key, each, word)
+                self.own[key] = self.converted(key, each, _string)
             else:
                 self.learning.take(key, node, each)
 
     def _hub_tokenizer(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
         self.once("the tokenizer's name", key, node)
-        self.hub_tokenizer = self.converted(key, value, word)
+        self.hub_tokenizer = self.converted(key, value, _string)
 
     def _data(self, value: yaml.Node) -> None:
         import yaml
 
         if not isinstance(value, yaml.MappingNode):
             items = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            self.own["datasets"] = tuple(self.converted("data", each, word) for each in items)
+            self.own["datasets"] = tuple(self.converted("data", each, _string) for each in items)
             if not all(self.own["datasets"]) or not items:
                 raise self.fault(value, "data is empty: name a dataset, or give the options of `ramlet prepare`")
             return
@@ -269,17 +269,15 @@ class _Reader(NodeReader):
                 self._krill_training(key, node, each)
 
     def _evals(self, value: yaml.Node) -> dict[str, str]:
-        """`{general: DIR}`, or `DIR`, or a list of `NAME=DIR`, as the command has it."""
+        """`{general: DIR}`, or `DIR`, or a list of `NAME=DIR` as on the command line."""
         import yaml
 
         if isinstance(value, yaml.MappingNode):
-            pairs = [(self.word(node), self.converted("eval", each, word)) for node, each in value.value]
+            pairs = [(self.word(node), self.converted("eval", each, _string)) for node, each in value.value]
         else:
             items = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            words = [self.converted("eval", each, word) for each in items]
-            pairs = [
-                (each.split("=", 1)[0], each.split("=", 1)[1]) if "=" in each else ("general", each) for each in words
-            ]
+            split = [self.converted("eval", each, _string).partition("=") for each in items]
+            pairs = [(name, path) if equals else ("general", name) for name, equals, path in split]
         named: dict[str, str] = {}
         for name, path in pairs:
             if not name or not path or name in named or "=" in name:
@@ -292,68 +290,60 @@ class _Reader(NodeReader):
     def _krill_data(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
         self.preparing.take(key, node, value)
         if krill.DATA[key]:
-            self._taken_for(key, f"data: {krill.DATA[key]}")
+            self._read_as(key, f"data: {krill.DATA[key]}")
 
     def _krill_training(self, key: str, node: yaml.Node, value: yaml.Node) -> None:
         if key in krill.NOTED:
             self.once(key, key, node)
-            self.notes.append(f"{key} decides nothing here: {krill.NOTED[key]}")
+            self.notes.append(f"{key} has no effect here: {krill.NOTED[key]}")
         elif key == "output_dir":
             self.once("work", key, node)
-            self.own["work"] = self.converted(key, value, word)
-            self._taken_for(key, "work")
+            self.own["work"] = self.converted(key, value, _string)
+            self._read_as(key, "work")
         elif key == "optimizer" and self.plain(value) == "muon":
             self.running.put(key, key, node, "auto")
-            self.notes.append("optimizer muon is not here: AdamW is taken")
+            self.notes.append("optimizer muon is not supported: AdamW is used")
         elif key == "model_config_name":
             params = self.converted(key, value, krill.parameters)
             self.running.put("params", key, node, params)
-            self._taken_for(key, f"model: {{params: {params}}}")
+            self._read_as(key, f"model: {{params: {params}}}")
         else:
             self.running.take(key, node, value, krill.TRAINING[key])
             if key != krill.TRAINING[key]:
-                self._taken_for(key, f"training: {krill.TRAINING[key]}")
+                self._read_as(key, f"training: {krill.TRAINING[key]}")
 
-    # -- all together
+    # -- the whole file
 
     def pipeline(self) -> Pipeline:
         config = self.preparing.config()
         text = self.texts.get("text", ())
         columns = {each.text_field for each in text}
         if len(columns) == 1 and None not in columns and "text_field" not in self.reading.found:
-            # One column for all: then it is the setting, and files can be read as they are.
+            # The same column everywhere: then it is the setting, and files can be read as they are.
             self.reading.found["text_field"] = columns.pop()
         reading = self.reading.made(None)
         learned = self._learned()
-        tokenizer = self.own.get("tokenizer") or self.hub_tokenizer or "gpt2"
-        datasets = self.own.get("datasets", ())
-        prepared = None if datasets else self._prepared(config.settings)
-        for section in ("tokenizer", "data"):
-            wanted = learned if section == "tokenizer" else prepared
-            if wanted is not None and not self.texts.get(section) and not text:
-                raise SettingsError(f"{self.name} names no text: add `text: [FILE or FOLDER]`")
+        own = {"tokenizer": self.hub_tokenizer or "gpt2", "datasets": (), **self.own}
+        own["work"] = own.get("work") or os.path.splitext(os.path.basename(self.name))[0]
+        own |= {name: path_at(self.name, own[name]) for name in ("work", "spill_dir") if name in own}
+        own["tokenizer"] = tokenizer_at(self.name, own["tokenizer"])
+        own["datasets"] = tuple(path_at(self.name, each) for each in own["datasets"])
+        prepared = None if own["datasets"] else self._prepared(config.settings)
+        if not text and any(section is not None and not section.text for section in (learned, prepared)):
+            raise SettingsError(f"{self.name} names no text: add `text: [FILE or FOLDER]`")
         trained = self._trained()
-        if datasets and trained is None:
-            raise self.fault(self.nodes["data"], "a dataset that is there, and nothing to make of it: add `model`")
-        work = self.own.get("work") or os.path.splitext(os.path.basename(self.name))[0]
+        if own["datasets"] and trained is None:
+            raise self.fault(self.nodes["data"], "an existing dataset and nothing to do with it: add `model`")
         return Pipeline(
             path=self.name,
-            work=path_at(self.name, work),
-            memory=self.own.get("memory"),
-            threads=self.own.get("threads"),
             text=text,
             reading=reading,
-            tokenizer=tokenizer_at(self.name, tokenizer),
             learned=learned,
-            spill_dir=path_at(self.name, self.own["spill_dir"]) if "spill_dir" in self.own else None,
-            datasets=tuple(path_at(self.name, each) for each in datasets),
             prepared=prepared,
             shard_bytes=config.shard_bytes,
             trained=trained,
-            evals=self.own.get("evals", {}),
-            host_memory=self.own.get("host_memory"),
-            report=self.own.get("report", True),
             notes=(*self.notes, *config.notes),
+            **own,
         )
 
     def _learned(self) -> Section | None:
@@ -362,7 +352,7 @@ class _Reader(NodeReader):
             return None
         if "tokenizer" not in self.nodes or self.hub_tokenizer is not None:
             found.setdefault("special_tokens", (END,))
-            self.notes.append(f"the tokenizer is learned here, with {END} behind documents")
+            self.notes.append(f"a tokenizer is trained, with {END} after each document")
         settings = self.learning.made(self.nodes.get("tokenizer"), **self.reading.found)
         return Section({**self.reading.found, **found}, settings, self.texts.get("tokenizer", ()))
 
@@ -371,7 +361,7 @@ class _Reader(NodeReader):
             found["dedup_cache"] = path_at(self.name, found["dedup_cache"])
         given = {**self.reading.found, **found}
         if given.get("output_format", "shards") != "shards":
-            raise self.fault(self.nodes["data"], "a pipeline keeps its dataset in shards: leave the npy format out")
+            raise self.fault(self.nodes["data"], "a pipeline stores its dataset in shards: remove the npy format")
         try:
             settings = PrepareSettings(**given)
         except SettingsError as error:
@@ -392,7 +382,7 @@ class _Reader(NodeReader):
         except SettingsError:
             where = "" if section is None else f", line {section.start_mark.line + 1}"
             raise SettingsError(
-                f"{self.name}{where}: how large is the model to be? Add `model: {{params: 10M}}`; "
-                "`ramlet plan` proposes one"
+                f"{self.name}{where}: the size of the model is missing: add `model: {{params: 10M}}`; "
+                "`ramlet plan` suggests one"
             ) from None
         return Section(dict(found), settings)

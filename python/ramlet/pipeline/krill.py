@@ -1,15 +1,13 @@
-"""krill's words: its config file is a pipeline, flat as it was once or in sections as it is now.
+"""krill's keys: its config file is a pipeline, flat as in older versions or in sections as in newer ones.
 
     sequence_len: 2048      data: pack            tokenizer: {hub_id, vocab_size}
     min_length: 150         data: min_tokens      preprocess: {prepared_path, sequence_len, min_length}
     num_epochs: 1           training: epochs      train: {arch, model_config_name, num_epochs, ...}
 
-What a word was taken for is told as a note. Nothing is ever uploaded.
+What each key was read as is shown as a note. Nothing is ever uploaded.
 """
 
 from __future__ import annotations
-
-__all__ = ["DATA", "NOTED", "PREPROCESS", "TRAINING", "parameters"]
 
 DATA = {
     "sequence_len": "pack",
@@ -19,7 +17,7 @@ DATA = {
     "preprocess_memory_efficient": "",
     "preprocess_chunk_size": "",
 }
-"""What they are called in the section `data`; nothing where the budget decides."""
+"""Their names in the section `data`; empty where the memory budget decides."""
 
 PREPROCESS = ("sequence_len", "min_length", "prepared_path")
 
@@ -37,11 +35,11 @@ NOTED = {
     "hub_model_id": "nothing is uploaded; the run's folder opens in transformers as it is",
     "dataset_prepared_path": "the dataset goes into the folder `work`",
     "prepared_path": "the dataset goes into the folder `work`",
-    "arch": "models are shaped like Llama here",
-    "muon_implementation": "there is no muon here",
-    "resume": "an interrupted run always goes on",
+    "arch": "models have the Llama architecture",
+    "muon_implementation": "Muon is not supported",
+    "resume": "an interrupted run always resumes",
 }
-"""Words that decide nothing, and why."""
+"""Keys without effect, and why."""
 
 _SIZES = {"pico": 520_000, "micro": 20_000_000, "small": 187_000_000}
 """Parameters of its presets with its vocabulary of 32,000."""
@@ -53,5 +51,5 @@ def parameters(preset: object) -> int:
     20000000
     """
     if not isinstance(preset, str) or preset not in _SIZES:
-        raise ValueError(f"is {', '.join(_SIZES)}, not {preset!r}: give model: {{params: 10M}} instead")
+        raise ValueError(f"must be one of {', '.join(_SIZES)}, not {preset!r}: give model: {{params: 10M}} instead")
     return _SIZES[preset]

@@ -1,10 +1,10 @@
-"""What the text at hand is like, from a few megabytes of it.
+"""Examines text: how much there is and of what kind, from a few megabytes of it.
 
     found = look_at_text(["corpus/", "more.jsonl.gz"])
     found.files, found.text_bytes, found.bytes_per_token(8000), found.text_field
 
-One walk over the files, of which at most 128 are remembered, evenly spread, and at most 4 MB of text read. The size of
-what is compressed or columnar is an estimate, by the factors below.
+Files are listed once; at most 128 of them, evenly spread, are remembered, and at most 4 MB of text is read. The amount
+of text in compressed and columnar files is an estimate, by the factors below.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ramlet import _native
-from ramlet.errors import BrokenInput, SourceError
+from ramlet.errors import SourceError
 from ramlet.inputs import sources
+from ramlet.inputs.formats import FORMATS
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging import Input, needs_staging
 from ramlet.preparing.settings import WHOLE_FILE_BYTES
-
-__all__ = ["TextFound", "look_at_text", "text_in"]
 
 MOST_FILES = 128
 SAMPLE_BYTES = 4_000_000
@@ -31,9 +30,11 @@ BLOCK = 1 << 17
 LONGEST_LINE = 1 << 24
 MOST_ENTRIES = 50
 
-TEXT_IN_A_BYTE = {"text": 1.0, "jsonl": 0.9, "parquet": 2.5}
 COMPRESSED = 3.5
-"""Bytes of text in one on disk, as web text usually has it."""
+"""Bytes of text per byte on disk, typical of web text."""
+
+OPENED_BY = {"gz": "gzip", "xz": "lzma", "bz2": "bz2"}
+"""Modules of the standard library, by compression."""
 
 
 @dataclass(frozen=True)
@@ -42,39 +43,39 @@ class TextFound:
     files: int
     disk_bytes: int
     text_bytes: int
-    """About so much; 0 where nothing is known, because all of it is elsewhere."""
+    """Approximately; 0 if unknown, because none of it is on this disk."""
     parts: int
-    """At least so many documents, if text files are cut at 64 KiB."""
+    """The least number of documents, if text files are split at 64 KiB."""
     formats: tuple[str, ...]
     text_field: str = "text"
     sample: tuple[str, ...] = field(default=(), repr=False)
 
     def bytes_per_token(self, vocab_size: int) -> float:
-        """Learned from one half of the sample, measured on the other."""
+        """Of a tokenizer trained on one half of the sample, measured on the other."""
         from ramlet.tokenizer.tokenizer import Tokenizer
 
-        learned, measured = self.sample[::2], self.sample[1::2] or self.sample
+        training, measured = self.sample[::2], self.sample[1::2] or self.sample
         size = sum(len(each.encode("utf-8", "replace")) for each in measured)
         if not size:
             return 3.5
-        tokenizer = Tokenizer.train(texts=iter(learned), vocab_size=vocab_size, threads=1)
+        tokenizer = Tokenizer.train(texts=iter(training), vocab_size=vocab_size, threads=1)
         ids, _ = tokenizer.encode_batch(list(measured))
         return size / max(1, len(ids))
 
 
 def text_in(folder: str, without: Sequence[str] = ()) -> list[str]:
-    """What in a folder holds text, entry by entry: for a folder in which the results will lie beside it."""
+    """The entries of a folder that hold text: for a folder that will also hold the results."""
     found: dict[str, None] = {}
     for source in sources.expand(folder, without=[os.path.realpath(each) for each in without]):
         name = os.path.relpath(source.path, folder).split("/")[0]
         found[name if folder == "." else os.path.join(folder, name)] = None
         if len(found) > MOST_ENTRIES:
-            raise SourceError(f"{folder} holds more than {MOST_ENTRIES} things: put the text into a folder of its own")
+            raise SourceError(f"{folder} has more than {MOST_ENTRIES} entries: put the text into a folder of its own")
     return list(found)
 
 
 def look_at_text(inputs: Sequence[str]) -> TextFound:
-    """Walks the inputs, and reads a little of them."""
+    """Lists the files, and reads a little of them."""
     local = [each for each in inputs if not needs_staging(Input(each))]
     files = disk = parts = 0
     text = 0.0
@@ -89,7 +90,7 @@ def look_at_text(inputs: Sequence[str]) -> TextFound:
                 kept, stride = kept[::2], stride * 2
         files += 1
         disk += size
-        text += size * TEXT_IN_A_BYTE[source.format] * (COMPRESSED if source.compression else 1)
+        text += size * FORMATS[source.format].text_per_byte * (COMPRESSED if source.compression else 1)
         parts += -(-size // WHOLE_FILE_BYTES)
         formats[source.format] = None
     column = _column(kept)
@@ -98,9 +99,9 @@ def look_at_text(inputs: Sequence[str]) -> TextFound:
 
 
 def _sample(files: list[sources.Source], column: str) -> Iterator[str]:
-    """Blocks of text, as many of each file."""
+    """Blocks of text, the same amount from each file."""
     share = SAMPLE_BYTES // max(1, len(files))
-    reading = {**ReadSettings(text_field=column, on_error="skip").reading()}
+    reading = ReadSettings(text_field=column, on_error="skip").reading()
     with TemporaryDirectory() as scratch:
         for source in files:
             reader = _native.Reader(
@@ -114,43 +115,27 @@ def _sample(files: list[sources.Source], column: str) -> Iterator[str]:
             read = 0
             while read < share and (batch := reader.next_batch()) is not None:
                 for text, _ in batch:
-                    # Pieces of a few kilobytes: the halves of the sample are then of all that there is.
+                    # In pieces of a few kilobytes, so that both halves of the sample contain some of everything.
                     yield from (text[at : at + 4000] for at in range(0, len(text), 4000))
                     read += len(text)
 
 
 def _column(files: list[sources.Source]) -> str:
-    """The field with the longest text in the first line of a jsonl file, unless it has `text`."""
-    first = next((each for each in files if each.format == "jsonl" and each.compression != "zst"), None)
+    """`text`, or without it the field with the longest text, in the first line of a jsonl file."""
+    readable = (each for each in files if each.format == "jsonl" and each.compression in ("", *OPENED_BY))
+    first = next(readable, None)
     if first is None:
         return "text"
     import lzma
     import zlib
 
     try:
-        with _opened(first) as file:
+        opener = import_module(OPENED_BY[first.compression]).open if first.compression else open
+        with opener(first.path, "rb") as file:
             row = json.loads(file.readline(LONGEST_LINE))
     except (OSError, ValueError, EOFError, RecursionError, lzma.LZMAError, zlib.error):
         return "text"
-    words = {name: len(value) for name, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
-    if "text" in words or not words:
-        return "text"
-    return str(max(words, key=lambda name: words[name]))
-
-
-def _opened(source: sources.Source) -> Any:
-    if source.compression == "gz":
-        import gzip
-
-        return gzip.open(source.path)
-    if source.compression == "xz":
-        import lzma
-
-        return lzma.open(source.path)
-    if source.compression == "bz2":
-        import bz2
-
-        return bz2.open(source.path)
-    if source.compression:
-        raise BrokenInput(f"{source.path} cannot be looked into: name its field with text_field")
-    return open(source.path, "rb")
+    lengths = (
+        {name: len(value) for name, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
+    )
+    return "text" if "text" in lengths or not lengths else str(max(lengths, key=lambda name: lengths[name]))

@@ -1,9 +1,9 @@
-"""Paths in a pipeline's file, which are relative to it, as the commands take them.
+"""Paths in a pipeline's file, which are relative to it, as the commands need them.
 
 >>> path_at("models/pipeline.yaml", "run"), path_at("pipeline.yaml", "run"), path_at("models/p.yaml", "/data")
 ('models/run', 'run', '/data')
 
-Names on the hub and addresses stay as they are, where nothing beside the file is called so.
+Hub names and URLs stay as they are, unless something next to the file has that name.
 
 >>> place_of("models/p.yaml", "models/corpus/a.txt"), place_of("models/p.yaml", "/data/a.txt")
 ('corpus/a.txt', '/data/a.txt')
@@ -17,13 +17,11 @@ from dataclasses import replace
 from ramlet.inputs.staging import Input, looks_remote
 from ramlet.tokenizer.files.hub import looks_like_a_name
 
-__all__ = ["input_at", "path_at", "place_of", "tokenizer_at"]
-
 TOKENIZERS = ("gpt2", "byte", "char")
 
 
 def path_at(file: str, path: str) -> str:
-    """A path beside the file, seen from the current folder."""
+    """A path relative to the file, from the current folder."""
     folder = os.path.dirname(file)
     if not folder or os.path.isabs(path):
         return path
@@ -31,25 +29,25 @@ def path_at(file: str, path: str) -> str:
 
 
 def place_of(file: str, path: str) -> str:
-    """A path as the record has it: what lies below the file's folder, from there, so that all can be moved together."""
+    """A path for the record: below the file's folder it is relative to it, so that everything can be moved together."""
     whole = os.path.abspath(path)
     below = os.path.relpath(whole, os.path.dirname(os.path.abspath(file)))
     return whole if below.split(os.sep)[0] == ".." else below
 
 
 def input_at(file: str, given: Input) -> Input:
-    """The same for text, which may be on the hub or behind an address."""
+    """`path_at` for text, which may be a hub name or a URL."""
     path = path_at(file, given.path)
     if path == given.path or "://" in given.path or "::" in given.path:
         return given
-    beside = os.path.join(os.path.dirname(file), given.path.split("/")[0])
-    if not os.path.lexists(beside) and looks_remote(given.path):
+    local = os.path.join(os.path.dirname(file), given.path.split("/")[0])
+    if not os.path.lexists(local) and looks_remote(given.path):
         return given
     return replace(given, path=path)
 
 
 def tokenizer_at(file: str, name: str) -> str:
-    """The same for a tokenizer, which may be a name."""
+    """`path_at` for a tokenizer, which may be a name."""
     path = path_at(file, name)
     if name in TOKENIZERS or (not os.path.exists(path) and looks_like_a_name(name)):
         return name

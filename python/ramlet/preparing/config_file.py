@@ -1,20 +1,19 @@
-"""A YAML file -> what `prepare` is told by it.
+"""A YAML file -> inputs and settings of `prepare`.
 
     config = load("config.yaml")
     config.inputs, config.out, config.memory, config.threads, config.append
-    settings = config.prepare_settings(tokenizer="byte")     # what the command line says wins
+    settings = config.prepare_settings(tokenizer="byte")     # the command line wins
 
-Keys are the names of the options, with dashes or underscores. The keys of krill work beside them as they
-are: its file is a ramlet file. What it says of other stages, or of memory, which here the budget
-decides, is accepted and told as a note.
+Keys are the names of the options, with dashes or underscores. The keys of krill work too: its file is a ramlet file.
+Its keys for other stages, or for memory, which the budget decides here, are accepted with a note.
 
     sequence_len: 2048                        pack: 2048
     datasets:                                 inputs: [corpus/, "org/name:train"]
       - {path: org/name, split: train}        out: data/
     preprocess_save_shard_size: 200MB         memory: 2GB
 
-Every mistake is told with its line. Relative paths start from the current folder, as on the command line, not
-from the folder of the file. Only plain YAML is read: a tag cannot make it run anything.
+Every error names its line. Relative paths start from the current folder, as on the command line, not from the folder
+of the file. Only plain YAML is read: a tag cannot run code.
 """
 
 from __future__ import annotations
@@ -33,12 +32,10 @@ from ramlet.settings.yaml_settings import SettingsReader
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["Config", "ConfigReader", "known_keys", "load"]
-
 
 @dataclass(frozen=True)
 class Config:
-    """What a file says; None, or nothing, where it does not say."""
+    """The content of a file; None, or empty, for what it does not give."""
 
     path: str
     inputs: tuple[Input, ...] = ()
@@ -48,25 +45,21 @@ class Config:
     append: bool | None = None
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """Fields of PrepareSettings, each checked by itself."""
+    """Fields of PrepareSettings, each checked on its own."""
 
     shard_bytes: int | None = None
-    """The size of a shard in bytes: tokens only when the tokenizer, and so the width of an id, is known."""
+    """The size of a shard in bytes, which the width of an id, known with the tokenizer, turns into tokens."""
 
     notes: tuple[str, ...] = ()
-    """One sentence for each key that was read but decides nothing."""
+    """One sentence for each key without an effect."""
 
     def prepare_settings(self, **given: Any) -> PrepareSettings:
-        """With what was `given` elsewhere in the place of what the file says; None is not given."""
+        """The settings, with those `given` elsewhere in place of the file's; None is not given."""
         return PrepareSettings(**{**self.settings, **{name: v for name, v in given.items() if v is not None}})
-
-    def tokens_per_shard(self, id_bytes: int) -> int | None:
-        """What `shard_bytes` comes to with ids of this width."""
-        return None if self.shard_bytes is None else max(1, self.shard_bytes // id_bytes)
 
 
 def load(path: str | os.PathLike[str]) -> Config:
-    """Reads and checks the file; a mistake is a SettingsError with its line."""
+    """Reads and checks the file; an error is a SettingsError with its line."""
     name = os.fspath(path)
     reader = ConfigReader(name)
     root = compose(name)
@@ -113,7 +106,7 @@ _DATASET_KEYS = {
 
 
 class ConfigReader(SettingsReader):
-    """Takes also what `prepare` is told besides its settings, and krill's words."""
+    """Also reads inputs, output, memory and threads, and the keys of krill."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, PrepareSettings)
@@ -126,7 +119,7 @@ class ConfigReader(SettingsReader):
         inputs = tuple(found.pop("inputs", ()))
         columns = {each.text_field for each in inputs if each.text_field}
         if len(columns) == 1 and "text_field" not in found and all(each.text_field for each in inputs):
-            # One column for all: then it is the setting, and files can be read as they are.
+            # One column for all: make it the setting, so that files can be read as they are.
             found["text_field"] = columns.pop()
         return Config(
             path=self.name, inputs=inputs, settings=found, shard_bytes=shard_bytes, notes=tuple(self.notes), **own
@@ -136,11 +129,11 @@ class ConfigReader(SettingsReader):
         meant = meant or _KRILL.get(key, key)
         if key in _OTHER_STAGES:
             self.once(key, key, node)
-            self.notes.append(f"{key} is for another stage: prepare leaves it alone")
+            self.notes.append(f"{key} is for another stage: prepare ignores it")
         elif key in _BUDGET_DECIDES:
             self.once(key, key, node)
             self.converted(key, value, _BUDGET_DECIDES[key])
-            self.notes.append(f"{key} decides nothing here: the memory budget does")
+            self.notes.append(f"{key} has no effect here: the memory budget decides")
         elif key in ("inputs", "datasets"):
             self.put("inputs", key, node, self.listed(key, value))
         elif key == "preprocess_save_shard_size":
@@ -149,13 +142,13 @@ class ConfigReader(SettingsReader):
         elif meant in _OWN:
             self.put(meant, key, node, self.filled(key, value, _OWN[meant]))
         elif key == "format" and self.plain(value) in OUTPUT_FORMATS:
-            # The command's option of this name is the other one, and no word means two things.
+            # The command's option of this name is the output format.
             super().take(key, node, value, "output_format")
         else:
             super().take(key, node, value, meant)
 
     def listed(self, name: str, node: yaml.Node) -> list[Input]:
-        """Inputs, each a word or a mapping with its path; `name` is the key that they stand under."""
+        """Inputs, each a string or a mapping with a path; `name` is their key."""
         import yaml
 
         items = node.value if isinstance(node, yaml.SequenceNode) else [node]
@@ -171,7 +164,7 @@ class ConfigReader(SettingsReader):
                 key_name = self.key(key, list(_DATASET_KEYS))
                 part = _DATASET_KEYS[key_name]
                 if part in given:
-                    raise self.fault(key, f"{key_name!r} is given twice for this dataset: leave one out")
+                    raise self.fault(key, f"{key_name!r} is given twice for this dataset: remove one")
                 if part == "path" or self.plain(value) is not None:
                     given[part] = self.filled(key_name, value, Text().read)
             if "path" not in given:

@@ -1,13 +1,13 @@
-"""The folder that `prepare` writes into, and the work that goes on in it.
+"""The folder that `prepare` writes to, and the unfinished work in it.
 
 A folder goes through these states, and a kill at any moment leaves one of them:
 
-    OUT/.work/...                            at work; the same command goes on from what is noted there
-    OUT/.work/... train/ val/                shards come, each whole; no manifest says that they count
-    OUT/dataset_metadata.json train/ val/... finished; what is left of .work is removed by the next run
+    OUT/.work/...                            unfinished; the same command resumes from the notes there
+    OUT/.work/... train/ val/                complete shards, but no manifest that lists them
+    OUT/dataset_metadata.json train/ val/... finished; the next run removes what is left of .work
 
-With `--append` the manifest is there from the start and is replaced at the end: until then the dataset
-is what it was. A file of shards (`npy`) has its work in a hidden folder beside it.
+With `append` the manifest exists from the start and is replaced at the end: until then the dataset is unchanged. For
+output in one file (`npy`) the work is in a hidden folder next to it.
 """
 
 from __future__ import annotations
@@ -28,39 +28,41 @@ from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import CHARACTERS, read_json_object
 
-__all__ = ["OutFolder"]
-
 _OURS = {MANIFEST, TOKENIZER, "stats.json", *SPLITS}
 STAGES = ("scan", "drops", "tokens", "shards", "inputs")
 _SHARD = re.compile(r"shard_\d+\.(bin|idx)")
 
 
 class OutFolder:
-    """OUT and its work, held against other runs while the block lasts."""
+    """OUT and the work in it, locked against other runs while the block lasts."""
 
     def __init__(self, out: Path, *, npy: Path | None = None) -> None:
         self.out = out
         self.npy = npy
         self.work = out / (f".{npy.name}.work" if npy else ".work")
         self._lock: Lock | None = None
-        self._made: list[Path] = []
-        """Folders that were not there before, innermost first."""
+        self._created: list[Path] = []
+        """Folders that this run created, innermost first."""
+
+    @property
+    def tokenizer_file(self) -> str:
+        return beside(self.npy, ".tokenizer.json").name if self.npy else TOKENIZER
 
     def manifest(self) -> Manifest | None:
-        """What the folder holds as finished, if anything."""
+        """The manifest of a finished dataset, if there is one."""
         if self.npy is None:
             return Manifest.read(self.out) if (self.out / MANIFEST).exists() else None
         path = beside(self.npy, ".json")
         try:
             found = Manifest.read_beside(self.npy)
         except (OSError, ValueError) as error:
-            raise SettingsError(f"{path} cannot be read ({error}): repair it, or choose another folder") from None
+            raise SettingsError(f"cannot read {path} ({error}): repair it, or choose another folder") from None
         if found is None and path.exists():
             raise SettingsError(f"{path} was not written by ramlet: choose another {option('out')}")
         return found
 
     def check_whole(self, manifest: Manifest) -> None:
-        """That what the manifest lists is there, by its size; `ramlet data verify` reads all of it."""
+        """Checks the size of each file in the manifest; `ramlet data verify` reads them."""
         sizes: dict[Path, int | None] = {} if self.npy is None else {self.npy: None}
         for shard in manifest.shards:
             sizes[self.out / shard.file] = shard.bytes
@@ -68,12 +70,12 @@ class OutFolder:
         for path, size in sizes.items():
             if not path.is_file() or size not in (None, path.stat().st_size):
                 raise DatasetError(
-                    f"{path} is missing or not whole, though the dataset was finished: "
-                    f"remove {self.npy or self.out} and what belongs to it, and run the same again"
+                    f"{path} is missing or incomplete, although the dataset was finished: "
+                    f"remove {self.npy or self.out} and its other files, and run the same command again"
                 )
 
     def results(self) -> set[str]:
-        """Real paths of what is written here: never an input, even where it lies among the inputs."""
+        """Real paths of what is written here: never an input, even if it is inside an input folder."""
         if self.npy is None:
             return {os.path.realpath(self.out)}
         return {os.path.realpath(f"{self.npy}{ending}") for ending in ("", ".json", ".tokenizer.json")} | {
@@ -81,15 +83,15 @@ class OutFolder:
         }
 
     def refuse_others(self) -> None:
-        """Stops, with nothing touched, before a folder that holds something else."""
+        """Refuses a folder with other files in it, before anything is written."""
         if self.npy:
             if self.npy.exists() and self.manifest() is None and not self.work.exists():
-                raise SettingsError(f"{self.npy} is there and not from ramlet: choose another {option('out')}")
+                raise SettingsError(f"{self.npy} exists and was not written by ramlet: choose another {option('out')}")
             return
         if not self.out.exists():
             return
         if not self.out.is_dir():
-            raise SettingsError(f"{self.out} is a file: name a folder to write the dataset into")
+            raise SettingsError(f"{self.out} is a file: give a folder to write the dataset to")
         names = {name for name in os.listdir(self.out) if not is_temporary(name)}
         if MANIFEST in names or (".work" in names and names <= _OURS | {".work"}):
             return
@@ -99,11 +101,11 @@ class OutFolder:
             )
 
     def __enter__(self) -> OutFolder:
-        """Takes the result for this run; another process that writes it is refused."""
+        """Locks the result for this run, or refuses if another process is writing it."""
         self._lock = hold(self.npy or self.out, "prepare")
         try:
             self.refuse_others()
-            self._made = [path for path in (self.work, self.out) if not path.exists()]
+            self._created = [path for path in (self.work, self.out) if not path.exists()]
             self.work.mkdir(parents=True, exist_ok=True)
         except BaseException as error:
             self._lock.release()
@@ -115,10 +117,10 @@ class OutFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Lets go of the folder. Where nothing was begun, what was made for it goes again."""
-        if self.work in self._made and not (self.work / "plan.json").exists():
+        """Unlocks the folder. If no work was begun, removes what this run created."""
+        if self.work in self._created and not (self.work / "plan.json").exists():
             shutil.rmtree(self.work, ignore_errors=True)
-            if self.out in self._made:
+            if self.out in self._created:
                 with suppress(OSError):
                     self.out.rmdir()
         if self._lock is not None:
@@ -132,9 +134,9 @@ class OutFolder:
             return None
 
     def begin(self, plan: dict[str, Any]) -> None:
-        """Starts anew: what another plan had done is of no use. `inputs.new` becomes the plan's inputs."""
+        """Starts from scratch and removes the work of another plan. `inputs.new` becomes the plan's inputs."""
         if self.npy is None:
-            # While there is a plan: what is left by a kill in between is known for ours by it.
+            # Before the plan is removed: it shows that the shards left by a kill are ours.
             self._remove_shards()
         for name in ("plan.json", "tokenizer.json"):
             (self.work / name).unlink(missing_ok=True)
@@ -145,12 +147,12 @@ class OutFolder:
         self.save(plan)
 
     def save(self, plan: dict[str, Any]) -> None:
-        """Writes the plan down; from then on the same command goes on with it."""
+        """Saves the plan; from then on the same command resumes it."""
         with replacing(self.work / "plan.json") as file:
             json.dump(plan, file, indent=1)
 
     def _remove_shards(self) -> None:
-        """Those that an unfinished run wrote; never any that a manifest names, or that someone else put there."""
+        """Removes shards of an unfinished run; never one that a manifest lists, or that someone else put there."""
         manifest = self.manifest()
         counted = {name for shard in (manifest.shards if manifest else ()) for name in (shard.file, shard.index)}
         for split in SPLITS:
@@ -160,44 +162,43 @@ class OutFolder:
                     continue
                 if manifest is not None and self.plan() is None and not is_temporary(path.name):
                     raise DatasetError(
-                        f"the manifest does not have {self.out / name}: verify it with {option('adopt')}, "
-                        "which takes it in, or move it away"
+                        f"the manifest does not list {self.out / name}: run data verify with {option('adopt')} "
+                        "to add it, or move it away"
                     )
                 path.unlink()
 
-    def notes(self, stage: str, count: int, **types: type) -> list[dict[str, Any]]:
-        """What the tasks of a finished stage noted, in order; `types` are those of values that no one has read yet."""
-        return list(self.each_note(stage, count, **types))
+    def notes(self, stage: str, count: int, **types: type) -> Iterator[dict[str, Any]]:
+        """The notes of a finished stage's tasks, in order; `types` are those of values that were not checked yet.
 
-    def each_note(self, stage: str, count: int, **types: type) -> Iterator[dict[str, Any]]:
-        """The same one at a time: with the characters of its text a note may be large."""
+        One at a time: a note with the characters of its text may be large.
+        """
         for index in range(count):
             yield self._note(self.work / stage / f"{index:06}.json", types)
 
     def _note(self, path: Path, types: dict[str, type]) -> dict[str, Any]:
-        way_out = f"remove {self.work} and run the same command again"
+        remedy = f"remove {self.work} and run the same command again"
         try:
             note = read_json_object(path, DatasetError, CHARACTERS)
         except FileNotFoundError:
-            raise DatasetError(f"{path} is missing: {way_out}") from None
+            raise DatasetError(f"{path} is missing: {remedy}") from None
         except DatasetError as error:
-            raise DatasetError(f"{error}; {way_out}") from None
+            raise DatasetError(f"{error}; {remedy}") from None
         found = {key: note.get(key) for key in types}
         wrong = any(type(found[key]) is not kind for key, kind in types.items())
-        # A count that the native core cannot take, for it has 64 bits.
+        # The native core takes counts of 64 bits.
         if wrong or any(type(value) is int and not 0 <= value < 1 << 63 for value in found.values()):
-            raise DatasetError(f"{path} is damaged: {way_out}")
+            raise DatasetError(f"{path} is damaged: {remedy}")
         return note
 
     def abandon(self) -> None:
-        """Removes the work of a run that came to nothing, and leaves what was there before it."""
-        # First the plan: without it what a kill leaves is begun anew.
+        """Removes the work of a run without a result, and keeps what existed before."""
+        # The plan first: without it, the next run starts from scratch after a kill.
         (self.work / "plan.json").unlink(missing_ok=True)
         sync_folder(self.work)
         self.finish()
 
     def finish(self) -> None:
-        """Removes the work, once the manifest is there."""
+        """Removes the work, once the manifest is written."""
         for split in () if self.npy else SPLITS:
             with suppress(OSError):
                 (self.out / split).rmdir()  # a split without documents

@@ -1,7 +1,7 @@
 """The notes of a run's tasks -> the ledger and the manifest of the dataset.
 
-The ledger accounts for every document and byte: read = kept + dropped, by named reason. Where it does not
-add up the run fails, for then documents were lost.
+The ledger accounts for every document and byte: read = kept + dropped, by named rule. If it does not add up, documents
+were lost, and the run fails.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from typing import Any
 
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
-from ramlet.dataset.manifest import SPLITS, Manifest, Split, add_lengths, first_examples
+from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split, TokenizerNote, add_lengths, first_examples
 from ramlet.errors import RamletError, SettingsError, TokenizerError, option
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.plurals import plural
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["add_run", "check_same", "run_ledger", "skipped_records", "why_empty"]
-
 EXAMPLES = 3
-"""Kept of what each rule dropped."""
+"""Kept of the documents that each rule dropped."""
 
 Json = dict[str, Any]
 
 
 def run_ledger(notes: list[Json], splits: dict[str, Split], padding: int, skipped: dict[str, int]) -> Ledger:
-    """What became of everything that a run read."""
+    """The ledger of everything that a run read."""
     ledger = ledgers.add(note["ledger"] for note in notes)
-    read = {key: sum(note["input"][key] for note in notes) for key in _COUNTERS}
+    counters = ("files", "bytes_on_disk", *_BROKEN, "null_text", "broken_files", "invalid_utf8")
+    read = {key: sum(note["input"][key] for note in notes) for key in counters}
     ledger["tokens"] = {
         **{name: split.tokens for name, split in splits.items()},
         "end_ids": ledger.pop("end_ids"),
@@ -49,7 +48,7 @@ def run_ledger(notes: list[Json], splits: dict[str, Split], padding: int, skippe
 
 
 def why_empty(ledger: Ledger, settings: PrepareSettings) -> str:
-    """What became of the documents of a run that kept none; "" where it kept some."""
+    """Why a run kept no document; "" if it kept some."""
     documents, read = ledger["documents"], ledger["input"]
     if documents["kept"]:
         return ""
@@ -57,33 +56,29 @@ def why_empty(ledger: Ledger, settings: PrepareSettings) -> str:
         lost = [f"{read[key]:,} {words}" for key, words in _UNREADABLE.items() if read[key]]
         return "no document was read" + (f" ({', '.join(lost)})" if lost else "")
     cache = settings.cache_folder
-    known = "" if cache is None else f"; the dedup cache {cache} knows those of earlier runs"
+    known = "" if cache is None else f"; the dedup cache {cache} has those of earlier runs"
     reasons = [
         f"{count:,} {words}as {rule.name} ({rule.meaning}{known if rule.setting == 'dedup' else ''})"
         for unit, words in (("document", ""), ("line", "lines "))
-        for rule, count, _ in ledgers.taken(ledger, unit)
+        for rule, count, _ in ledgers.dropped_by_rule(ledger, unit)
     ]
     return f"every document was dropped: {', '.join(reasons)}"
 
 
 _UNREADABLE = {
-    "broken_records": "without a text",
+    "broken_records": "without text",
     "null_text": "with an empty text field",
     "broken_files": "broken files",
 }
 
 
 def skipped_records(notes: list[Json]) -> Json:
-    """Records that no text could be read from, by what was wrong, and where the first of them are."""
+    """Records without readable text, by what was wrong, and where the first of them are."""
     places = [place for note in notes for place in note["input"]["examples"]]
     return {**{key: sum(note["input"][key] for note in notes) for key in _BROKEN}, "examples": places[:EXAMPLES]}
 
 
 _BROKEN = ("broken_json", "missing_field", "not_a_string")
-_COUNTERS = (
-    *("files", "bytes_on_disk", *_BROKEN, "null_text", "broken_files"),
-    "invalid_utf8",
-)
 
 
 def _check(ledger: Ledger, notes: list[Json]) -> None:
@@ -94,14 +89,53 @@ def _check(ledger: Ledger, notes: list[Json]) -> None:
         wrong.append(f"{plural(kept, 'document was', 'documents were')} kept, but {written:,} written")
     if wrong:
         raise RamletError(
-            f"the ledger does not add up ({'; '.join(wrong)}): this is a defect of ramlet, nothing counts"
+            f"the ledger does not add up ({'; '.join(wrong)}): this is a bug in ramlet, do not use the result"
         )
+
+
+def manifest_of_run(
+    settings: PrepareSettings,
+    plan: Json,
+    tokenizer: Tokenizer,
+    assembled: Json,
+    notes: list[Json],
+    skipped: dict[str, int],
+    number: int,
+    tokenizer_file: str,
+) -> Manifest:
+    """The manifest of one run by itself; `assembled` comes from the core, `number` counts the runs before it."""
+    packed = None
+    if "shards" not in assembled:  # one npy file
+        documents = sum(note["train"]["documents"] for note in notes)
+        splits = {"train": Split(assembled["tokens"], documents, ()), "val": Split.of(())}
+    else:
+        shards = [Shard(**shard, run=number) for shard in assembled.pop("shards")]
+        splits = {name: Split.of(tuple(one for one in shards if one.file.startswith(f"{name}/"))) for name in SPLITS}
+        if settings.pack:
+            packed = Packing(sequence_length=settings.pack, pad_id=plan["end_id"] or 0, **assembled)
+    return Manifest(
+        dtype="uint32" if plan["wide"] else "uint16",
+        vocab_size=tokenizer.vocab_size,
+        tokenizer=TokenizerNote(
+            file=tokenizer_file,
+            fingerprint=tokenizer.fingerprint,
+            kind=tokenizer.kind,
+            name=settings.tokenizer,
+        ),
+        end_id=plan["end_id"],
+        max_tokens=settings.max_tokens,
+        tokens_per_shard=settings.tokens_per_shard,
+        val_fraction=plan["val_fraction"],
+        packed=packed,
+        splits=splits,
+        ledger=run_ledger(notes, splits, packed.padding if packed else 0, skipped),
+    )
 
 
 def add_run(
     run: Manifest, before: Manifest | None, notes: list[Json], identity: str, settings: Json, inputs: Json
 ) -> Manifest:
-    """The manifest of the dataset with this run, which is the only one or joins those before.
+    """The manifest of the dataset with this run, alone or added to those `before`.
 
     `run` has the run's own tokens and ledger, and what all runs of a dataset share.
     """
@@ -121,9 +155,9 @@ def _joined(before: Manifest, run: Manifest) -> Manifest:
     limits = [limit for limit in (before.max_tokens, run.max_tokens) if limit is not None]
     return replace(
         run,
-        tokenizer=before.tokenizer,  # its own, whatever this run called it
+        tokenizer=before.tokenizer,  # the dataset's, whatever this run called it
         val_fraction=before.val_fraction,
-        # From the strictest on a document may have been cut; no shard is larger than the loosest.
+        # Documents over the smallest limit may have been cut; no shard is over the largest.
         max_tokens=min(limits, default=None),
         tokens_per_shard=max(before.tokens_per_shard, run.tokens_per_shard),
         packed=before.packed + run.packed if before.packed and run.packed else run.packed,
@@ -134,23 +168,18 @@ def _joined(before: Manifest, run: Manifest) -> Manifest:
 def check_same(
     before: Manifest, tokenizer: Tokenizer | None, settings: PrepareSettings, end_id: int | None, out: Path
 ) -> None:
-    """That what is appended fits the dataset that is there."""
+    """Refuses to append with another tokenizer, end token or packing than the dataset has."""
     name, known = before.tokenizer.name, before.tokenizer.fingerprint
-    if tokenizer is None:
+    if tokenizer is None or tokenizer.fingerprint != known:
+        own = "one learned again" if tokenizer is None else f"{settings.tokenizer} ({tokenizer.fingerprint[:12]})"
         raise TokenizerError(
-            f"{out} has a tokenizer ({name}, fingerprint {known[:12]}), and one learned anew would be another: "
-            f"leave {option('tokenizer')} out to append with its own"
-        )
-    if tokenizer.fingerprint != known:
-        raise TokenizerError(
-            f"{out} was made with another tokenizer ({name}, fingerprint {known[:12]}) than "
-            f"{settings.tokenizer} ({tokenizer.fingerprint[:12]}): "
-            f"leave {option('tokenizer')} out to append with its own"
+            f"{out} was made with another tokenizer ({name}, fingerprint {known[:12]}) than {own}: "
+            f"remove {option('tokenizer')} to append with the dataset's own"
         )
     if end_id != before.end_id:
         shown = "no end token" if before.end_id is None else f"the end token {before.end_id}"
         raise SettingsError(
-            f"the documents in {out} have {shown}: leave {option('end_token')} out to append with the same"
+            f"the documents in {out} have {shown}: remove {option('end_token')} to append with the same"
         )
     length = before.packed.sequence_length if before.packed else None
     if length != settings.pack:

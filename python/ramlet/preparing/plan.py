@@ -1,7 +1,7 @@
-"""The plan of a run: all that its result follows from, as the native core takes it.
+"""The plan of a run: everything that determines its result, as the native core reads it.
 
-The inputs are listed on disk, as tasks; the rest is one JSON object. Two runs with the same plan give the same
-bytes, so an unfinished run whose plan is the same is gone on with, and a finished one is not done again.
+The inputs are listed on disk, as tasks; the rest is one JSON object. Two runs with the same plan give the same bytes:
+an unfinished run with the same plan is resumed, and a finished one is not repeated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ramlet import _native
 from ramlet.dataset.manifest import Manifest
-from ramlet.errors import SettingsError, SourceError
+from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs import sources
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.settings import PrepareSettings
@@ -21,23 +21,21 @@ from ramlet.preparing.tokenizer import end_id
 from ramlet.runtime.digest import digest
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Planned", "make_plan"]
-
 Json = dict[str, Any]
 
 
 @dataclass
 class Planned:
-    """A plan, and what was learned of the inputs on the way to it."""
+    """A plan, and what was found out about the inputs."""
 
     plan: Json
     inputs: Json
-    passed_over: dict[str, int] = field(default_factory=dict)
-    """Files that were not taken, by reason."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Number of skipped files, by reason."""
     whole_files: bool = True
-    """Whether all of them are text files that are a document each."""
+    """Whether all inputs are text files with one document each."""
     decoding: int = 0
-    """Bytes that the decoder of an input takes at least; 0 where none is packed."""
+    """The least memory that the decoder of an input takes; 0 if all are plain text."""
 
 
 def make_plan(
@@ -49,7 +47,7 @@ def make_plan(
     before: Manifest | None,
     task_bytes: int | None,
 ) -> Planned:
-    """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset that is appended to."""
+    """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset to append to."""
     planned = Planned({}, {})
     reading = settings.reading()
     tasks, files, total, fingerprint = _native.plan_tasks(
@@ -67,11 +65,11 @@ def make_plan(
         settings.parts(),
         fingerprint.encode(),
         (tokenizer.fingerprint if tokenizer else "char").encode(),
-        # With a cache it counts which run remembered a hash: the same inputs elsewhere are another run.
+        # A cache records which run added a hash: the same inputs for another folder are another run.
         os.fsencode(folder.work.resolve()) if settings.cache_folder else b"",
         str(task_bytes).encode(),
     ]
-    identity = digest(iter(known))
+    identity = digest(known)
     planned.plan = {
         "id": identity,
         "tasks": tasks,
@@ -82,9 +80,9 @@ def make_plan(
         "clean": settings.cleaning(),
         "unit": unit,
         "cache": settings.cache_folder and os.path.abspath(settings.cache_folder),
-        # What the cache holds decides too, but not what this very run added to it.
+        # The content of the cache matters too, except what this run added to it.
         "cache_listing": {name: size for name, size in _cached(settings.cache_folder) if not name.startswith(identity)},
-        "cache_fingerprint": digest(iter([settings.cleaning_parts()])),
+        "cache_fingerprint": digest([settings.cleaning_parts()]),
         "characters": tokenizer is None,
         "val_fraction": 0.0 if folder.npy else settings.val_fraction,
         "min_tokens": settings.min_tokens,
@@ -104,14 +102,11 @@ def make_plan(
 def _listing(
     folder: OutFolder, settings: PrepareSettings, local: list[str], planned: Planned
 ) -> Iterator[tuple[str, str, str, int, int]]:
-    passed_over = planned.passed_over
-    for source in sources.expand(local, format=settings.format, skipped=passed_over, without=folder.results()):
+    for source in sources.expand(local, format=settings.format, skipped=planned.skipped, without=folder.results()):
         planned.decoding = max(planned.decoding, source.decoding)
         planned.whole_files &= source.format == "text" and settings.reading()["documents"] == "file"
         if source.size is None:
-            raise SourceError(
-                f"{source.path} can be read once only, and is needed twice: pipe it in, with - in its place"
-            )
+            raise SourceError(f"{source.path} can be read only once, but is read twice: pipe it in, and give - instead")
         yield source.spec()
 
 
@@ -119,6 +114,6 @@ def _cached(cache: str | None) -> list[tuple[str, int]]:
     if cache is None or not os.path.lexists(cache):
         return []
     if not os.path.isdir(cache):
-        raise SettingsError(f"{cache} is no folder: name one that the hashes of each run can be kept in")
+        raise SettingsError(f"{cache} is not a folder: give {option('dedup_cache')} a folder for the hashes")
     found = [(entry.name, entry.stat().st_size) for entry in os.scandir(cache) if entry.name.endswith(".hashes")]
     return sorted(found)

@@ -1,16 +1,16 @@
-"""The spine of `prepare`: inputs -> clean, without duplicates, tokenized, in shards.
+"""The main flow of `prepare`: inputs -> text that is cleaned, deduplicated, tokenized and written as shards.
 
     result = prepare(["corpus/"], "data/", tokenizer="gpt2", memory="2GB")
 
-    plan      the inputs as a list of tasks, fixed by the inputs and the settings alone
-    scan      each task: read, clean, hash                          with dedup, or for a vocabulary of characters
-    settle    each partition of the hashes: what came before        with dedup
-    write     each task: read, clean, leave out, tokenize
+    plan      the inputs as a list of tasks that depends only on the inputs and the settings
+    scan      each task: read, clean, hash                          with dedup, or for a character vocabulary
+    settle    each partition of the hashes: find the duplicates     with dedup
+    write     each task: read, clean, drop duplicates, tokenize
     assemble  the tokens of all tasks, in order, as shards
     finish    tokenizer.json, stats.json and, last, the manifest
 
-The native core runs the tasks; every one commits its own result, so that the same command goes on where it was
-killed, and `run_part` can run any of them anywhere. The budget changes how long it takes, never a byte.
+The native core runs the tasks. Each commits its own result, so the same command resumes after a kill, and `run_part`
+can run any of them anywhere. The budget changes how long it takes, never a byte of the result.
 """
 
 from __future__ import annotations
@@ -18,52 +18,41 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypedDict
+from typing import Any
 
 from ramlet import __version__, _native
 from ramlet.dataset.ledger import Ledger
-from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, Packing, Shard, Split, TokenizerNote, beside
+from ramlet.dataset.manifest import SPLITS, Manifest, Split
 from ramlet.errors import SettingsError, SourceError, option
-from ramlet.inputs.apart import stage_apart
-from ramlet.inputs.sources import check_path
+from ramlet.inputs.paths import check_path
+from ramlet.inputs.sources import Paths
+from ramlet.inputs.staging_folder import Progress
+from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.preparing import tokenizer as prepare_tokenizer
 from ramlet.preparing.folder import OutFolder
-from ramlet.preparing.manifest import add_run, check_same, run_ledger, skipped_records, why_empty
+from ramlet.preparing.manifest import add_run, check_same, manifest_of_run, run_ledger, skipped_records, why_empty
 from ramlet.preparing.plan import make_plan
 from ramlet.preparing.settings import PrepareSettings
+from ramlet.preparing.stages import CACHE_BYTES, ENCODER_BYTES, LEAST_CACHE, memory_needed, run_stage
 from ramlet.runtime.atomic_files import replacing, write_json
-from ramlet.runtime.budget import Budget, Meter
-from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.threads import fitting_threads
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
-from ramlet.tokenizer.encode import TOKEN_BYTES
 from ramlet.tokenizer.engines import Engine, NativeEngine
-from ramlet.tokenizer.model import CHARACTER_BYTES, UNICODE
 from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Prepared", "prepare", "prepare_to", "run_part"]
-
-LEAST_CACHE = 1 << 20
-CACHE_BYTES = 24 << 20
-"""The word cache; with GPT-2's vocabulary two threads then take some 90 MB in all."""
-HF_CHARACTER_BYTES = 200
-"""What HF's library takes for a character of the document that it encodes."""
-FRONT_BYTES = 1 << 20
-"""What each thread's encoder has to itself."""
-
-Inputs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-Progress = Callable[[str, int, int], None]
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What became of `prepare`.
+    """The result of `prepare`.
 
     prepared: ramlet.Prepared = ramlet.prepare("corpus/", "my-dataset", tokenizer="gpt2")
     prepared.path, prepared.manifest["splits"]["train"]["tokens"], prepared.already_done
@@ -75,13 +64,13 @@ class Prepared:
     manifest: Json = field(repr=False)
     statistics: Json = field(repr=False)
     already_done: bool
-    """Nothing was read: it held this very result."""
+    """Nothing was read: the folder had this result already."""
     nothing_new: str = field(default="", repr=False)
-    """Why an append added nothing and left the dataset as it was; empty where it added something."""
+    """Why an append added nothing and left the dataset unchanged; empty if it added something."""
 
 
 def prepare(
-    inputs: Inputs,
+    inputs: Paths,
     out: str | os.PathLike[str],
     *,
     memory: Budget | str | int | None = "auto",
@@ -91,18 +80,18 @@ def prepare(
     tokenizer: Tokenizer | str | os.PathLike[str] | Any | None = None,
     **settings: Any,
 ) -> Prepared:
-    """Prepares a dataset from files, folders, globs, hub names or URLs, never holding more than `memory`.
+    """Prepares a dataset from files, folders, globs, hub names or URLs, within `memory`.
 
         ramlet.prepare(["corpus/", "more.jsonl.zst"], "my-dataset", tokenizer="gpt2", memory="2GB", dedup="line")
 
-    `tokenizer` is a Tokenizer, or what `ramlet.Tokenizer.load` takes. The settings are the options of
-    `ramlet prepare`, with underscores. With `append` the documents are added to the dataset at `out`, with its own
-    tokenizer.
+    `tokenizer` is a Tokenizer, or what `ramlet.Tokenizer.load` accepts. The settings are the options of
+    `ramlet prepare`, with underscores. With `append` the documents are added to the dataset at `out`, with that
+    dataset's tokenizer.
     """
     if tokenizer is None or isinstance(tokenizer, (str, os.PathLike)):
         given, named = None, None if tokenizer is None else os.fspath(tokenizer)
     else:
-        given = Tokenizer.load(tokenizer)  # with a cache of its own, which is this call's to limit
+        given = Tokenizer.load(tokenizer)  # with its own cache, which this call may limit
         named = given.kind
     check_names(settings, [*declared(PrepareSettings), *(prepare.__kwdefaults__ or ())])
     chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)
@@ -121,7 +110,7 @@ def prepare(
 
 
 def prepare_to(
-    inputs: Inputs,
+    inputs: Paths,
     out: Path,
     settings: PrepareSettings,
     *,
@@ -134,95 +123,48 @@ def prepare_to(
     task_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Prepared:
-    """The whole way, under a meter whose budget is kept.
+    """Prepares a dataset within the meter's budget.
 
-    `own_tokenizer`: what is appended takes the dataset's. `tokenizer` is one that is loaded already, for the one that
-    the settings name. `shard_bytes` is the size of a shard where it is not known
-    in tokens. `task_bytes` is for tests: the size of a task.
+    `own_tokenizer`: append with the tokenizer of the dataset. `tokenizer` is a loaded one that replaces that of the
+    settings. `shard_bytes` is the size of a shard if it is given in bytes instead of tokens. `task_bytes`, the size of
+    a task, is for tests.
     """
     check_path(out)
     npy = out if settings.output_format == "npy" else None
     if npy and (append or settings.pack):
-        raise SettingsError(f"an npy file is one row of ids: it takes neither {option('append')} nor {option('pack')}")
+        raise SettingsError(f"an npy file is one row of ids: remove {option('append')} and {option('pack')}")
     folder = OutFolder(out.parent if npy else out, npy=npy)
     with folder:
         if append and folder.manifest() is None:
-            raise SettingsError(f"there is no dataset in {out} to append to: leave {option('append')} out to make one")
+            raise SettingsError(f"no dataset in {out} to append to: remove {option('append')} to create one")
         run = _Run(folder, settings, meter, threads, progress, tokenizer)
-        return run.whole_way(inputs, append, own_tokenizer and append, shard_bytes, task_bytes)
+        return run.run(inputs, append, own_tokenizer and append, shard_bytes, task_bytes)
 
 
-def run_part(
-    out: str | os.PathLike[str],
-    stage: str,
-    index: int,
-    *,
-    memory: Budget | str | int | None = "auto",
-    threads: int = 1,
-) -> None:
-    """One part of one stage of an unfinished run, here or on any machine that sees the folder and the inputs.
-
-    A plain function of the plan in OUT/.work and an index: `scan` and `write` have as many parts as there are tasks,
-    `settle` as there are partitions. A part that is done is not done again; each stage needs all of the one before.
-    """
-    work = Path(out) / ".work"
-    budget = Budget.parse(memory)
-    engine = Tokenizer.load(work / "tokenizer.json").engine if stage == "write" else None
-    _native.run_prepare_stage(
-        work,
-        out,
-        stage,
-        **_encoding(engine, threads),
-        memory=budget.available(),
-        threads=threads,
-        total=0,
-        progress=None,
-        part=index,
-    )
-
-
-class _Encoding(TypedDict):
-    encoder: _native.Encoder | None
-    encode: Callable[[list[str]], Any] | None
-
-
-def _encoding(engine: Engine | None, threads: int) -> _Encoding:
-    """What the core encodes with: its own encoder, or a call back here for the families that it does not know."""
-    if engine is None or isinstance(engine, NativeEngine):
-        return {"encoder": engine.encoder if engine else None, "encode": None}
-    return {"encoder": None, "encode": lambda texts: engine.encode_batch(texts, [], threads, True)}
-
-
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        folder: OutFolder,
-        settings: PrepareSettings,
-        meter: Meter,
-        threads: int | None,
-        progress: Progress | None,
-        tokenizer: Tokenizer | None,
-    ) -> None:
-        self.folder = folder
-        self.given = tokenizer
-        self.settings = settings
-        self.meter = meter
-        self.budget = meter.budget or Budget.parse("auto")
-        self.wanted_threads = threads
-        self.progress = progress
-        self.plan: Json = {}
-        self.inputs: Json = {}
-        self.passed_over: dict[str, int] = {}
-        self.threads = 1
-        self.working = 0
-        """Bytes that the threads may take, the word cache apart."""
+    folder: OutFolder
+    settings: PrepareSettings
+    meter: Meter
+    wanted_threads: int | None
+    progress: Progress | None
+    given_tokenizer: Tokenizer | None
+    plan: Json = field(default_factory=dict)
+    inputs: Json = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    threads: int = 1
+    working: int = 0
+    """Bytes that the work takes, without the word cache."""
 
-    def whole_way(
-        self, inputs: Inputs, append: bool, own_tokenizer: bool, shard_bytes: int | None, task_bytes: int | None
+    def __post_init__(self) -> None:
+        self.budget = self.meter.budget or Budget.parse("auto")
+
+    def run(
+        self, inputs: Paths, append: bool, own_tokenizer: bool, shard_bytes: int | None, task_bytes: int | None
     ) -> Prepared:
         before = self.folder.manifest()
         own = self.folder.out / before.tokenizer.file if before and own_tokenizer else None
-        tokenizer = self.given or prepare_tokenizer.choose(self.settings, own)
+        tokenizer = self.given_tokenizer or prepare_tokenizer.choose(self.settings, own)
         if shard_bytes is not None:
             width = 4 if tokenizer is not None and tokenizer.vocab_size > 1 << 16 else 2
             self.settings = replace(self.settings, tokens_per_shard=max(1, shard_bytes // width))
@@ -231,7 +173,7 @@ class _Run:
         if before is not None and _has_run(before, self.plan["id"]):
             self.folder.check_whole(before)
             noted = self.folder.plan()
-            # An append that was interrupted goes on when it is asked for again: its work is not ours to remove.
+            # The work of an interrupted append is kept: the same append resumes it.
             if noted is None or _has_run(before, noted["id"]):
                 self.folder.finish()
             return Prepared(self.folder.npy or self.folder.out, before.as_json(), {}, already_done=True)
@@ -244,7 +186,7 @@ class _Run:
             check_same(before, tokenizer, self.settings, self.plan["end_id"], self.folder.out)
         self._resume_or_begin()
 
-        saving = Thread(target=self._try_to_save, args=[tokenizer])  # while the core reads
+        saving = Thread(target=self._try_to_save, args=[tokenizer])  # while the core scans
         saving.start()
         try:
             self._find_duplicates()
@@ -253,64 +195,43 @@ class _Run:
         tokenizer = tokenizer or self._learn_characters()
         self._save_tokenizer(tokenizer)
         self._write(tokenizer)
-        if nothing := self._came_to_nothing(before):
-            return nothing
-        made = self._assemble()
-        return self._finish(tokenizer, before, made)
+        if empty := self._end_if_empty(before):
+            return empty
+        return self._finish(tokenizer, before, json.loads(self._assemble()))
 
     def _plan(
-        self, inputs: Inputs, tokenizer: Tokenizer | None, before: Manifest | None, task_bytes: int | None
+        self, inputs: Paths, tokenizer: Tokenizer | None, before: Manifest | None, task_bytes: int | None
     ) -> None:
-        settings = self.settings
         names = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-        local = stage_apart(names, self.folder.work / "staged", reading=settings, progress=self.progress)
-        planned = make_plan(self.folder, settings, tokenizer, local, before=before, task_bytes=task_bytes)
-        self.plan, self.inputs, self.passed_over = planned.plan, planned.inputs, planned.passed_over
+        local = stage_in_subprocess(names, self.folder.work / "staged", reading=self.settings, progress=self.progress)
+        planned = make_plan(self.folder, self.settings, tokenizer, local, before=before, task_bytes=task_bytes)
+        self.plan, self.inputs, self.skipped = planned.plan, planned.inputs, planned.skipped
         if not self.inputs["bytes"]:
-            raise SourceError("there is no text to prepare: every input is empty")
-        longest = settings.largest_whole_file if planned.whole_files else settings.largest_document
-        if not planned.decoding:
-            # No document is longer than its input, but for bytes that are no UTF-8: each becomes three.
-            longest = min(longest, 3 * self.inputs["bytes"])
-        merges = tokenizer is not None and tokenizer.kind not in ("byte", "char")
-        bounds = {"max_document_bytes": longest, "max_file_bytes": longest}
-        worker, shared = _native.least_room(json.dumps({**self.plan, **bounds}), merges)
-        worker += FRONT_BYTES + THREAD_BYTES + planned.decoding
-        shared += NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
-        if tokenizer is None:
-            # No text has more characters than bytes; what is packed may have any.
-            shared += CHARACTER_BYTES * (UNICODE if planned.decoding else min(UNICODE, self.inputs["bytes"]))
-        elif tokenizer.kind == "hf":
-            shared += HF_CHARACTER_BYTES * settings.largest_document
+            raise SourceError("no text to prepare: every input is empty")
+        need = memory_needed(self.settings, tokenizer, planned)
         self.threads = fitting_threads(
-            self.budget,
-            self.wanted_threads,
-            lambda count: count * worker + shared,
-            "at work, with the encoder",
-            peak=self.meter.peak,
+            self.budget, self.wanted_threads, need.total, "at work, with the encoder", peak=self.meter.peak
         )
-        self.working = self.threads * worker + shared - LEAST_CACHE
+        self.working = need.total(self.threads) - LEAST_CACHE
 
     def _resume_or_begin(self) -> None:
         noted = self.folder.plan()
-        # Of a vocabulary that is learned on the way, these are known only then.
+        # With a character vocabulary these are known only after the scan.
         learned = {"end_id": None, "wide": False} if self.plan["characters"] else {}
         if noted is not None and {**noted, **learned} == self.plan:
             self.plan = noted
         else:
             self.folder.begin(self.plan)
 
-    # -- stages
-
     def _find_duplicates(self) -> None:
         if self.plan["unit"] or self.plan["characters"]:
             self._run_stage("scan", "scanning", self.inputs["bytes"])
         if self.plan["unit"]:
-            units = sum(note["units"] for note in self.folder.each_note("scan", self.plan["tasks"], units=int))
+            units = sum(note["units"] for note in self.folder.notes("scan", self.plan["tasks"], units=int))
             self._run_stage("settle", "comparing", units)
 
     def _learn_characters(self) -> Tokenizer:
-        notes = self.folder.each_note("scan", self.plan["tasks"], characters=str)
+        notes = self.folder.notes("scan", self.plan["tasks"], characters=str)
         tokenizer = prepare_tokenizer.from_characters(self.settings, (note["characters"] for note in notes))
         self.plan["end_id"] = next(iter(tokenizer.special_tokens.values()), None)
         self.plan["wide"] = tokenizer.vocab_size > 1 << 16
@@ -318,7 +239,7 @@ class _Run:
         return tokenizer
 
     def _try_to_save(self, tokenizer: Tokenizer | None) -> None:
-        with suppress(Exception):  # it fails again where it is heard
+        with suppress(Exception):  # the second attempt, in the main thread, raises it
             self._save_tokenizer(tokenizer)
 
     def _save_tokenizer(self, tokenizer: Tokenizer | None) -> None:
@@ -333,43 +254,40 @@ class _Run:
 
     def _run_stage(self, stage: str, name: str, total: int, engine: Engine | None = None) -> None:
         self.meter.stage(name)
-        # The word cache fills as text comes, so it is not resident yet.
-        cache = CACHE_BYTES + self.threads * FRONT_BYTES if isinstance(engine, NativeEngine) else 0
-        room = self.budget.available()
-        _native.run_prepare_stage(
+        # The word cache fills during the stage, so it is not resident yet.
+        cache = CACHE_BYTES + self.threads * ENCODER_BYTES if isinstance(engine, NativeEngine) else 0
+        free = self.budget.available()
+        run_stage(
             self.folder.work,
             self.folder.out,
             stage,
-            **_encoding(engine, self.threads),
-            memory=room - min(cache, room // 3),
+            engine,
+            memory=free - min(cache, free // 3),
             threads=self.threads,
             total=total,
-            progress=self._told(name),
+            progress=self._progress_of(name),
         )
 
-    def _assemble(self) -> Json:
+    def _assemble(self) -> str:
         self.meter.stage("sharding")
-        made = _native.assemble_shards(
+        return _native.assemble_shards(
             self.folder.work,
             self.folder.out,
             pack=self.settings.pack,
             npy=self.folder.npy,
             threads=self.threads,
-            progress=self._told("sharding"),
+            progress=self._progress_of("sharding"),
         )
-        found: Json = json.loads(made)
-        return found
 
-    def _told(self, name: str) -> Progress | None:
+    def _progress_of(self, name: str) -> Progress | None:
+        """Reports under the name of the stage here, whatever the core calls it."""
         progress = self.progress
         return None if progress is None else lambda _, done, total: progress(name, done, total)
 
-    # -- finish
-
-    def _came_to_nothing(self, before: Manifest | None) -> Prepared | None:
-        """Ends a run that kept no document: with an error, or, where it appends, with the dataset as it was."""
-        notes = self.folder.notes("tokens", self.plan["tasks"])
-        ledger = run_ledger(notes, {name: Split.of(()) for name in SPLITS}, 0, self.passed_over)
+    def _end_if_empty(self, before: Manifest | None) -> Prepared | None:
+        """Ends a run that kept no document: with an error, or, if it appends, with the dataset unchanged."""
+        notes = list(self.folder.notes("tokens", self.plan["tasks"]))
+        ledger = run_ledger(notes, {name: Split.of(()) for name in SPLITS}, 0, self.skipped)
         why = why_empty(ledger, self.settings)
         if self.settings.allow_empty or not why:
             return None
@@ -377,8 +295,8 @@ class _Run:
         self.folder.abandon()
         if before is None:
             raise SourceError(
-                f"{why}; nothing was written: change what dropped them, "
-                f"or give {option('allow_empty')} to have an empty dataset"
+                f"{why}; nothing was written: change the settings that dropped them, "
+                f"or give {option('allow_empty')} to write an empty dataset"
             )
         return Prepared(self.folder.out, before.as_json(), statistics, already_done=False, nothing_new=why)
 
@@ -392,10 +310,11 @@ class _Run:
             "memory": self.meter.summary(),
         }
 
-    def _finish(self, tokenizer: Tokenizer, before: Manifest | None, made: Json) -> Prepared:
+    def _finish(self, tokenizer: Tokenizer, before: Manifest | None, assembled: Json) -> Prepared:
         settings, plan, result = self.settings, self.plan, self.folder.npy or self.folder.out
-        notes = self.folder.notes("tokens", plan["tasks"])
-        run = self._manifest(tokenizer, made, notes, number=len(before.runs) if before else 0)
+        notes = list(self.folder.notes("tokens", plan["tasks"]))
+        number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
+        run = manifest_of_run(settings, plan, tokenizer, assembled, notes, self.skipped, number, name)
         manifest = add_run(run, before, notes, plan["id"], asdict(settings), self.inputs)
         self.meter.stage("finishing")
         statistics = self._statistics(run.ledger, notes)
@@ -412,38 +331,6 @@ class _Run:
         manifest.write(result)
         self.folder.finish()
         return Prepared(result, manifest.as_json(), statistics, already_done=False)
-
-    def _manifest(self, tokenizer: Tokenizer, made: Json, notes: list[Json], number: int) -> Manifest:
-        """Of this run alone, which has that number in the dataset."""
-        settings, plan, npy = self.settings, self.plan, self.folder.npy
-        packed = None
-        if npy:
-            documents = sum(note["train"]["documents"] for note in notes)
-            splits = {"train": Split(made["tokens"], documents, ()), "val": Split.of(())}
-        else:
-            shards = [Shard(**shard, run=number) for shard in made.pop("shards")]
-            splits = {
-                name: Split.of(tuple(one for one in shards if one.file.startswith(f"{name}/"))) for name in SPLITS
-            }
-            if settings.pack:
-                packed = Packing(sequence_length=settings.pack, pad_id=plan["end_id"] or 0, **made)
-        return Manifest(
-            dtype="uint32" if plan["wide"] else "uint16",
-            vocab_size=tokenizer.vocab_size,
-            tokenizer=TokenizerNote(
-                file=beside(npy, ".tokenizer.json").name if npy else TOKENIZER,
-                fingerprint=tokenizer.fingerprint,
-                kind=tokenizer.kind,
-                name=settings.tokenizer,
-            ),
-            end_id=plan["end_id"],
-            max_tokens=settings.max_tokens,
-            tokens_per_shard=settings.tokens_per_shard,
-            val_fraction=plan["val_fraction"],
-            packed=packed,
-            splits=splits,
-            ledger=run_ledger(notes, splits, packed.padding if packed else 0, self.passed_over),
-        )
 
 
 def _has_run(manifest: Manifest, identity: str) -> bool:

@@ -1,17 +1,17 @@
 """The settings of `prepare`, each checked once.
 
     settings = PrepareSettings(tokenizer="gpt2", dedup="line", val_fraction=0.01)
-    settings.cleaning()      what the cleaner takes
-    settings.parts()         bytes that differ whenever the result may
+    settings.cleaning()      the settings of the cleaner
+    settings.parts()         bytes that differ whenever the result may differ
 
-All that decides the result is here, and nothing that does not: no memory, no threads, no folders to write to.
-The options of the command, the keys of a config file and the tables in the docs are made of these declarations.
+Everything that determines the result is here, and nothing else: no memory, no threads, no output folder. The options of
+the command, the keys of a config file and the tables in the docs are generated from these declarations.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ramlet.errors import SettingsError, option
@@ -19,26 +19,30 @@ from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.settings.declared import setting
 from ramlet.settings.kinds import Choice, Count, Place, Size, Switch, Text, share
 
-__all__ = ["OUTPUT", "OUTPUT_FORMATS", "PrepareSettings"]
-
 CLEANING, FILTERS, DUPLICATES, OUTPUT = "Cleaning", "Filters", "Duplicates", "Output"
 """Groups of settings, in the help and in the docs."""
 
 DOCUMENT_BYTES = 1 << 20
 WHOLE_FILE_BYTES = 1 << 16
-"""Of a text file that is one document: nothing in it says where one ends, and shorter parts shuffle better."""
+"""For a text file that is one document: nothing in it marks where a text ends, and shorter parts shuffle better."""
 
 LEAST_DOCUMENT_BYTES = 16
 LARGEST_DOCUMENT_BYTES = 1 << 28
-"""A document is held whole, several times over: a larger one would be the budget."""
+"""A document is in memory as a whole, several times: a larger one would take the whole budget."""
 
 NO_END_TOKEN = "none"
 OUTPUT_FORMATS = ("shards", "npy")
 
 
+def for_cleaner(*args: Any, **more: Any) -> Any:
+    """A setting that the cleaner in Rust gets (`Settings` in rust/clean/rules.rs), under the same name."""
+    plain = setting(*args, **more)
+    return field(default=plain.default, metadata={**plain.metadata, "cleaner": True})
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrepareSettings(ReadSettings):
-    """All that decides what a dataset holds."""
+    """Everything that determines the content of a dataset."""
 
     tokenizer: str = setting(
         "gpt2",
@@ -62,35 +66,35 @@ class PrepareSettings(ReadSettings):
         panel=OUTPUT,
     )
 
-    normalize: bool = setting(
+    normalize: bool = for_cleaner(
         True,
         Switch(),
         "Normalize line ends and Unicode (NFC), remove control characters, trailing spaces and extra blank lines.",
         panel=CLEANING,
     )
-    collapse_blanks: bool = setting(
+    collapse_blanks: bool = for_cleaner(
         False, Switch(), "When normalizing, also replace runs of spaces inside a line by one.", panel=CLEANING
     )
 
-    filter: bool = setting(
+    filter: bool = for_cleaner(
         True, Switch(), "Apply the filters below; without them only empty documents are dropped.", panel=FILTERS
     )
-    min_chars: int = setting(1, Count(least=0), "Drop documents with fewer characters.", panel=FILTERS)
-    max_chars: int = setting(0, Count(least=0), "Drop documents with more characters; 0 disables.", panel=FILTERS)
-    max_symbols: float = setting(0.6, share(), "Drop documents with a larger fraction of symbols.", panel=FILTERS)
-    max_repeated: float = setting(
+    min_chars: int = for_cleaner(1, Count(least=0), "Drop documents with fewer characters.", panel=FILTERS)
+    max_chars: int = for_cleaner(0, Count(least=0), "Drop documents with more characters; 0 disables.", panel=FILTERS)
+    max_symbols: float = for_cleaner(0.6, share(), "Drop documents with a larger fraction of symbols.", panel=FILTERS)
+    max_repeated: float = for_cleaner(
         0.5, share(), "Drop documents with a larger fraction of their text in repeated lines.", panel=FILTERS
     )
-    max_invalid: float = setting(
+    max_invalid: float = for_cleaner(
         0.02, share(), "Drop documents with a larger fraction of undecodable characters.", panel=FILTERS
     )
-    min_line_chars: int = setting(
+    min_line_chars: int = for_cleaner(
         0, Count(least=0), "Drop lines with fewer characters; blank lines stay.", panel=FILTERS
     )
-    max_line_chars: int = setting(
+    max_line_chars: int = for_cleaner(
         100_000, Count(least=0), "Drop lines with more characters; 0 disables.", panel=FILTERS
     )
-    max_line_symbols: float = setting(1.0, share(), "Drop lines with a larger fraction of symbols.", panel=FILTERS)
+    max_line_symbols: float = for_cleaner(1.0, share(), "Drop lines with a larger fraction of symbols.", panel=FILTERS)
 
     dedup: str = setting(
         "doc",
@@ -140,7 +144,7 @@ class PrepareSettings(ReadSettings):
         Switch(),
         "Write the dataset even if no document is left, instead of an error.",
         panel=OUTPUT,
-        decides=False,  # whether there is a result, never what is in it
+        decides=False,  # only whether there is a result, not its content
     )
 
     def __post_init__(self) -> None:
@@ -149,10 +153,7 @@ class PrepareSettings(ReadSettings):
         self._refuse_empty_range("min_line_chars", "max_line_chars")
         self._refuse_empty_range("min_tokens", "max_tokens")
         if self.collapse_blanks and not self.normalize:
-            raise SettingsError(
-                f"{option('collapse_blanks')} is a part of {option('normalize')}, which is off: "
-                "leave one of the two out"
-            )
+            raise SettingsError(f"{option('collapse_blanks')} needs {option('normalize')}, which is off: change one")
         if self.pack is not None and self.pack > self.tokens_per_shard:
             raise SettingsError(
                 f"{option('tokens_per_shard')} is {self.tokens_per_shard:,}, "
@@ -163,17 +164,17 @@ class PrepareSettings(ReadSettings):
         low, high = getattr(self, least), getattr(self, most)
         if high and low > high:
             raise SettingsError(
-                f"{option(least)} is {low:,} and {option(most)} {high:,}: nothing could pass both, change one"
+                f"{option(least)} is {low:,}, more than {option(most)}, {high:,}: nothing passes both, change one"
             )
 
     @property
     def end_token_wanted(self) -> bool:
-        """Whether documents end in a token at all."""
+        """Whether documents end with a token."""
         return self.end_token != NO_END_TOKEN
 
     @property
     def largest_document(self) -> int:
-        """Bytes beyond which a document is cut."""
+        """Bytes above which a document is split."""
         return self.document_bytes or DOCUMENT_BYTES
 
     @property
@@ -183,32 +184,26 @@ class PrepareSettings(ReadSettings):
 
     @property
     def cache_folder(self) -> str | None:
-        """The folder of the dedup cache, if there is dedup to use it for."""
+        """The folder of the dedup cache, if there is dedup."""
         return None if self.dedup == "none" else self.dedup_cache
 
     def cleaning(self) -> dict[str, Any]:
-        """As the native core takes it."""
-        return {"normalise": self.normalize, **{name: getattr(self, name) for name in _CLEANING}}
+        """For the native core, which has its own spelling of `normalize`."""
+        names = {each.name: each.name for each in fields(self) if "cleaner" in each.metadata}
+        return {key: getattr(self, name) for name, key in (names | {"normalize": "normalise"}).items()}
 
     def cleaning_parts(self) -> bytes:
-        """What decides how a text is cleaned: hashes of cleaned texts compare only where this is the same."""
+        """What determines how a text is cleaned: hashes of cleaned texts are comparable only if this is the same."""
         return b"ramlet cleaning 1\0" + self._parts(self.cleaning())
 
     def parts(self) -> bytes:
-        """For the signature of a result: other bytes whenever these settings may lead to another one.
+        """For the signature of a result: the bytes differ whenever these settings may change the result.
 
-        Two things that decide the result are known by name only here, and are for the caller to add: the
-        content of the tokenizer (its fingerprint) and that of the dedup cache. Where the cache lies decides
-        nothing, so that it can be moved.
+        The caller adds two things that are only named here: the content of the tokenizer (its fingerprint) and of the
+        dedup cache. The path of the cache does not matter, so it can be moved.
         """
         values = self.decisive() | {"dedup_cache": self.cache_folder is not None}
         return b"ramlet prepare 1\0" + self._parts(values)
 
     def _parts(self, values: dict[str, Any]) -> bytes:
         return json.dumps(self.known_by(values), sort_keys=True).encode()
-
-
-_CLEANING = (
-    *("collapse_blanks", "filter", "min_chars", "max_chars", "max_symbols", "max_repeated", "max_invalid"),
-    *("min_line_chars", "max_line_chars", "max_line_symbols"),
-)

@@ -1,4 +1,4 @@
-"""The tokenizer of a dataset: named, the dataset's own, or learned from the very text that it is to encode."""
+"""The tokenizer of a dataset: the one given, the dataset's own, or the characters of the text to encode."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramlet.dataset.manifest import Manifest
-from ramlet.errors import TokenizerError
-from ramlet.preparing.settings import PrepareSettings
+from ramlet.errors import TokenizerError, option
+from ramlet.preparing.settings import NO_END_TOKEN, PrepareSettings
 from ramlet.tokenizer.model import CharacterTokens, TokenizerModel, byte_model
 from ramlet.tokenizer.tokenizer import Tokenizer
-
-__all__ = ["choose", "end_id", "from_characters"]
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
 
 
 def choose(settings: PrepareSettings, own: Path | None) -> Tokenizer | None:
-    """The one at `own`, if given, or that of the settings; None where it is to be learned from the text."""
+    """The one at `own`, if given, or that of the settings; None if it is to be learned from the text."""
     if own is not None:
         return Tokenizer.load(own)
     if settings.tokenizer == "char":
@@ -32,13 +30,13 @@ def choose(settings: PrepareSettings, own: Path | None) -> Tokenizer | None:
 
 
 def from_characters(settings: PrepareSettings, found: Iterable[str]) -> Tokenizer:
-    """Every character that occurs in the texts `found` is a token, by code point; then the ones that are none."""
-    there = bytearray(sys.maxunicode + 1)
+    """Every character in the texts `found` is a token, in code point order; then the special tokens."""
+    occurs = bytearray(sys.maxunicode + 1)
     for text in found:
         for character in text:
-            there[ord(character)] = 1
-    # Not joined from characters, which are objects: all of Unicode would take 90 MB.
-    codes = array("I", (code for code, one in enumerate(there) if one))
+            occurs[ord(character)] = 1
+    # Not joined from strings of one character: all of Unicode would take 90 MB.
+    codes = array("I", (code for code, one in enumerate(occurs) if one))
     tokens = CharacterTokens(codes.tobytes().decode(f"utf-32-{sys.byteorder[0]}e"))
     unknown = (UNKNOWN, len(tokens)) if settings.unknown == "unk" else None
     specials = _end_special(settings, len(tokens) + (unknown is not None))
@@ -46,12 +44,12 @@ def from_characters(settings: PrepareSettings, found: Iterable[str]) -> Tokenize
 
 
 def _end_special(settings: PrepareSettings, number: int) -> dict[str, int]:
-    """For vocabularies that are made here, and so have no special tokens yet."""
+    """For vocabularies that are created here, without special tokens so far."""
     return {settings.end_token or END_OF_TEXT: number} if settings.end_token_wanted else {}
 
 
 def end_id(settings: PrepareSettings, tokenizer: Tokenizer, before: Manifest | None) -> int | None:
-    """The id behind every document: the one asked for, that of the dataset appended to, or the tokenizer's."""
+    """The id after every document: the one given, that of the dataset to append to, or the tokenizer's."""
     name = settings.end_token
     if not settings.end_token_wanted:
         return None
@@ -60,5 +58,8 @@ def end_id(settings: PrepareSettings, tokenizer: Tokenizer, before: Manifest | N
         return found
     if name not in tokenizer.special_tokens:
         known = ", ".join(tokenizer.special_tokens) or "none"
-        raise TokenizerError(f"{name!r} is no special token of this tokenizer (it has {known}): name one of them")
+        raise TokenizerError(
+            f"{name!r} is not a special token of this tokenizer (it has {known}): "
+            f"use one of them, or {option('end_token', NO_END_TOKEN)}"
+        )
     return tokenizer.special_tokens[name]

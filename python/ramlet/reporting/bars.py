@@ -1,112 +1,97 @@
-"""Amounts side by side: memory by parts, where documents went, measures.
+"""Bars for amounts: memory by part, where documents went, measures.
 
     stacked([("predicted", [("weights", 3_000_000, 1)]), ("measured", [("peak", 2_900_000, 0)])], limit=4_000_000)
     flow("168 documents read", [("kept", 166, "166, 99%", 1), ("empty", 2, "2, 1.2%", 5)], about="...")
 
-As in charts.py, drawings stretch and text is HTML beside them.
+As in charts.py, drawings stretch and text is HTML next to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ramlet.reporting.markup import escape, number, share, size
-
-__all__ = ["Part", "Way", "flow", "measured_bars", "stacked"]
+from ramlet.reporting.markup import escape, number, share, size, svg
 
 Part = tuple[str, float, int]
-"""Name, amount and colour."""
-Way = tuple[str, float, str, int]
-"""Name, amount, the amount in words, and colour."""
+"""Name, amount and color."""
+Branch = tuple[str, float, str, int]
+"""Name, amount, the amount as shown, and color."""
 
 BAND = 150
-"""Pixels for all of the input."""
+"""Height in pixels of the whole input."""
 ROW = 44
 GAP = 6
 THINNEST = 2.5
 
 
 def stacked(title: str, rows: Sequence[tuple[str, Sequence[Part]]], *, about: str, limit: float | None) -> str:
-    """Bars of several parts, one below the other, in bytes, with the budget as a line through them."""
+    """Stacked bars in bytes, one below the other, with the budget as a line through them."""
     totals = [sum(amount for _, amount, _ in parts) for _, parts in rows]
     widest = max([*totals, limit or 0])
     if not widest:
         return ""
-    drawn = []
+    drawn = ""
     for (name, parts), total in zip(rows, totals):
         left, rects = 0.0, ""
-        for part, amount, colour in parts:
+        for part, amount, color in parts:
             wide = 1000 * amount / widest
             tip = f"<title>{escape(part)}: {size(amount)}, {share(amount, total)}</title>"
-            rects += f'<rect class="c{colour}" x="{left:.2f}" y="0" width="{wide:.2f}" height="1000">{tip}</rect>'
+            rects += f'<rect class="c{color}" x="{left:.2f}" y="0" width="{wide:.2f}" height="1000">{tip}</rect>'
             left += wide
         mark = ""
         if limit:
             place = min(1000 * limit / widest, 999)
             mark = f'<path class="level" d="M{place:.1f} 0 V1000"><title>budget {size(limit)}</title></path>'
-        words = ", ".join(f"{part} {size(amount)}" for part, amount, _ in parts)
-        svg = (
-            f'<svg role="img" viewBox="0 0 1000 1000" preserveAspectRatio="none">'
-            f"<title>{escape(name)}: {size(total)}</title><desc>{escape(words)}</desc>{rects}{mark}</svg>"
-        )
-        drawn.append(f"<dt>{escape(name)}</dt><dd>{svg}<b>{size(total)}</b></dd>")
+        description = ", ".join(f"{part} {size(amount)}" for part, amount, _ in parts)
+        bar = svg(rects + mark, f"{name}: {size(total)}", description)
+        drawn += f"<dt>{escape(name)}</dt><dd>{bar}<b>{size(total)}</b></dd>"
     if limit:
-        drawn.append(f'<dt class="limit">budget</dt><dd class="limit">{size(limit)}, the dashed line</dd>')
-    return (
-        f'<figure class="stacked"><figcaption>{escape(title)}</figcaption>'
-        f'<p class="about">{escape(about)}</p><dl>{"".join(drawn)}</dl></figure>'
-    )
+        drawn += f'<dt class="limit">budget</dt><dd class="limit">{size(limit)}, the dashed line</dd>'
+    return _figure("stacked", title, about, f"<dl>{drawn}</dl>")
 
 
-def flow(title: str, read: str, ways: Sequence[Way], *, about: str) -> str:
-    """A stream that divides: all that was read on the left, what became of it on the right."""
-    total = sum(amount for _, amount, _, _ in ways)
+def flow(title: str, read: str, branches: Sequence[Branch], *, about: str) -> str:
+    """A Sankey diagram: everything that was read on the left, what became of it on the right."""
+    total = sum(amount for _, amount, _, _ in branches)
     if total <= 0:
         return ""
-    thick = [max(THINNEST, BAND * amount / total) for _, amount, _, _ in ways]
+    thick = [max(THINNEST, BAND * amount / total) for _, amount, _, _ in branches]
     rows = [max(ROW, each) + GAP for each in thick]
     height = sum(rows)
     left = (height - sum(thick)) / 2
     drawn, labels, top = f'<rect class="c0" x="0" y="{left:.1f}" width="9" height="{sum(thick):.1f}"/>', "", 0.0
-    for (name, _, words, colour), wide, row in zip(ways, thick, rows):
+    for (name, _, shown, color), wide, row in zip(branches, thick, rows):
         right = top + (row - GAP - wide) / 2
         band = (
             f"M9 {left:.1f} C500 {left:.1f} 500 {right:.1f} 991 {right:.1f} V{right + wide:.1f} "
             f"C500 {right + wide:.1f} 500 {left + wide:.1f} 9 {left + wide:.1f} Z"
         )
-        tip = f"<title>{escape(name)}: {escape(words)}</title>"
-        drawn += f'<path class="band c{colour}" d="{band}">{tip}</path>'
-        drawn += f'<rect class="c{colour}" x="991" y="{right:.1f}" width="9" height="{wide:.1f}"/>'
+        tip = f"<title>{escape(name)}: {escape(shown)}</title>"
+        drawn += f'<path class="band c{color}" d="{band}">{tip}</path>'
+        drawn += f'<rect class="c{color}" x="991" y="{right:.1f}" width="9" height="{wide:.1f}"/>'
         middle = right + wide / 2
-        labels += f'<span style="top:{middle:.0f}px"><b>{escape(name)}</b> {escape(words)}</span>'
+        labels += f'<span style="top:{middle:.0f}px"><b>{escape(name)}</b> {escape(shown)}</span>'
         left += wide
         top += row
-    svg = (
-        f'<svg role="img" viewBox="0 0 1000 {height:.0f}" preserveAspectRatio="none" style="height:{height:.0f}px">'
-        f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{drawn}</svg>"
-    )
-    return (
-        f'<figure class="flow"><figcaption>{escape(title)}</figcaption><p class="about">{escape(read)}</p>'
-        f'<div class="split">{svg}<div class="ways" style="height:{height:.0f}px">{labels}</div></div></figure>'
-    )
+    style = f'style="height:{height:.0f}px"'
+    bands = svg(drawn, title, about, height=height, attributes=style)
+    return _figure("flow", title, read, f'<div class="split">{bands}<div class="ways" {style}>{labels}</div></div>')
 
 
 def measured_bars(title: str, explanation: str, points: Sequence[tuple[str, float]], unit: str) -> str:
-    """A bar for each point, with its label before it and its value behind it."""
+    """A bar for each point, between its label and its value."""
     whole = 100.0 if unit == "%" else 0.0
     widest = max([whole, *(abs(value) for _, value in points)])
-    drawn = []
+    drawn = ""
     for label, value in points:
         wide = 1000 * abs(value) / widest if widest else 0
-        worth = f"{number(value, 1 if unit == '%' else 3)}{escape(unit)}"
-        svg = (
-            '<svg role="img" viewBox="0 0 1000 1000" preserveAspectRatio="none">'
-            f"<title>{escape(label)}: {worth}</title>"
-            f'<rect class="track" x="0" y="0" width="1000" height="1000"/>'
-            f'<rect class="c1" x="0" y="0" width="{wide:.1f}" height="1000"/></svg>'
-        )
-        drawn.append(f"<dt>{escape(label)}</dt><dd>{svg}<b>{worth}</b></dd>")
-    return (
-        f'<figure class="stacked measure"><figcaption>{escape(title)}</figcaption>'
-        f'<p class="about">{escape(explanation)}</p><dl>{"".join(drawn)}</dl></figure>'
-    )
+        shown = f"{number(value, 1 if unit == '%' else 3)}{unit}"
+        rects = '<rect class="track" x="0" y="0" width="1000" height="1000"/>'
+        rects += f'<rect class="c1" x="0" y="0" width="{wide:.1f}" height="1000"/>'
+        drawn += f"<dt>{escape(label)}</dt><dd>{svg(rects, f'{label}: {shown}')}<b>{escape(shown)}</b></dd>"
+    return _figure("stacked measure", title, explanation, f"<dl>{drawn}</dl>")
+
+
+def _figure(kind: str, title: str, about: str, content: str) -> str:
+    head = f'<figcaption>{escape(title)}</figcaption><p class="about">{escape(about)}</p>'
+    return f'<figure class="{kind}">{head}{content}</figure>'

@@ -1,11 +1,11 @@
-"""Curves, memory over time and histograms, as SVG that stretches and text that does not.
+"""Line charts, memory over time and histograms, as SVG that stretches and text that does not.
 
     line_chart("Loss", [Series("train", points, 1), Series("val", others, 2, "dots")], about="...")
 
-The drawing is an SVG of 1000 x 1000 units that fills whatever room there is; lines keep their width
-(`vector-effect`), and dots are strokes without a length, so nothing is distorted. Ticks and labels are HTML beside it,
-in the size of the page's text: the same page is read at 320 pixels and at 1600. Lines carry their names and axes as
-data attributes, from which page.js reads values under the pointer; without it everything is there but that.
+The drawing is an SVG of 1000 x 1000 units that fills the space it gets; lines keep their width (`vector-effect`), and
+dots are strokes of zero length, so nothing is distorted. Ticks and labels are HTML next to it, in the size of the
+page's text: the same page is readable at 320 pixels and at 1600. Lines have their names and axes as data attributes,
+from which page.js shows the values under the pointer; everything else works without it.
 """
 
 from __future__ import annotations
@@ -15,36 +15,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ramlet.reporting.curves import Point
-from ramlet.reporting.markup import duration, escape, number, short, size
+from ramlet.reporting.markup import duration, escape, number, short, size, svg
 
-__all__ = ["COLOURS", "Series", "histogram", "line_chart", "memory_chart", "swatch"]
-
-COLOURS = 8
+COLORS = 8
 LABEL_PIXELS = 19
-"""From one label at the end of a line to the next."""
+"""Between one label at the end of a line and the next."""
 
 
 @dataclass(frozen=True)
 class Series:
     name: str
     points: Sequence[Point]
-    colour: int
+    color: int
     style: str = "line"
-    """line, thin (many points, not named) or dots (few, each of them shown)."""
+    """line, thin (many points, without a name) or dots (few points, each shown)."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """From `low` to `high`, where a chart has its edges."""
+    """From `low` to `high`, the edges of a chart."""
 
     low: float
     high: float
 
     def part(self, value: float) -> float:
+        """Where a value is, from 0 to 1."""
         return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
 
     def ticks(self, about: int) -> list[float]:
-        """Round numbers, some `about` of them."""
+        """Round numbers, `about` this many."""
         span = self.high - self.low
         if not span > 0 or not math.isfinite(span):
             return [self.low]
@@ -63,26 +62,22 @@ def line_chart(
     height: int = 300,
     form: Callable[[float], str] = number,
     x_name: str = "step",
-    x_form: Callable[[float], str] = short,
     zero: bool = False,
     rule: tuple[float, str] | None = None,
 ) -> str:
-    """Lines over steps; `rule` is a level with its name, `zero` begins the axis there."""
+    """Lines over steps; `rule` is a horizontal line with its name, `zero` starts the axis at 0."""
     series = [each for each in series if each.points]
     if not series:
         return ""
     x, y = _x_axis(series), _y_axis(series, zero, rule)
-    drawn = [_grid(y)]
-    if rule is not None:
-        drawn.append(_level(y, *rule))
+    drawn = [_level(y, *rule)] if rule is not None else []
     drawn += [_line(each, x, y) for each in series]
     named = [each for each in series if each.style != "thin"]
     ends = _end_labels([(y.part(each.points[-1][1]), each, form(each.points[-1][1])) for each in named], height)
-    legend = [(each.colour, each.name, form(each.points[-1][1])) for each in named]
+    legend = [(each.color, each.name, form(each.points[-1][1])) for each in named]
     return _figure(
-        title, "".join(drawn), about=about, height=height, x=x, y=y, form=form, x_form=x_form, x_name=x_name,
-        ends=ends, legend=_legend(legend),
-    )  # fmt: skip
+        title, drawn, about=about, height=height, x=x, y=y, form=form, x_name=x_name, ends=ends, legend=legend
+    )
 
 
 def memory_chart(
@@ -94,40 +89,37 @@ def memory_chart(
     stages: Sequence[tuple[str, str]],
     height: int = 220,
 ) -> str:
-    """Memory over seconds, a colour for each stage, the budget as a line; `stages` are names with a word on each."""
+    """Memory over seconds, a color for each stage, the budget as a line; `stages` are names and details."""
     if len(timeline) < 2:
         return ""
     x = _Axis(timeline[0][0], timeline[-1][0])
     y = _Axis(0, max(budget or 0, *(rss for _, rss, _ in timeline)) * 1.12)
-    colours = {name: at % COLOURS + 1 for at, (name, _) in enumerate(stages)}
-    drawn = [_grid(y)]
+    colors = {name: at % COLORS + 1 for at, (name, _) in enumerate(stages)}
+    drawn = []
     began = 0
     for at in range(1, len(timeline) + 1):
         if at < len(timeline) and timeline[at][2] == timeline[began][2]:
             continue
         stage = timeline[began][2]
-        # Up to the first point of the next stage: time belongs to the stage that it was measured in.
+        # Up to the first point of the next stage: the time until then was spent in this one.
         part = [(seconds, rss) for seconds, rss, _ in timeline[began : at + 1]]
         shape = _path(part, x, y)
         bottom = f"{_at(x.part(part[-1][0]))},1000 {_at(x.part(part[0][0]))},1000"
         tip = f"<title>{escape(stage or 'starting')}: up to {size(max(rss for _, rss in part))}</title>"
-        colour = f"c{colours[stage]}" if stage in colours else "c0"
-        drawn.append(f'<polygon class="area {colour}" points="{shape} {bottom}">{tip}</polygon>')
-        drawn.append(f'<polyline class="line {colour}" points="{shape}"/>')
+        color = f"c{colors[stage]}" if stage in colors else "c0"
+        drawn.append(f'<polygon class="area {color}" points="{shape} {bottom}">{tip}</polygon>')
+        drawn.append(f'<polyline class="line {color}" points="{shape}"/>')
         began = at
     whole = _path([(seconds, rss) for seconds, rss, _ in timeline], x, y)
     drawn.append(f'<polyline class="unseen" data-name="memory" points="{whole}"/>')
+    over = ""
     if budget:
         drawn.append(_level(y, budget, f"budget {size(budget)}"))
-    legend = _legend([(colours[name], name, words) for name, words in stages])
-    ends = ""
-    if budget:
-        top = 100 * (1 - y.part(budget))
-        ends = f'<span class="above" style="top:{top:.2f}%">budget {size(budget)}</span>'
+        over = f'<span class="above" style="top:{100 * (1 - y.part(budget)):.2f}%">budget {size(budget)}</span>'
+    legend = [(colors[name], name, details) for name, details in stages]
     return _figure(
-        title, "".join(drawn), about=about, height=height, x=x, y=y, form=size, x_form=duration, x_name="",
-        ends="", legend=legend, over=ends, x_ticks=_time_ticks(x),
-    )  # fmt: skip
+        title, drawn, about=about, height=height, x=x, y=y, form=size, legend=legend, over=over, x_ticks=_time_ticks(x)
+    )
 
 
 def histogram(
@@ -140,42 +132,41 @@ def histogram(
     x_name: str,
     height: int = 240,
 ) -> str:
-    """Bars side by side, each of the given `parts` (name, colour) on top of another; `ticks` are edges of bins."""
+    """Bars side by side, with the given `parts` (name, color) stacked; `ticks` are edges of bins."""
     most = max((sum(counts) for _, counts in bins), default=0)
     if not most:
         return ""
     x, y = _Axis(0, len(bins)), _Axis(0, most * 1.06)
-    drawn = [_grid(y)]
+    drawn = []
     for at, (label, counts) in enumerate(bins):
         tip = ", ".join(f"{count:,} {name}" for count, (name, _) in zip(counts, parts))
         bar, top = "", 0.0
-        for count, (_, colour) in zip(counts, parts):
+        for count, (_, color) in zip(counts, parts):
             if not count:
                 continue
-            # A bin of one document among millions is still to be seen.
+            # A bin of one document among millions is still visible.
             tall = max(y.part(count), 0.004)
             left, wide = 1000 * x.part(at + 0.06), 1000 * x.part(0.88)
             low = 1000 * (1 - top - tall)
             bar += (
-                f'<rect class="c{colour}" x="{left:.1f}" y="{low:.1f}" width="{wide:.1f}" height="{1000 * tall:.1f}"/>'
+                f'<rect class="c{color}" x="{left:.1f}" y="{low:.1f}" width="{wide:.1f}" height="{1000 * tall:.1f}"/>'
             )
             top += tall
         if bar:
             drawn.append(f"<g><title>{escape(label)}: {tip}</title>{bar}</g>")
-    legend = _legend([(colour, name, "") for name, colour in parts])
+    legend = [(color, name, "") for name, color in parts]
     return _figure(
-        title, "".join(drawn), about=about, height=height, x=x, y=y, form=short, x_form=short, x_name=x_name,
-        ends="", legend=legend, x_ticks=ticks,
-    )  # fmt: skip
+        title, drawn, about=about, height=height, x=x, y=y, form=short, x_name=x_name, legend=legend, x_ticks=ticks
+    )
 
 
-def swatch(colour: int) -> str:
-    """A colour's sign before its name."""
-    return f'<i class="swatch c{colour}"></i>'
+def swatch(color: int) -> str:
+    """A square of this color, before a name."""
+    return f'<i class="swatch c{color}"></i>'
 
 
 def _time_ticks(x: _Axis) -> list[tuple[float, str]]:
-    """Seconds, minutes or hours that a clock would show, about six."""
+    """About six round times: seconds, minutes or hours."""
     span = x.high - x.low
     if span < 5:
         return [(tick, _tick(tick, duration)) for tick in x.ticks(6)]
@@ -189,17 +180,17 @@ _CLOCK = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000
 
 def _x_axis(series: Sequence[Series]) -> _Axis:
     every = [point[0] for each in series for point in each.points]
-    # A little room for the last dot.
+    # A little space for the last dot.
     return _Axis(min(every), max(every) + (max(every) - min(every)) / 150)
 
 
 def _y_axis(series: Sequence[Series], zero: bool, rule: tuple[float, str] | None) -> _Axis:
-    """All of the lines that are named, and of the thin ones what does not make those flat."""
+    """Shows the named lines completely, and of the thin ones what does not flatten those."""
     named = [y for each in series if each.style != "thin" for _, y in each.points] + ([rule[0]] if rule else [])
     thin = [y for each in series if each.style == "thin" for _, y in each.points]
     low, high = min(named or thin), max(named or thin)
-    room = 0.6 * (high - low) or abs(high) * 0.1 or 1.0
-    low, high = min([low, *(y for y in thin if y >= low - room)]), max([high, *(y for y in thin if y <= high + room)])
+    slack = 0.6 * (high - low) or abs(high) * 0.1 or 1.0
+    low, high = min([low, *(y for y in thin if y >= low - slack)]), max([high, *(y for y in thin if y <= high + slack)])
     if zero:
         low = min(0.0, low)
     if high <= low:
@@ -209,7 +200,7 @@ def _y_axis(series: Sequence[Series], zero: bool, rule: tuple[float, str] | None
 
 
 def _at(part: float) -> str:
-    # Far outside only where a spike leaves the chart, and there by no more than browsers draw well.
+    # A spike may leave the chart, but by no more than browsers draw well.
     return f"{min(max(1000 * part, -4000), 5000):.1f}"
 
 
@@ -218,23 +209,11 @@ def _path(points: Sequence[Point], x: _Axis, y: _Axis) -> str:
 
 
 def _line(series: Series, x: _Axis, y: _Axis) -> str:
+    points, dots = _path(series.points, x, y), ""
     if len(series.points) == 1 or series.style == "dots":
-        dots = "".join(
-            f'<path class="dot c{series.colour}" d="M{place} l0.01 0"/>'
-            for place in _path(series.points, x, y).split(" ")
-        )
-    else:
-        dots = ""
-    data = "" if series.style == "thin" else f' data-name="{escape(series.name)}"'
-    style = "thin" if series.style == "thin" else "line"
-    points = _path(series.points, x, y)
-    return f'<polyline class="{style} c{series.colour}"{data} points="{points}"/>{dots}'
-
-
-def _grid(y: _Axis) -> str:
-    return "".join(
-        f'<path class="grid" d="M0 {_at(1 - y.part(tick))} H1000"/>' for tick in y.ticks(5) if 0 <= y.part(tick) <= 1
-    )
+        dots = "".join(f'<path class="dot c{series.color}" d="M{place} l0.01 0"/>' for place in points.split(" "))
+    style, data = ("thin", "") if series.style == "thin" else ("line", f' data-name="{escape(series.name)}"')
+    return f'<polyline class="{style} c{series.color}"{data} points="{points}"/>{dots}'
 
 
 def _level(y: _Axis, value: float, name: str) -> str:
@@ -243,7 +222,7 @@ def _level(y: _Axis, value: float, name: str) -> str:
 
 
 def _end_labels(ends: Sequence[tuple[float, Series, str]], height: int) -> str:
-    """Names at the ends of the lines, moved apart where they would cover each other."""
+    """Names at the ends of the lines, moved apart if they would overlap."""
     if len(ends) * LABEL_PIXELS > height:
         return ""
     placed: list[float] = []
@@ -256,13 +235,13 @@ def _end_labels(ends: Sequence[tuple[float, Series, str]], height: int) -> str:
         placed[at] = min(placed[at], bottom)
         bottom = placed[at] - LABEL_PIXELS
     return "".join(
-        f'<span class="c{each.colour}" style="top:{top:.0f}px">{escape(each.name)} <b>{value}</b></span>'
+        f'<span class="c{each.color}" style="top:{top:.0f}px">{escape(each.name)} <b>{value}</b></span>'
         for top, (_, each, value) in zip(placed, ordered)
     )
 
 
 def _legend(entries: Sequence[tuple[int, str, str]]) -> str:
-    rows = "".join(f"<li>{swatch(colour)}{escape(name)} <b>{words}</b></li>" for colour, name, words in entries)
+    rows = "".join(f"<li>{swatch(color)}{escape(name)} <b>{details}</b></li>" for color, name, details in entries)
     return f'<ul class="legend">{rows}</ul>' if rows else ""
 
 
@@ -271,51 +250,45 @@ _KINDS: dict[Callable[[float], str], str] = {size: "bytes", short: "short", dura
 
 def _figure(
     title: str,
-    drawn: str,
+    drawn: Sequence[str],
     *,
     about: str,
     height: int,
     x: _Axis,
     y: _Axis,
     form: Callable[[float], str],
-    x_form: Callable[[float], str],
-    x_name: str,
-    ends: str,
-    legend: str,
+    legend: Sequence[tuple[int, str, str]],
+    x_name: str = "",
+    ends: str = "",
     over: str = "",
     x_ticks: Sequence[tuple[float, str]] | None = None,
 ) -> str:
-    ys = "".join(
-        f'<span style="top:{100 * (1 - y.part(tick)):.2f}%">{_tick(tick, form)}</span>'
-        for tick in y.ticks(5)
-        if 0 <= y.part(tick) <= 1
-    )
-    marks = [(tick, _tick(tick, x_form)) for tick in x.ticks(6)] if x_ticks is None else x_ticks
-    # A label at the very edge ends there: centred, it would make a narrow page wider.
+    levels = [(1 - y.part(tick), _tick(tick, form)) for tick in y.ticks(5) if 0 <= y.part(tick) <= 1]
+    grid = "".join(f'<path class="grid" d="M0 {_at(top)} H1000"/>' for top, _ in levels)
+    ys = "".join(f'<span style="top:{100 * top:.2f}%">{label}</span>' for top, label in levels)
+    marks = [(tick, _tick(tick, short)) for tick in x.ticks(6)] if x_ticks is None else x_ticks
+    # A label at the very edge ends there: centered, it would make a narrow page wider.
     xs = "".join(
-        f'<span{" class=last" if x.part(tick) > 0.93 else ""} style="left:{100 * x.part(tick):.2f}%">{words}</span>'
-        for tick, words in marks
+        f'<span{" class=last" if x.part(tick) > 0.93 else ""} style="left:{100 * x.part(tick):.2f}%">{label}</span>'
+        for tick, label in marks
     )
     name = f"<em>{escape(x_name)}</em>" if x_name else ""
     data = (
         f'data-x0="{x.low:g}" data-x1="{x.high:g}" data-y0="{y.low:g}" data-y1="{y.high:g}" '
         f'data-form="{_KINDS.get(form, "number")}" data-x="{escape(x_name)}"'
     )
-    svg = (
-        f'<svg role="img" viewBox="0 0 1000 1000" preserveAspectRatio="none" {data}>'
-        f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{drawn}</svg>"
-    )
+    drawing = svg(grid + "".join(drawn), title, about, attributes=data)
     labelled = " labelled" if ends else ""
     return (
         f'<figure class="chart{labelled}"><figcaption>{escape(title)}</figcaption>'
-        f'<div class="frame" style="--height:{height}px"><div class="ys" aria-hidden="true">{ys}</div>'
-        f'<div class="plot">{svg}{over}</div><div class="ends" aria-hidden="true">{ends}</div>'
-        f'<div class="xs" aria-hidden="true">{xs}{name}</div></div>{legend}</figure>'
+        f'<div class="frame" style="grid-template-rows:{height}px 1.9rem"><div class="ys" aria-hidden="true">{ys}</div>'
+        f'<div class="plot">{drawing}{over}</div><div class="ends" aria-hidden="true">{ends}</div>'
+        f'<div class="xs" aria-hidden="true">{xs}{name}</div></div>{_legend(legend)}</figure>'
     )
 
 
 def _tick(value: float, form: Callable[[float], str]) -> str:
-    """Round as ticks are: 5.5 and not 5.500, and no 0.30000000000000004."""
+    """Short, as ticks are: 5.5 and not 5.500, and never 0.30000000000000004."""
     if form is size:
         text = size(value).replace(".00\u00a0", "\u00a0").replace(".0\u00a0", "\u00a0")
         return text if value else "0"

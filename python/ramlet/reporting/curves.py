@@ -1,12 +1,12 @@
-"""A curve of any length in at most 600 points, from one pass: the highest and the lowest of each stretch stay.
+"""A curve of any length in at most 600 points, in one pass: the highest and the lowest of each stretch are kept.
 
     curve = Curve()
     for step, loss in lines: curve.add(step, loss)
     curve.points()     a spike of one step among ten million is in it
-    curve.smooth()     the trend, as a centred mean
+    curve.smooth()     the trend, as a centered mean
 
-Points are gathered in stretches of equal numbers of them. When there are 300 stretches, neighbours become one and
-later stretches are twice as long: what is held never grows. A curve of up to 300 points is kept as it is.
+Points are collected in stretches of equal length. When there are 300 stretches, neighbors are merged and later
+stretches are twice as long, so memory never grows. A curve of up to 300 points is kept as it is.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Curve", "Point"]
-
 Point = tuple[float, float]
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """Neighbouring points: how many, their means, the lowest and the highest."""
+    """Neighboring points: their number, their sums, the lowest and the highest."""
 
     count: int
     x_sum: float
@@ -29,7 +27,7 @@ class _Stretch:
     low: Point
     high: Point
 
-    def take(self, other: _Stretch) -> None:
+    def merge(self, other: _Stretch) -> None:
         self.count += other.count
         self.x_sum += other.x_sum
         self.y_sum += other.y_sum
@@ -38,7 +36,7 @@ class _Stretch:
 
 
 class Curve:
-    """Points with rising x."""
+    """Points with increasing x."""
 
     STRETCHES = 300
 
@@ -50,13 +48,13 @@ class Curve:
         self._size = 1
 
     def add(self, x: float, y: float) -> None:
-        """The next point; one that is no number, or is not behind the last, is left out."""
+        """The next point; skipped if it is NaN or infinite, or does not come after the last."""
         if not (math.isfinite(x) and math.isfinite(y)) or (self.last is not None and x <= self.last[0]):
             return
         self.count += 1
         self.last = point = (x, y)
         if self._stretches:
-            # Taken in without an object of its own: this is what is done for every one of millions of points.
+            # Without an object of its own: this runs for every one of millions of points.
             current = self._stretches[-1]
             if current.count < self._size:
                 current.count += 1
@@ -71,7 +69,7 @@ class Curve:
             self.first = point
         if len(self._stretches) == self.STRETCHES:
             for left, right in zip(self._stretches[::2], self._stretches[1::2]):
-                left.take(right)
+                left.merge(right)
             del self._stretches[1::2]
             self._size *= 2
         self._stretches.append(_Stretch(1, x, y, point, point))
@@ -90,10 +88,10 @@ class Curve:
         found = []
         for at, middle in enumerate(stretches):
             total = value = 0.0
-            # As far to the right as to the left, or a steep beginning would be drawn too low; the end is not steep.
+            # As far right as left, or a steep start would be drawn too low; the end is not steep.
             before = min(2 * reach, at)
-            behind = min(before, len(stretches) - 1 - at)
-            for near in range(at - before, at + behind + 1):
+            after = min(before, len(stretches) - 1 - at)
+            for near in range(at - before, at + after + 1):
                 weight = weights[abs(near - at)]
                 total += weight * stretches[near].count
                 value += weight * stretches[near].y_sum

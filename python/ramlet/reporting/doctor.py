@@ -3,9 +3,9 @@
     report = examine()
     report["memory"]["free"], report["plan"]["budget"], report["advice"]
 
-Looking takes about five seconds, most of it PyTorch's, which is asked in a process of its own and only where it is
-installed. The disk is measured with a file of 64 MB at most that has no name, so that nothing stays behind. What is
-found is plain data; what to do about it is in `advice`: one sentence each, with the way out.
+This takes about five seconds, most of it for PyTorch, which is queried in a process of its own and only if it is
+installed. The disk is measured with an unnamed file of at most 64 MB, so that nothing is left behind. The report is
+plain data; `advice` says what to do about it, one sentence each, in which settings are marked as in errors.py.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from pathlib import Path
 from typing import Any
 
 from ramlet import __version__
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 from ramlet.runtime.budget import AUTO_PERCENT, format_bytes
 from ramlet.runtime.memory import cgroup_limit, free_memory, total_memory
 from ramlet.runtime.threads import available_threads, cpu_quota
 
-__all__ = ["advise", "examine"]
-
 PROBE_BYTES = 64_000_000
 PACKAGES = ("numpy", "typer", "PyYAML", "torch", "tokenizers", "huggingface_hub", "datasets", "pyarrow", "fsspec")
 ENOUGH_MEMORY = 400_000_000
-"""Below this a model of a million parameters does not fit beside PyTorch."""
+"""With less, a model of a million parameters does not fit next to PyTorch."""
 ENOUGH_DISK = 2_000_000_000
 ENOUGH_FILES = 256
-"""A merge of spilled counts has 64 files open; a loader of many shards more."""
+"""A merge of spilled counts opens 64 files; a loader of many shards, more."""
 TORCH_SECONDS = 120
+IN_MEMORY = ("tmpfs", "ramfs")
 
 Report = dict[str, Any]
 
 
 def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", torch: bool = True) -> Report:
-    """Looks at the machine and at a folder to work in. `root` holds `proc` and `sys`; tests give another."""
+    """Examines the machine and a folder to work in. `root` holds `proc` and `sys`, for tests."""
     if not Path(folder).is_dir():
-        raise SettingsError(f"{folder} is no folder to work in: name one that is there")
+        raise SettingsError(f"{folder} is not a folder: name an existing one")
     free = free_memory(root)
     budget = free * AUTO_PERCENT // 100
     report: Report = {
@@ -66,63 +65,45 @@ def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", tor
 
 
 def advise(report: Report) -> list[dict[str, str]]:
-    """What is in the way, worst first: `level` is problem (a command will fail) or warning."""
-    found: list[tuple[str, str]] = []
-    disk, memory, torch = report["disk"], report["memory"], report["torch"]
-    if report["native"]:
-        found.append(("problem", f"the native core does not load ({report['native']}): install ramlet again"))
-    if disk["error"]:
-        found.append(("problem", f"nothing can be written here ({disk['error']}): work in another folder"))
-    if torch.get("error"):
-        found.append(("problem", f"PyTorch does not start ({torch['error']}): install it again"))
-    elif not torch["installed"]:
-        found.append(("warning", "PyTorch is not installed, so nothing can be trained: pip install 'ramlet[train]'"))
-    if disk["kind"] in ("tmpfs", "ramfs"):
-        found.append(
-            ("warning", "this folder is in memory, so what is written here is memory taken: work in one on a disk")
-        )
-    if disk["free"] < ENOUGH_DISK and not disk["error"]:
-        found.append(("warning", f"{format_bytes(disk['free'])} are free on this disk: make room, or use another"))
-    if report["temporary"]["kind"] in ("tmpfs", "ramfs"):
-        place = report["temporary"]["path"]
-        found.append(("warning", f"temporary files go to memory ({place}): set TMPDIR to a folder on a disk"))
-    if memory["free"] < ENOUGH_MEMORY:
-        found.append(
-            ("warning", f"{format_bytes(memory['free'])} of memory are free: close other programs, or train elsewhere")
-        )
-    if (report["limits"]["open_files"] or ENOUGH_FILES) < ENOUGH_FILES:
-        found.append(
-            (
-                "warning",
-                f"only {report['limits']['open_files']} files may be open at once: ulimit -n {4 * ENOUGH_FILES}",
-            )
-        )
-    if report["limits"]["address_space"] is not None:
-        limit = format_bytes(report["limits"]["address_space"])
-        found.append(
-            ("warning", f"the address space is limited to {limit}, which PyTorch outgrows: ulimit -v unlimited")
-        )
-    if torch.get("gpus") and not report["processor"]["compiler"]:
-        found.append(("warning", "there is no C compiler, so the GPU's faster kernels stay unused: install gcc"))
-    if torch.get("threads", 0) > report["plan"]["threads"]:
-        threads = report["plan"]["threads"]
-        found.append(
-            ("warning", f"PyTorch would use more threads than the {threads} granted here: give --threads {threads}")
-        )
-    return [{"level": level, "text": text} for level, text in sorted(found, key=lambda one: one[0] != "problem")]
+    """What needs attention, problems first: `level` is problem (a command will fail) or warning."""
+    disk, temporary, limits, torch = report["disk"], report["temporary"], report["limits"], report["torch"]
+    free, threads = report["memory"]["free"], report["plan"]["threads"]
+    missing = not torch["installed"] and not torch.get("error")
+    problems = {
+        f"the native core does not load ({report['native']}): reinstall ramlet": report["native"],
+        f"cannot write here ({disk['error']}): work in another folder": disk["error"],
+        f"PyTorch does not start ({torch.get('error')}): reinstall it": torch.get("error"),
+    }
+    warnings = {
+        "PyTorch is not installed, so nothing can be trained: pip install 'ramlet[train]'": missing,
+        "this folder is in memory, so files here use up memory: work in one on a disk": disk["kind"] in IN_MEMORY,
+        f"only {format_bytes(disk['free'])} is free on this disk: free some space, or use another": (
+            disk["free"] < ENOUGH_DISK and not disk["error"]
+        ),
+        f"temporary files are in memory ({temporary['path']}): set TMPDIR to a folder on a disk": (
+            temporary["kind"] in IN_MEMORY
+        ),
+        f"only {format_bytes(free)} of memory is free: close other programs, or train elsewhere": free < ENOUGH_MEMORY,
+        f"only {limits['open_files']} files may be open at once: ulimit -n {4 * ENOUGH_FILES}": (
+            (limits["open_files"] or ENOUGH_FILES) < ENOUGH_FILES
+        ),
+        f"the address space is limited to {format_bytes(limits['address_space'] or 0)}, too little for PyTorch: "
+        "ulimit -v unlimited": limits["address_space"] is not None,
+        "there is no C compiler, so the faster GPU kernels are not used: install gcc": (
+            torch.get("gpus") and not report["processor"]["compiler"]
+        ),
+        f"PyTorch would use more threads than the {threads} available here: give {option('threads', threads)}": (
+            torch.get("threads", 0) > threads
+        ),
+    }
+    levels = {"problem": problems, "warning": warnings}
+    return [{"level": level, "text": text} for level, found in levels.items() for text, so in found.items() if so]
 
 
 def _plan(torch: Report, budget: int, threads: int) -> Report:
-    """What commands do when nothing else is asked of them."""
-    return {
-        "budget": budget,
-        "threads": threads,
-        "device": torch.get("device"),
-        "device_budget": torch.get("budget"),
-        "precision": torch.get("precision"),
-        "largest": torch.get("largest"),
-        "in_a_day": torch.get("in_a_day"),
-    }
+    """What commands do by default."""
+    from_torch = {name: torch.get(name) for name in ("device", "precision", "largest", "in_a_day")}
+    return {"budget": budget, "threads": threads, "device_budget": torch.get("budget"), **from_torch}
 
 
 def _processor(root: Path) -> Report:
@@ -165,7 +146,7 @@ def _disk(folder: Path, root: Path) -> Report:
 
 
 def _speeds(folder: Path, size: int) -> tuple[float, float | None]:
-    """Bytes a second, written to the disk and read back from it; reading from the page cache would tell nothing."""
+    """Bytes per second, written to the disk and read back from it, not from the page cache."""
     block = os.urandom(1 << 20)  # some disks compress
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         began = time.perf_counter()
@@ -185,7 +166,7 @@ def _speeds(folder: Path, size: int) -> tuple[float, float | None]:
 
 
 def _place(folder: Path, root: Path) -> Report:
-    """A folder, the space left there, and the kind of file system."""
+    """A folder, its free space, and its kind of file system."""
     path = str(folder.resolve())
     try:
         free = shutil.disk_usage(folder).free
@@ -194,7 +175,7 @@ def _place(folder: Path, root: Path) -> Report:
     kind, longest = None, -1
     for line in _read(root / "proc/self/mountinfo").splitlines():
         mount, _, system = line.partition(" - ")
-        # Blanks in names are written as octal numbers.
+        # Spaces in names are written as octal escapes.
         point = mount.split()[4].encode().decode("unicode_escape")
         if len(point) >= longest and (path + "/").startswith(point.rstrip("/") + "/"):
             kind, longest = system.split()[0], len(point)
@@ -220,12 +201,12 @@ def _versions() -> dict[str, str | None]:
 
 
 def _native() -> str | None:
-    """What is wrong with the native core; None: nothing."""
+    """What is wrong with the native core, or None."""
     try:
         from ramlet import _native as core
 
         core.pattern_regex("gpt2")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - any error is the answer
         return f"{type(error).__name__}: {error}"
     return None
 

@@ -3,7 +3,7 @@
     ramlet.report("my-run")                              # my-run/report.html
     ramlet.report(["my-run", "my-dataset"], "page.html")
 
-Asks for no torch. What is held: the manifest of one dataset at a time and the curves, whatever the run's length.
+Needs no torch. In memory are the manifest of one dataset at a time and the curves, however long the run is.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from pathlib import Path
 
 from ramlet.errors import SettingsError, option
 from ramlet.reporting.found import Progress
+from ramlet.reporting.lineage import Lineage, LineageFinder
 from ramlet.reporting.page import page
-from ramlet.reporting.story import Story, Teller
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
-
-__all__ = ["report", "write_report"]
 
 NAME = "report.html"
 
@@ -28,7 +26,7 @@ NAME = "report.html"
 def report(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Writes the page about runs, datasets or tokenizers: into `out`, or as report.html into the first of them.
+    """Writes a page about runs, datasets or tokenizers, to `out` or to report.html in the first of them.
 
     ramlet.report("my-run")  # my-run/report.html
     ramlet.report(["run-a", "run-b"], out="compared.html")
@@ -42,19 +40,19 @@ def write_report(
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     budget: Budget | None = None,
-) -> tuple[Path, list[Story]]:
-    """The same, with what is told in it."""
-    stories = Teller(progress, budget).tell(paths)
+) -> tuple[Path, list[Lineage]]:
+    """The same; returns also what is on the page."""
+    lineages = LineageFinder(progress, budget).find(paths)
     target = Path(out) if out is not None else Path(paths[0]) / NAME
     if target.is_dir():
         raise SettingsError(f"{target} is a folder: name a file for the page, as in {option('out', target / NAME)}")
     try:
         with hold(target, "report", makes_folder=False), replacing(target, streams=True) as file:
-            file.write(page(stories))
+            file.write(page(lineages))
     except OSError as error:
         if isinstance(error, SettingsError) or error.strerror is None:
             raise
         raise SettingsError(
-            f"cannot write {target}: {error.strerror}; name another place with {option('out')} FILE"
+            f"cannot write {target}: {error.strerror}; choose another file with {option('out')} FILE"
         ) from None
-    return target, stories
+    return target, lineages

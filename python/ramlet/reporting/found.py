@@ -1,9 +1,9 @@
-"""What lies in a folder: a run, a dataset, or a tokenizer, as its stage wrote it.
+"""Reads a folder: a run, a dataset, or a tokenizer, as its stage wrote it.
 
-    found = Finder().find("my-run")      Run, DatasetFound or TokenizerFound; anything else is one sentence
-    found.files                          what it was read from: when one of them changes, look again
+    found = Finder().find("my-run")      Run, DatasetFound or TokenizerFound; anything else is an error
+    found.files                          what it was read from: if one of them changes, read it again
 
-A finder is kept while a run is watched: the curves of a run go on where they were, and the lengths of a dataset's
+A finder is kept while a run is watched: then only new lines of metrics.jsonl are read, and the lengths of a dataset's
 documents are counted once.
 """
 
@@ -22,11 +22,9 @@ from ramlet.reporting.lengths import Lengths, count_lengths
 from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
-from ramlet.runtime.budget import Budget, within
+from ramlet.runtime.budget import Budget, using_budget
 from ramlet.runtime.small_files import YAML, read_json_object, read_text
 from ramlet.training.run_files import whole_run
-
-__all__ = ["DatasetFound", "Finder", "Found", "Run", "TokenizerFound", "figure", "look"]
 
 SETTINGS = "settings.yaml"
 STATISTICS = "stats.json"
@@ -35,7 +33,7 @@ TOKENIZER = "tokenizer.json"
 
 Json = dict[str, Any]
 Progress = Callable[[str, int, int], None]
-"""Told what is read, and how many bytes or files of how many are done."""
+"""Called with what is read, and how many bytes or files are done and in total."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Run:
     settings: Json
     metrics: Metrics
     statistics: Json | None
-    """Of a run that is finished."""
+    """Of a finished run."""
     measures: list[Json]
     files: tuple[Path, ...]
 
@@ -55,7 +53,7 @@ class DatasetFound:
     manifest: Manifest
     statistics: Json | None
     lengths: Lengths | None
-    """None where the .idx files cannot be read."""
+    """None if the .idx files cannot be read."""
     files: tuple[Path, ...]
     notes: list[str] = field(default_factory=list)
 
@@ -67,20 +65,17 @@ class TokenizerFound:
     files: tuple[Path, ...]
 
 
-Found = Run | DatasetFound | TokenizerFound
-
-
 class Finder:
-    """Reads folders, and remembers what need not be read twice."""
+    """Reads folders, and remembers what does not have to be read twice."""
 
     def __init__(self, progress: Progress | None = None, budget: Budget | None = None) -> None:
         self._progress = progress
         self._budget = budget
         self._metrics: dict[Path, Metrics] = {}
-        self._lengths: dict[Path, tuple[tuple[int, int], Lengths | None]] = {}
+        self._lengths: dict[Path, tuple[tuple[int, int], Lengths | None, list[str]]] = {}
 
-    def find(self, given: str | os.PathLike[str], *, waiting: bool = False) -> Found:
-        """What is in the folder. A run without a step is an error, unless one is `waiting` for it."""
+    def find(self, given: str | os.PathLike[str], *, waiting: bool = False) -> Run | DatasetFound | TokenizerFound:
+        """What is in the folder. A run without a step is an error, unless the caller is `waiting` for one."""
         path = Path(given)
         if not path.exists():
             raise SettingsError(f"no such folder: {path}")
@@ -101,41 +96,33 @@ class Finder:
         metrics = self._metrics.setdefault(place, Metrics(place / METRICS))
         metrics.read(self._bytes(f"reading {METRICS}"))
         if not metrics.lines and not waiting:
-            raise ModelError(
-                f"{path} has no step yet: wait for its first one, or give {option('watch')} to see it come"
-            )
+            raise ModelError(f"{path} has no steps yet: wait for the first one, or watch it with {option('watch')}")
         files = tuple(place / name for name in (SETTINGS, METRICS, STATISTICS, MEASURES))
         return Run(path, _settings(place), metrics, _json(place / STATISTICS, ModelError), _measures(place), files)
 
     def dataset(self, path: Path) -> DatasetFound:
         from ramlet.dataset.reader import Dataset
 
-        with within(self._budget):
+        with using_budget(self._budget):
             dataset = Dataset(path)
         index = (path / MANIFEST).stat()
         known = (index.st_mtime_ns, index.st_size)
-        notes = []
-        if self._lengths.get(path, ((), None))[0] != known:
-            lengths = None
+        if path not in self._lengths or self._lengths[path][0] != known:
             try:
-                lengths = count_lengths(dataset, self._bytes("reading lengths"))
+                self._lengths[path] = known, count_lengths(dataset, self._bytes("reading lengths")), []
             except DatasetError as error:
-                notes.append(f"How long documents are is not shown: {error}.")
-            self._lengths[path] = (known, lengths)
-        elif self._lengths[path][1] is None:
-            notes.append("How long documents are is not shown: the index files cannot be read.")
+                self._lengths[path] = known, None, [f"Document lengths are not shown: {error}."]
+        _, lengths, notes = self._lengths[path]
         statistics = _json(path / STATISTICS, DatasetError)
         if statistics is None:
-            notes.append("How much memory preparing took is not known: there is no stats.json.")
-        return DatasetFound(
-            path, dataset.manifest, statistics, self._lengths[path][1], (path / MANIFEST, path / STATISTICS), notes
-        )
+            notes = [*notes, "The memory that preparing used is unknown: stats.json is missing."]
+        return DatasetFound(path, dataset.manifest, statistics, lengths, (path / MANIFEST, path / STATISTICS), notes)
 
     def tokenizer(self, path: Path) -> TokenizerFound:
         statistics = _json(path / STATISTICS, TokenizerError)
         if statistics is None:
             raise TokenizerError(
-                f"{path} has no {STATISTICS}: only a folder that `ramlet tokenizer train` wrote can be reported on"
+                f"{path} has no {STATISTICS}: only folders written by `ramlet tokenizer train` can be reported on"
             )
         return TokenizerFound(path, statistics, (path / STATISTICS,))
 
@@ -147,25 +134,25 @@ class Finder:
 def _settings(path: Path) -> Json:
     import yaml
 
-    # The loader in C is ten times as fast; where libyaml is missing the other one does.
+    # The C loader is ten times faster, if libyaml is available.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         text = read_text(path / SETTINGS, ModelError, YAML)
-        found = yaml.load(text, loader)  # a safe loader, whichever it is
+        found = yaml.load(text, loader)  # both are safe loaders
     except FileNotFoundError:
-        raise ModelError(f"{path / SETTINGS} is gone: there is no run in {path} any more") from None
+        raise ModelError(f"{path / SETTINGS} is gone: {path} no longer holds a run") from None
     except ModelError:
         raise
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = str(error).splitlines()[0]
-        raise ModelError(f"{path / SETTINGS} is damaged: it is no YAML ({reason})") from None
+        raise ModelError(f"{path / SETTINGS} is damaged: it is not YAML ({reason})") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in ("job", "plan")):
-        raise ModelError(f"{path / SETTINGS} is not a run's: it says nothing of its job and its plan")
+        raise ModelError(f"{path / SETTINGS} is not from a run: it has no job and no plan")
     return found
 
 
 def _measures(path: Path) -> list[Json]:
-    """`measures.json`, which whoever measures a run may put there; see `run_sections.measures`."""
+    """`measures.json`, which any tool that evaluates a run may write; see `run_sections.measures`."""
     found = _json(path / MEASURES, ModelError)
     if found is None:
         return []
@@ -178,39 +165,32 @@ def _measures(path: Path) -> list[Json]:
 
 
 def _is_measure(one: Any) -> bool:
+    points = value_at(one, "points")
     return (
-        isinstance(one, dict)
-        and isinstance(one.get("name"), str)
-        and isinstance(one.get("points"), list)
-        and all(
-            isinstance(point, dict)
-            and isinstance(point.get("label"), str)
-            and isinstance(point.get("value"), (int, float))
-            and not isinstance(point.get("value"), bool)
-            and abs(point["value"]) < MOST_SHOWN
-            for point in one["points"]
-        )
+        isinstance(value_at(one, "name"), str)
+        and isinstance(points, list)
+        and all(isinstance(value_at(each, "label"), str) and number_at(each, "value") is not None for each in points)
     )
 
 
 def _json(path: Path, kind: type[RamletError]) -> Json | None:
-    """A JSON object; None where there is no file."""
+    """A JSON object; None if there is no file."""
     try:
-        return read_json_object(path, kind, halves=True)  # what a model writes is shown as it is
+        return read_json_object(path, kind, lone_surrogates=True)  # text that a model wrote is shown as it is
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def look(value: Any, *keys: str) -> Any:
-    """What lies so deep in an object; None where it does not."""
+def value_at(value: Any, *keys: str) -> Any:
+    """The value at this path in nested objects; None if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def figure(value: Any, *keys: str) -> float | None:
-    """A number that lies so deep, or None: what is shown is checked where it is shown."""
-    found = look(value, *keys)
+def number_at(value: Any, *keys: str) -> float | None:
+    """The number at this path, or None: files are not checked when read, but where a value is shown."""
+    found = value_at(value, *keys)
     if isinstance(found, bool) or not isinstance(found, (int, float)) or not abs(found) < MOST_SHOWN:
         return None
     return found

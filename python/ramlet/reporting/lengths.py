@@ -3,8 +3,8 @@
     lengths = count_lengths(dataset)
     lengths.counts["train"][5]      documents of 8 up to 11 tokens: two bins for each doubling
 
-Edges are 1, 2, 3, 4, 6, 8, 12, 16, ...: powers of two and the points half way between them. The end id behind a
-document counts. Of a packed dataset these are the pieces.
+Edges are 1, 2, 3, 4, 6, 8, 12, 16, ...: powers of two and the points half-way between them. The end-of-document token
+counts. In a packed dataset these are the pieces.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ from ramlet.errors import DatasetError
 if TYPE_CHECKING:
     from ramlet.dataset.reader import Dataset
 
-__all__ = ["EDGES", "Lengths", "count_lengths"]
-
 EDGES = sorted({1, *(edge for power in range(1, 62) for edge in (1 << power, 3 << (power - 1)))})
-"""A bin goes from one edge up to the next."""
+"""A bin goes from one edge to just below the next."""
 
 
 @dataclass(frozen=True)
 class Lengths:
     counts: dict[str, list[int]]
-    """By split: how many documents in each bin of EDGES."""
+    """Documents in each bin of EDGES, by split."""
 
     @property
     def documents(self) -> int:
         return sum(map(sum, self.counts.values()))
 
-    def quantile(self, part: float) -> int:
-        """The edge below which about this part of the documents are."""
-        wanted, seen = part * self.documents, 0
+    def quantile(self, fraction: float) -> int:
+        """The edge below which about this fraction of the documents lie."""
+        wanted, seen = fraction * self.documents, 0
         totals = [sum(of_bin) for of_bin in zip(*self.counts.values())]
         for at, count in enumerate(totals):
             seen += count
@@ -46,7 +44,7 @@ class Lengths:
 
 
 def count_lengths(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> Lengths:
-    """Reads every .idx file once; `progress` is told how many of how many."""
+    """Reads every .idx file once; `progress` gets the number of shards done and in total."""
     import numpy as np
 
     manifest = dataset.manifest
@@ -60,7 +58,7 @@ def count_lengths(dataset: Dataset, progress: Callable[[int, int], None] | None 
             for ends in dataset.end_blocks(shard):
                 starts = dataset.starts(ends, before)
                 if (starts > ends).any():
-                    raise DatasetError(f"{dataset.path / shard.index} is damaged: its ends do not rise")
+                    raise DatasetError(f"{dataset.path / shard.index} is damaged: its offsets are not ascending")
                 found += np.bincount(np.searchsorted(edges, ends - starts, "right"), minlength=len(found))
                 before = int(ends[-1])
             done += 1

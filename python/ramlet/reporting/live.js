@@ -24,7 +24,7 @@
       if (!gone) {
         gone = document.createElement("div");
         gone.className = "gone";
-        gone.textContent = "ramlet report has ended: this is the last page it made";
+        gone.textContent = "ramlet report has stopped: this is its last page";
         document.body.append(gone);
       }
     }

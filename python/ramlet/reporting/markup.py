@@ -1,4 +1,4 @@
-"""Text and figures for the page: everything that comes from a file is escaped here, and numbers look alike.
+"""Text and numbers for the page: everything from a file is escaped here, and numbers are formatted alike.
 
 escape("</script>\\x00")       '&lt;/script&gt;␀'
 number(1234.5), short(1.2e6)  '1,234.5', '1.2M'
@@ -14,31 +14,17 @@ from typing import Any
 
 from ramlet.runtime.budget import format_bytes
 
-__all__ = [
-    "MOST_SHOWN",
-    "answer",
-    "duration",
-    "escape",
-    "figures",
-    "moment",
-    "number",
-    "share",
-    "short",
-    "size",
-    "table",
-]
-
 MOST_SHOWN = 1e30
-"""Of a figure: products of a few of them are still numbers to a computer, and whole numbers may have any length."""
+"""Products of a few such numbers are still finite; integers in a file may have any number of digits."""
 
-# Control characters as the pictures of them: a browser would drop or obey them. Tab and newline stay.
+# Control characters as their Unicode pictures: a browser would drop or obey them. Tab and newline stay.
 _PICTURES = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421}
-# C1 controls and what turns the direction of a line around, which could make a text show what it does not say.
+# C1 controls and bidirectional overrides, which could make a text look like another.
 _PICTURES |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFFFE, 0xFFFF), 0xFFFD)
 
 
 def escape(value: object) -> str:
-    """Any text, as it may stand in an element or an attribute; half a surrogate pair becomes a question mark."""
+    """Any text, safe in an element or an attribute; a lone surrogate becomes a question mark."""
     text = str(value).translate(_PICTURES).encode("utf-8", "replace").decode("utf-8")
     return html.escape(text)
 
@@ -67,7 +53,7 @@ def short(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes, with a space at which no line is broken."""
+    """Bytes, with a non-breaking space."""
     return format_bytes(value).replace(" ", "\u00a0")
 
 
@@ -97,7 +83,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def moment(path: Path) -> str | None:
+def write_time(path: Path) -> str | None:
     """When a file was written, in local time."""
     try:
         return datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
@@ -105,8 +91,8 @@ def moment(path: Path) -> str | None:
         return None
 
 
-def answer(value: Any) -> str:
-    """A setting's value as a person reads it."""
+def setting_value(value: Any) -> str:
+    """The value of a setting, as shown."""
     if value is None:
         return "not set"
     if isinstance(value, bool):
@@ -116,21 +102,29 @@ def answer(value: Any) -> str:
     return escape(value)
 
 
-def figures(rows: Iterable[tuple[str, str, str]]) -> str:
-    """Large figures side by side: the figure, what it is, and a word on it; all three are markup."""
+def highlights(rows: Iterable[tuple[str, str, str]]) -> str:
+    """Large numbers side by side: name, value and details; all three are markup."""
     cells = "".join(
         f'<div class="figure"><dt>{name}</dt><dd>{value}<small>{more}</small></dd></div>' for name, value, more in rows
     )
     return f'<dl class="figures">{cells}</dl>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), caption: str = "") -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
     """Cells are markup; columns in `numbers` are aligned on the right."""
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}{' class=n' if at in numbers else ''}>{cell}</{tag}>" for at, cell in enumerate(row))
 
-    top = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if any(head) else ""
+    header = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if any(head) else ""
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    told = f"<caption>{caption}</caption>" if caption else ""
-    return f'<div class="table"><table>{told}{top}<tbody>{body}</tbody></table></div>'
+    return f'<div class="table"><table>{header}<tbody>{body}</tbody></table></div>'
+
+
+def svg(drawn: str, title: str, about: str = "", *, height: float = 1000, attributes: str = "") -> str:
+    """A drawing 1000 units wide, which stretches to the space it gets."""
+    description = f"<desc>{escape(about)}</desc>" if about else ""
+    return (
+        f'<svg role="img" viewBox="0 0 1000 {height:.0f}" preserveAspectRatio="none" {attributes}>'
+        f"<title>{escape(title)}</title>{description}{drawn}</svg>"
+    )

@@ -1,12 +1,12 @@
-"""metrics.jsonl, read as far as it is written: curves, scores and samples.
+"""Reads metrics.jsonl, also while it is being written: curves, scores and samples.
 
     metrics = Metrics(run / "metrics.jsonl")
-    metrics.read()              all of it; called again, only what has come since
-    metrics.loss.points(), metrics.scores["val"], metrics.samples
+    metrics.read()              all of it; called again, only what was added since
+    metrics.curves["loss"].points(), metrics.scores["val"], metrics.samples
 
-10 million lines take no more memory than a thousand (curves.py), and some 8 s a million of them.
-A line that is half written is read the next time. One that is damaged is counted and passed over. A run that went
-on from a checkpoint has cut the file back: then it is read from its beginning.
+10 million lines take no more memory than a thousand (curves.py), and about 8 s per million. A half-written line is read
+the next time. A damaged one is counted and skipped. A run that resumed from a checkpoint has truncated the file: then
+it is read from the beginning.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ramlet.reporting.curves import Curve
 from ramlet.reporting.markup import MOST_SHOWN
 from ramlet.runtime.small_files import open_regular
 
-__all__ = ["Metrics", "Sample"]
-
 NAME = "metrics.jsonl"
 LARGEST = 16_000_000_000
-"""Some 80 million lines: ten minutes' reading."""
+"""About 80 million lines: ten minutes of reading."""
 LONGEST_LINE = 1 << 20
+CURVES = ("loss", "lr", "grad_norm", "tokens_per_second")
+"""What is drawn over steps; a key of the lines that steps write."""
 SETS = 24
-"""More named sets than a chart can tell apart are not drawn."""
+"""Evaluation sets at most: a chart cannot show more of them apart."""
 SAMPLES = 33
 SAMPLE_CHARACTERS = 6_000
 TAIL = 256
-"""Bytes before the place where reading stopped; when they differ, the file is another one."""
-TELL_EVERY = 20_000
+"""Bytes before the position where reading stopped; if they differ, the file was rewritten."""
+PROGRESS_EVERY = 20_000
 
 
 @dataclass(frozen=True)
@@ -44,80 +44,78 @@ class Sample:
     step: int
     text: str
     characters: int
-    """Of the whole text, of which `text` is the beginning."""
+    """Length of the whole text, of which `text` is the start."""
 
 
 class Metrics:
-    """What a run has told so far."""
+    """What a run has logged so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        self.loss, self.rate, self.gradient, self.speed = Curve(), Curve(), Curve(), Curve()
+    def _reset(self) -> None:
+        self.curves = {name: Curve() for name in CURVES}
         self.memory = Curve()
-        """Over seconds, the others over steps."""
+        """Over seconds; the others are over steps."""
         self.losses: dict[str, Curve] = {}
-        """Of each set that is evaluated on."""
+        """Of each evaluation set."""
         self.forgetting: dict[str, Curve] = {}
         self.scores: dict[str, dict[str, Any]] = {}
         """The last evaluation."""
         self._kept: dict[int, Sample] = {}
         self._last_sample: Sample | None = None
-        self._apart = 1  # samples from one that is kept to the next
+        self._every = 1  # which samples are kept
         self._sampled = 0
         self.step = self.tokens = 0
         self.seconds = 0.0
         self.lines = self.broken = 0
-        self._place = 0
+        self._position = 0
         self._tail = b""
 
     def read(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Takes in what was written since the last call; `progress` is told bytes done and in all."""
+        """Reads what was written since the last call; `progress` gets the bytes done and in total."""
         try:
             with BufferedReader(open_regular(self.path, ModelError)) as file:
                 if os.fstat(file.fileno()).st_size > LARGEST:
-                    raise ModelError(
-                        f"{self.path} is larger than {LARGEST / 1e9:g} GB, which no run writes: it is damaged"
-                    )
-                if not self._goes_on(file):
-                    self._forget()
-                file.seek(self._place)
-                self._take_lines(file, progress)
+                    raise ModelError(f"{self.path} is damaged: no run writes more than {LARGEST / 1e9:g} GB")
+                if not self._continues(file):
+                    self._reset()
+                file.seek(self._position)
+                self._read_lines(file, progress)
         except FileNotFoundError:
-            self._forget()
+            self._reset()
         except OSError as error:
             raise ModelError(f"cannot read {self.path}: {error.strerror}") from None
         if self.broken and self.broken == self.lines:
             raise ModelError(f"{self.path} is damaged: none of its lines can be read")
 
-    def _goes_on(self, file: IO[bytes]) -> bool:
-        if os.fstat(file.fileno()).st_size < self._place:
+    def _continues(self, file: IO[bytes]) -> bool:
+        if os.fstat(file.fileno()).st_size < self._position:
             return False
-        file.seek(self._place - len(self._tail))
+        file.seek(self._position - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
-    def _take_lines(self, file: IO[bytes], progress: Callable[[int, int], None] | None) -> None:
+    def _read_lines(self, file: IO[bytes], progress: Callable[[int, int], None] | None) -> None:
         total = os.fstat(file.fileno()).st_size
         skipping = False
-        place = self._place
+        position = self._position
         while line := file.readline(LONGEST_LINE):
-            place += len(line)
+            position += len(line)
             if not line.endswith(b"\n"):
                 if len(line) < LONGEST_LINE:
-                    break  # half written
+                    break  # half-written
                 skipping = True
                 continue
             self.lines += 1
-            if skipping or not self._take(line):
+            if skipping or not self._add(line):
                 self.broken += 1
             skipping = False
-            self._place, self._tail = place, (self._tail + line)[-TAIL:]
-            if progress is not None and self.lines % TELL_EVERY == 0:
-                progress(place, total)
+            self._position, self._tail = position, (self._tail + line)[-TAIL:]
+            if progress is not None and self.lines % PROGRESS_EVERY == 0:
+                progress(position, total)
 
-    def _take(self, line: bytes) -> bool:
+    def _add(self, line: bytes) -> bool:
         try:
             record = json.loads(line)
             step = record["step"]
@@ -127,20 +125,15 @@ class Metrics:
             return False
         self.step = max(self.step, int(step))
         if "loss" in record:
-            self._take_step(step, record)
+            self._add_step(step, record)
         if isinstance(record.get("eval"), Mapping):
-            self._take_evaluation(step, record)
+            self._add_evaluation(step, record)
         if isinstance(record.get("sample"), str):
-            self._take_sample(int(step), record["sample"])
+            self._add_sample(int(step), record["sample"])
         return True
 
-    def _take_step(self, step: float, record: Mapping[str, Any]) -> None:
-        for name, curve in (
-            ("loss", self.loss),
-            ("lr", self.rate),
-            ("grad_norm", self.gradient),
-            ("tokens_per_second", self.speed),
-        ):
+    def _add_step(self, step: float, record: Mapping[str, Any]) -> None:
+        for name, curve in self.curves.items():
             if _is_number(record.get(name)):
                 curve.add(step, record[name])
         if _is_number(record.get("tokens")):
@@ -150,7 +143,7 @@ class Metrics:
             if _is_number(record.get("memory")):
                 self.memory.add(self.seconds, record["memory"])
 
-    def _take_evaluation(self, step: float, record: Mapping[str, Any]) -> None:
+    def _add_evaluation(self, step: float, record: Mapping[str, Any]) -> None:
         for name, score in record["eval"].items():
             if not isinstance(score, Mapping) or not _is_number(score.get("loss")):
                 continue
@@ -162,24 +155,24 @@ class Metrics:
             if _is_number(rise) and (name in self.forgetting or len(self.forgetting) < SETS):
                 self.forgetting.setdefault(name, Curve()).add(step, rise)
 
-    def _take_sample(self, step: int, text: str) -> None:
+    def _add_sample(self, step: int, text: str) -> None:
         self._last_sample = Sample(step, text[:SAMPLE_CHARACTERS], len(text))
-        if self._sampled % self._apart == 0:
+        if self._sampled % self._every == 0:
             self._kept[self._sampled] = self._last_sample
         self._sampled += 1
         if len(self._kept) > SAMPLES:
-            self._apart *= 2
-            self._kept = {number: sample for number, sample in self._kept.items() if number % self._apart == 0}
+            self._every *= 2
+            self._kept = {number: sample for number, sample in self._kept.items() if number % self._every == 0}
 
     @property
     def samples(self) -> list[Sample]:
-        """The first and the last, and of those between as many as fit, evenly spread."""
+        """The first, the last, and as many in between as fit, evenly spread."""
         kept = list(self._kept.values())
         return kept if self._last_sample is None or self._last_sample in kept else [*kept, self._last_sample]
 
 
 def _is_number(value: Any) -> bool:
-    """A finite one: losses that went wrong are written as NaN, and whole numbers may have any number of digits."""
+    """A finite one: a loss may be NaN, and an integer may have any number of digits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) < MOST_SHOWN

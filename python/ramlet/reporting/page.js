@@ -12,7 +12,7 @@
   };
   const arrange = () => {
     for (const svg of document.querySelectorAll(".plot svg")) {
-      // The name stays for those who hear it; as a tooltip it would cover the values.
+      // The name stays for screen readers; as a tooltip it would cover the values.
       const title = svg.querySelector(":scope > title");
       if (title && svg.querySelector("polyline[data-name]")) { svg.setAttribute("aria-label", title.textContent); title.remove(); }
     }
@@ -27,22 +27,22 @@
     const box = plot.getBoundingClientRect(), at = 1000 * (event.clientX - box.left) / box.width;
     const { x0, x1, y0, y1, form, x } = svg.dataset;
     let found = null;
-    const told = [];
+    const values = [];
     for (const line of lines) {
       let nearest = null;
       for (const point of line.points) if (!nearest || Math.abs(point.x - at) < Math.abs(nearest.x - at)) nearest = point;
       if (!nearest || Math.abs(nearest.x - at) > 60) continue;
-      told.push(line.dataset.name + "  " + forms[form](+y1 - (nearest.y / 1000) * (y1 - y0)));
+      values.push(line.dataset.name + "  " + forms[form](+y1 - (nearest.y / 1000) * (y1 - y0)));
       if (!found || Math.abs(nearest.x - at) < Math.abs(found.x - at)) found = nearest;
     }
     if (!found) return;
     const where = +x0 + (found.x / 1000) * (x1 - x0);
-    told.unshift(x ? x + " " + Math.round(where).toLocaleString("en") : where.toFixed(2) + " s");
+    values.unshift(x ? x + " " + Math.round(where).toLocaleString("en") : where.toFixed(2) + " s");
     const cross = document.createElement("div"), tip = document.createElement("div");
     cross.className = "cross"; tip.className = "tip";
     cross.style.left = found.x / 10 + "%";
     tip.style[found.x > 500 ? "right" : "left"] = "calc(" + (found.x > 500 ? 100 - found.x / 10 : found.x / 10) + "% + 8px)";
-    tip.textContent = told.join("\n");
+    tip.textContent = values.join("\n");
     plot.append(cross, tip);
   });
   document.addEventListener("pointerleave", clear);

@@ -1,9 +1,9 @@
-"""The commands that a story stands for, made from the settings that were written down.
+"""The commands to reproduce a run, a dataset or a tokenizer, from the settings that were written down.
 
-    commands(story)     ['ramlet prepare INPUT... --tokenizer tok --out data', 'ramlet train --data data ...']
+    commands(lineage)     the lines `ramlet tokenizer train ...`, `ramlet prepare ...` and `ramlet train ...`
 
-Only what differs from the defaults is said. What no stage notes stands as a word in capitals: the inputs, of which
-datasets and tokenizers keep a fingerprint alone, and a stream's tokenizer.
+Only settings that differ from the defaults are included. What no stage records is a placeholder in capitals: the
+inputs, of which datasets and tokenizers keep only a fingerprint, and a stream's tokenizer.
 """
 
 from __future__ import annotations
@@ -11,82 +11,59 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from ramlet.reporting.found import DatasetFound, Run, TokenizerFound, figure, look
-from ramlet.reporting.story import Story
-from ramlet.settings.declared import argv, differing
-
-__all__ = ["commands"]
+from ramlet.reporting.found import Run, number_at, value_at
+from ramlet.reporting.lineage import Lineage
+from ramlet.settings.declared import differing
+from ramlet.settings.owners import command_line, owner
 
 INPUT = "INPUT..."
 
 
-def commands(story: Story) -> list[str]:
-    """In the order in which they are to be given."""
-    told = [_tokenizer(each) for each in story.tokenizers]
-    told += [_prepare(each) for each in story.datasets]
-    if story.run is not None:
-        told.append(_train(story.run))
-    return told
-
-
-def _tokenizer(found: TokenizerFound) -> str:
-    from ramlet.tokenizer.settings import TrainSettings
-
-    given = _flags(TrainSettings, look(found.statistics, "settings"))
-    return _joined("ramlet tokenizer train", INPUT, *given, *_memory(found.statistics), "--out", _quoted(found.path))
-
-
-def _prepare(found: DatasetFound) -> str:
-    from ramlet.preparing.settings import PrepareSettings
-
-    runs = found.manifest.runs
-    given = _flags(PrepareSettings, look(runs[-1], "settings") if runs else None)
-    if len(runs) > 1:
-        given.append("--append")
-    return _joined("ramlet prepare", INPUT, *given, *_memory(found.statistics), "--out", _quoted(found.path))
+def commands(lineage: Lineage) -> list[str]:
+    """In the order in which they are to be run."""
+    lines = []
+    for tokenizer in lineage.tokenizers:
+        given = value_at(tokenizer.statistics, "settings")
+        budget = number_at(tokenizer.statistics, "memory", "budget")
+        lines.append(_line("tokenizer train", INPUT, given=given, memory=_size(budget), out=tokenizer.path))
+    for dataset in lineage.datasets:
+        runs = dataset.manifest.runs
+        given = value_at(runs[-1], "settings") if runs else None
+        budget = number_at(dataset.statistics, "memory", "budget")
+        lines.append(_line("prepare", INPUT, given=given, append=len(runs) > 1, memory=_size(budget), out=dataset.path))
+    return lines if lineage.run is None else [*lines, _train(lineage.run)]
 
 
 def _train(run: Run) -> str:
-    from ramlet.training.settings import RunSettings
-
-    data = []
-    named = look(run.settings, "data")
-    mixed = isinstance(named, list) and len(named) > 1
-    for each in named if isinstance(named, list) else []:
-        if isinstance(each, dict) and "stream" in each:
-            data += ["--stream", _quoted(each["stream"])]
-        elif isinstance(each, dict):
-            weight = f"={each.get('weight'):g}" if mixed and figure(each, "weight") is not None else ""
-            data += ["--data", _quoted(f"{each.get('path')}{weight}")]
-    if "--stream" in data:
-        data += ["--tokenizer", "TOKENIZER"]
-    given = _flags(RunSettings, look(run.settings, "all_settings"))
-    folders = look(run.settings, "evals")
-    evals = [f"--eval {_quoted(f'{name}={path}')}" for name, path in (folders or {}).items()]
-    budget = figure(run.settings, "plan", "budget")
-    held = figure(run.settings, "plan", "held") or 0
-    memory = [] if budget is None else ["--memory", _size(budget + held)]
-    return _joined("ramlet train", *data, *given, *evals, *memory, "--out", _quoted(run.path))
-
-
-def _flags(settings: type[Any], given: Any) -> list[str]:
-    """What was said otherwise than the defaults of this class of settings."""
-    return [_quoted(word) for word in argv(settings, differing(settings, given))] if isinstance(given, dict) else []
+    recorded = value_at(run.settings, "data")
+    data = [each for each in recorded if isinstance(each, dict)] if isinstance(recorded, list) else []
+    streams = [each["stream"] for each in data if "stream" in each]
+    datasets = [
+        f"{each.get('path')}={each['weight']:g}"
+        if len(data) > 1 and number_at(each, "weight") is not None
+        else str(each.get("path"))
+        for each in data
+        if "stream" not in each
+    ]
+    evals = [f"{name}={path}" for name, path in (value_at(run.settings, "evals") or {}).items()]
+    budget = number_at(run.settings, "plan", "budget")
+    if budget is not None:
+        budget += number_at(run.settings, "plan", "held") or 0
+    return _line(
+        "train",
+        given=value_at(run.settings, "all_settings"),
+        before={"data": datasets, "stream": streams, "tokenizer": "TOKENIZER" if streams else None},
+        eval=evals,
+        memory=_size(budget),
+        out=run.path,
+    )
 
 
-def _memory(statistics: Any) -> list[str]:
-    budget = figure(statistics, "memory", "budget")
-    return [] if budget is None else ["--memory", _size(budget)]
+def _line(command: str, *inputs: str, given: Any = None, before: dict[str, Any] | None = None, **options: Any) -> str:
+    """`given` are settings as they were recorded, of which only those that are not the default are typed."""
+    changed = differing(owner(command), given) if isinstance(given, dict) else {}
+    return shlex.join(["ramlet", *command_line(command, *inputs, **(before or {}), **changed, **options)])
 
 
-def _size(budget: float) -> str:
-    whole, rest = divmod(int(budget), 1_000_000)
-    return f"{whole + bool(rest)}MB"
-
-
-def _quoted(value: Any) -> str:
-    return shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))
-
-
-def _joined(*words: str) -> str:
-    return " ".join(words)
+def _size(budget: float | None) -> str | None:
+    return None if budget is None else f"{-(-int(budget) // 1_000_000)}MB"

@@ -1,16 +1,16 @@
-"""The page on a local port, made anew when its files have changed.
+"""Serves the page on a local port, and updates it when its files change.
 
     with PageServer(["my-run"]) as server:
         print(server.address)          http://127.0.0.1:41297/
         server.serve_forever()         until Ctrl-C
 
-Only 127.0.0.1 is listened on, only GET of `/` is answered, and only where the browser asked for this address by the
-name of localhost: a page from elsewhere whose name was made to point here (DNS rebinding) gets nothing. The page is
-made when it is asked for, at most once a second, from what is new since the last time; no file is written. An error
-while a run goes on is shown in its place, for it may be gone with the next step.
+It listens only on 127.0.0.1 and answers only GET of `/`, and only if the request names localhost as its host: a site
+whose name was made to point here (DNS rebinding) gets nothing. The page is made on request, at most once a second, from
+what is new since the last time; no file is written. An error while a run is in progress is shown instead of the page,
+because it may be gone with the next step.
 
-Whoever asks gets little memory and time: `MOST_CLIENTS` connections at once, of which the one that has been silent for
-the longest makes room for the next, `REQUEST_BYTES` a request, and `IDLE_SECONDS` from one answer to the next.
+Memory and time per client are limited: `MOST_CLIENTS` connections at once, of which the one idle for the longest is
+closed for the next, `REQUEST_BYTES` per request, and `IDLE_SECONDS` between two requests.
 """
 
 from __future__ import annotations
@@ -27,47 +27,43 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.errors import RamletError, SettingsError, option
+from ramlet.reporting.lineage import LineageFinder
 from ramlet.reporting.page import page, sentence_page
-from ramlet.reporting.story import Teller
 from ramlet.runtime.budget import Budget
-
-__all__ = ["PageServer"]
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 SECONDS_BETWEEN = 1.0
 IDLE_SECONDS = 20
-"""A connection on which nothing is asked, or too slowly, is closed: browsers open some in advance."""
+"""An idle or very slow connection is closed: browsers open some in advance."""
 MOST_CLIENTS = 8
 REQUEST_BYTES = 1 << 16
-"""Of the line and the headers: browsers send the cookies of all that was ever served on localhost."""
+"""Of the request line and the headers: browsers send the cookies of everything ever served on localhost."""
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves one page; what goes wrong with the given folders at the beginning is raised here."""
+    """Serves one page; an error in the given folders is raised at once."""
 
     daemon_threads = True
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], port: int = 0, budget: Budget | None = None) -> None:
         self._paths = list(paths)
-        self._teller = Teller(budget=budget)
+        self._finder = LineageFinder(budget=budget)
         self._lock = threading.Lock()
         self._signature: list[tuple[int, int] | None] | None = None
         self._watched: list[Path] = []
         self._body = b""
         self._tag = ""
-        self._looked = float("-inf")
+        self._checked = float("-inf")
         self._clients: dict[socket.socket, float] = {}
         """When each was last answered."""
-        self._room = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._free = threading.BoundedSemaphore(MOST_CLIENTS)
         self._make()
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise SettingsError(
-                f"cannot listen on port {port}: {reason}; give another {option('port')}, or none"
-            ) from None
+            raise SettingsError(f"cannot listen on port {port}: {reason}; choose another {option('port')}") from None
 
     @property
     def port(self) -> int:
@@ -78,12 +74,12 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.port}/"
 
     def current(self) -> tuple[bytes, str]:
-        """The page as it is now, and a name for this state of it."""
+        """The page as it is now, and its ETag."""
         with self._lock:
             now = time.monotonic()
-            if now - self._looked >= SECONDS_BETWEEN:
-                self._looked = now
-                if self._seen() != self._signature:
+            if now - self._checked >= SECONDS_BETWEEN:
+                self._checked = now
+                if self._states() != self._signature:
                     try:
                         self._make()
                     except RamletError as error:
@@ -91,23 +87,23 @@ class PageServer(ThreadingHTTPServer):
             return self._body, self._tag
 
     def _make(self) -> None:
-        # Looked at before the files are read: what is written while the page is made is seen the next time.
-        watched, seen = self._watched, self._seen()
-        stories = self._teller.tell(self._paths, waiting=True)
-        self._watched = [file for story in stories for file in story.files]
-        self._set(page(stories, live=True), seen if self._watched == watched else None)
+        # Taken before the files are read: what is written while the page is made is noticed the next time.
+        watched, states = self._watched, self._states()
+        lineages = self._finder.find(self._paths, waiting=True)
+        self._watched = [file for lineage in lineages for file in lineage.files]
+        self._set(page(lineages, live=True), states if self._watched == watched else None)
 
     def _set(self, text: str, signature: list[tuple[int, int] | None] | None) -> None:
         self._body, self._signature = text.encode("utf-8"), signature
         self._tag = f'"{hashlib.sha256(self._body).hexdigest()[:24]}"'
 
-    def _seen(self) -> list[tuple[int, int] | None]:
+    def _states(self) -> list[tuple[int, int] | None]:
         return [_state(file) for file in self._watched]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if len(self._clients) >= MOST_CLIENTS:
             _hang_up(min(list(self._clients.items()), key=lambda client: client[1])[0])
-        if not self._room.acquire(timeout=SECONDS_BETWEEN):
+        if not self._free.acquire(timeout=SECONDS_BETWEEN):
             self.shutdown_request(request)
             return
         self.answered(request)
@@ -118,30 +114,30 @@ class PageServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._clients.pop(request, None)
-            self._room.release()
+            self._free.release()
 
     def answered(self, request: socket.socket) -> None:
         self._clients[request] = time.monotonic()
 
     def service_actions(self) -> None:
-        """Called by `serve_forever` now and then: a request that comes byte by byte keeps its connection no longer."""
+        """Called regularly by `serve_forever`: a request that arrives byte by byte must not keep its connection."""
         now = time.monotonic()
         for client, answered in list(self._clients.items()):
             if now - answered > IDLE_SECONDS:
                 _hang_up(client)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away in the middle of an answer is nothing to tell of."""
+        """Not reported: a browser may disconnect in the middle of an answer."""
 
 
 def _hang_up(client: socket.socket) -> None:
-    """Its thread then reads the end, and closes it."""
+    """Its thread then reads the end of the stream, and closes it."""
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)
 
 
 class _Request:
-    """What a client sends, a request at a time and no more of each than `REQUEST_BYTES`."""
+    """What a client sends, limited to `REQUEST_BYTES` per request."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -151,7 +147,7 @@ class _Request:
         line: bytes = self._stream.readline(min(size, self.left + 1) if size >= 0 else self.left + 1)
         self.left -= len(line)
         if self.left < 0:
-            raise TimeoutError  # for which the connection is closed without a word
+            raise TimeoutError  # http.server then closes the connection without an answer
         return line
 
     def __getattr__(self, name: str) -> Any:
@@ -183,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self._is_local():
-            self._answer(403, b"ask for http://localhost\n")
+            self._answer(403, b"open http://localhost instead\n")
         elif self.path != "/":
             self._answer(404, b"there is only one page: /\n")
         else:
@@ -192,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(304 if same else 200, b"" if same else body, tag)
 
     def __getattr__(self, name: str) -> Any:
-        # Every other method is looked up by its name: do_POST, do_HEAD, do_ANYTHING.
+        # Handlers of other methods are looked up by name: do_POST, do_HEAD, do_ANYTHING.
         if name.startswith("do_"):
             return self._refuse
         raise AttributeError(name)
@@ -218,4 +214,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing is logged: only the command prints."""
+        """Not logged: only the command line prints."""

@@ -1,4 +1,4 @@
-"""What every stage stands on: the memory budget and its meter, threads, files that are there whole, locks.
+"""What every stage is built on: the memory budget and its meter, threads, atomic files, locks.
 
-Nothing here knows a stage; it imports nothing of ramlet but the errors.
+Nothing here knows a stage; of ramlet it imports only the errors.
 """

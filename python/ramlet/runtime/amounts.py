@@ -1,13 +1,13 @@
-"""Amounts as people write them -> numbers: the one parser, for every option, key and argument.
+"""Amounts as people write them -> numbers: one parser for every option, key and argument.
 
     amount("1.5k", COUNTS)      1500            32k, 10M, 1.3B, 64Ki, 1,000, 1_000, 1e6
-    amount("64KiB", SIZES)      65536           512MB, 2g, 2GiB: powers of 1000, or with an i of 1024
+    amount("64KiB", SIZES)      65536           512MB, 2g, 2GiB: powers of 1000, or of 1024 with an i
     seconds("1h30m")            5400.0
-    amount("ten", COUNTS)       None            for the caller to say what it should have been
+    amount("ten", COUNTS)       None            the caller says what it should have been
 
-A `b` is a billion of things, and a byte of a size: so there are two tables of units. Commas stand between groups of
-three digits, so that `2,5GB` is refused instead of read as 25 GB. Whole numbers are used throughout, for a float makes
-1004999 of 1.005M.
+In a count `b` is a billion, in a size a byte, so there are two tables of units. Commas must separate groups of three
+digits, so `2,5GB` is refused instead of read as 25 GB. All arithmetic is on integers: with floats 1.005M would become
+1004999.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-
-__all__ = ["COUNTS", "SIZES", "amount", "seconds"]
 
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 SIZES = {
@@ -34,7 +32,7 @@ _TIMES = {
 _AMOUNT = re.compile(r"(\d{1,3}(?:,\d{3})+|\d[\d_]*|)(?:\.(\d*))?(?:e\+?(\d{1,2}))?\s*([a-z]*)", re.ASCII)
 _PART = r"(\d+\.?\d*|\.\d+)\s*([a-z]+)"
 LONGEST = 64
-"""Characters; with more digits it is a mistake, and slow to read."""
+"""Characters; a longer number is a mistake, and slow to parse."""
 
 
 def amount(text: str, units: Mapping[str, int]) -> int | None:
@@ -51,7 +49,7 @@ def amount(text: str, units: Mapping[str, int]) -> int | None:
     if not whole + part:
         return None
     number, rest = divmod(int(whole + part) * units[found[4]] * 10 ** int(found[3] or 0), 10 ** len(part))
-    # 1.23456789M is about so many; half of a thing is none.
+    # 1.23456789M may be rounded, 1.5 things may not.
     return number if not rest or found[4] else None
 
 
@@ -62,5 +60,5 @@ def seconds(text: str) -> float | None:
     """
     plain = text.strip().lower()
     found = sum(float(number) * _TIMES.get(unit, math.nan) for number, unit in re.findall(_PART, plain))
-    # No unit, a unit that is none (NaN), and no time at all are refused alike.
+    # Refused: no unit, an unknown unit (NaN), and a time of 0.
     return found if re.fullmatch(rf"(?:{_PART}\s*)+", plain) and 0 < found < math.inf else None

@@ -1,11 +1,11 @@
-"""Files that are there whole or not at all: temp file, fsync, rename, fsync of the folder.
+"""Files that are written completely or not at all: temp file, fsync, rename, fsync of the folder.
 
     with replacing("OUT/stats.json") as file:
         file.write(...)
 
 A kill at any moment leaves the old file or the new one, and at worst a temp file that the next write of the same name
-removes. Temp files have names of their own, so two processes that write one file never write into each other's: the
-last one wins, whole. Each is locked while it is written: one that no one has locked was left by a process that is gone.
+removes. Temp files have unique names, so two processes that write the same file never mix their output: the last one
+wins. A temp file is locked while it is written; an unlocked one was left by a process that has ended.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from typing import IO, Any
 from ramlet.errors import DiskFull, RamletError
 from ramlet.runtime.folder_lock import LOCK_SUFFIX, has_name, is_stream, lock_file, short_name
 
-__all__ = ["is_temporary", "remove", "remove_leftovers", "replacing", "sync_folder", "write_json"]
-
 _SUFFIX = ".ramlet-tmp"
 TRIES = 10
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is no result: left by a write that was killed, or a lock."""
+    """Whether this is the name of a temp file or a lock, not of a result."""
     return name.endswith((_SUFFIX, LOCK_SUFFIX))
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bool = False) -> Iterator[IO[Any]]:
-    """A file that takes the place of `path` when the block ends without an error; UTF-8 text, or bytes.
+    """A file that replaces `path` when the block ends without an error; UTF-8 text, or bytes.
 
-    A device is never replaced. With `streams`, for a path that the user named (`--out /dev/stdout`), a device or a pipe
-    is written to; without, a pipe where a file of ours should be is replaced, for opening it would wait for a reader.
+    A device is never replaced. With `streams`, for a path that the user gave (/dev/stdout), a device or a pipe is
+    written to; without it, a pipe in the place of one of our files is replaced, because opening it would wait for a
+    reader.
     """
     path = Path(path)
     if streams and is_stream(path):
@@ -46,7 +45,7 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bo
             yield file
         return
     if _is_device(path):
-        raise RamletError(f"{path} is a device, and a file is to be written there: choose another place")
+        raise RamletError(f"{path} is a device, not a file: choose another path")
     remove_leftovers(path)
     temporary, file = _new_temporary(path, binary)
     try:
@@ -54,7 +53,7 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bo
             yield file
             file.flush()
             os.fsync(file.fileno())
-            os.replace(temporary, path)  # while it is locked: no one takes it for a leftover
+            os.replace(temporary, path)  # while it is locked, so that nobody removes it as a leftover
         sync_folder(path.parent)
     except BaseException as error:
         with suppress(OSError):
@@ -65,14 +64,14 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bo
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """A JSON file of ours, for people as well: indented, and in their letters."""
+    """A JSON file that people can read too: indented, non-ASCII characters as they are."""
     with replacing(path) as file:
         json.dump(content, file, ensure_ascii=False, indent=1)
         file.write("\n")
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Removes the temp files of writes of `path` by processes that are gone."""
+    """Removes temp files that writes of `path` left behind in processes that have ended."""
     path = Path(path)
     beginning = f".{short_name(path.name)}."
     with suppress(OSError), os.scandir(path.parent) as entries:
@@ -91,7 +90,7 @@ def _new_temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
     for _ in range(TRIES):
         temporary = path.with_name(f".{short_name(path.name)}.{os.urandom(4).hex()}{_SUFFIX}")
         file = _opened(temporary, "x", binary)
-        # Where another process was faster, it took the new file for a leftover.
+        # Another process may have locked or removed the new file as a leftover.
         if lock_file(file.fileno()) is not False and has_name(file.fileno(), temporary):
             break
         file.close()
@@ -111,13 +110,13 @@ def _opened(path: Path, mode: str, binary: bool) -> IO[Any]:
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Removes a file, if it is there, for good."""
+    """Removes a file if it exists; the removal survives a power loss."""
     Path(path).unlink(missing_ok=True)
     sync_folder(Path(path).parent)
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes a rename or a removal in the folder outlast a loss of power."""
+    """Makes a rename or a removal in the folder survive a power loss."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,12 +1,10 @@
-"""The checksum of a file, as the manifest has it: XXH64 with seed 0, 16 hex digits."""
+"""The checksum of a file as manifests record it: XXH64 with seed 0, 16 hex digits."""
 
 from __future__ import annotations
 
 import os
 
 from ramlet import _native
-
-__all__ = ["file_checksum"]
 
 
 def file_checksum(path: str | os.PathLike[str]) -> str:

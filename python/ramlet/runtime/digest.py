@@ -1,20 +1,24 @@
-"""What tells one content from another: a hash of its parts."""
+"""BLAKE2 hashes that identify content."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["digest"]
 
-
-def digest(parts: Iterator[bytes]) -> str:
-    """A hash of the parts, each told apart from the next."""
-    # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own BLAKE2 is there without it.
+def new_hash() -> Any:
+    """A BLAKE2b hash of 16 bytes, to be updated."""
+    # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own BLAKE2 comes without it.
     try:
         from _blake2 import blake2b
     except ImportError:
         from hashlib import blake2b
-    hashed = blake2b(digest_size=16)
+    return blake2b(digest_size=16)
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """A hash of the parts and of where each one ends."""
+    hashed = new_hash()
     for part in parts:
         hashed.update(b"%d:" % len(part) + part)
-    return hashed.hexdigest()
+    return str(hashed.hexdigest())

@@ -1,15 +1,15 @@
-"""One writer for each result, whether it is a file or a folder, and whichever command writes it.
+"""One writer per result (a file or a folder), whichever command writes it.
 
-    with hold("my-dataset", "prepare"):        # SettingsError where another process writes it, with its pid
+    with hold("my-dataset", "prepare"):        # SettingsError with the pid if another process is writing it
         ...
 
-The lock is a hidden file beside the result, `.my-dataset.ramlet-lock`, with the name of its holder in it; where that
-folder cannot be written it is inside the result. What counts is `flock`, which ends with the process, by whatever
-means: a file that a killed process left behind holds no one up. It is removed at the end, so after `flock` a process
-looks whether the file that it has locked still has the name; else it was the last holder's, and it tries again.
+The lock is a hidden file next to the result, `.my-dataset.ramlet-lock`, that names its holder; if that folder is not
+writable, the file is inside the result. What counts is `flock`, which ends with the process however it ends: a file
+left by a killed process blocks nobody. The file is removed on release, so after `flock` a process checks that the file
+it locked still has the name; if not, it locked the previous holder's file and tries again.
 
-On a file system without `flock` (some NFS and Lustre mounts) the file itself is the lock. Nobody can tell there whether
-the holder is gone, so a file left by a killed process must be removed by hand: the message names it.
+On a file system without `flock` (some NFS and Lustre mounts) the file itself is the lock. There nobody can tell whether
+the holder still runs, so a file left by a killed process must be removed by hand; the message names it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ramlet.errors import DiskFull, SettingsError, option
 
-__all__ = ["LOCK_SUFFIX", "Lock", "has_name", "hold", "is_stream", "lock_file", "short_name", "writer_of"]
-
 LOCK_SUFFIX = ".ramlet-lock"
 LONGEST_NAME = 180
-"""Bytes of a file's name that its lock and temporary files repeat: theirs must not be longer than 255."""
+"""Bytes of a file's name that the names of its lock and temp files repeat: those are limited to 255."""
 
 TRIES = 5
 PAUSE = 0.02
-"""Seconds between tries: someone may only be looking (`writer_of`), or about to write down its name."""
+"""Seconds between tries: another process may only be checking (`writer_of`), or about to write its name."""
 
 _STREAMS = {"/dev", "/dev/fd", "/proc/self/fd"}
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -42,39 +39,39 @@ _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Lock:
-    """A result that this process alone writes, until it is released or the process ends."""
+    """A result that only this process writes, until it is released or the process ends."""
 
-    def __init__(self, path: Path, handle: int, made: list[Path]) -> None:
+    def __init__(self, path: Path, handle: int, created: list[Path]) -> None:
         self._path = path
         self._handle = handle
-        self._made = made
-        """Folders that were made for it, innermost first."""
+        self._created = created
+        """Folders that were created for it, innermost first."""
 
     def release(self) -> None:
-        """Lets go, and leaves nothing behind; folders that were made for the result go if they are empty."""
+        """Removes the lock, and the folders that were created for the result if they are empty."""
         if self._handle < 0:
             return
         with suppress(OSError):
             self._path.unlink()
         os.close(self._handle)
         self._handle = -1
-        for folder in self._made:
+        for folder in self._created:
             with suppress(OSError):
                 folder.rmdir()
 
     def __enter__(self) -> Lock:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
 def hold(
     target: str | os.PathLike[str], command: str, *, instead: str = option("out"), makes_folder: bool = True
 ) -> Lock:
-    """Takes the target for `command`, as others are told; the folder that it is in is made, or must be there.
+    """Locks the target for `command`, the name shown to others; creates its parent folder if `makes_folder`.
 
-    A device or a pipe is no one's result, and not held.
+    `instead` is what the error suggests to change. A device or a pipe is not locked.
     """
     if is_stream(Path(target)):
         return Lock(Path(target), -1, [])
@@ -83,23 +80,23 @@ def hold(
         if attempt:
             time.sleep(PAUSE)
         try:
-            path, handle, created, made = _open(Path(target), makes_folder)
+            path, handle, is_new, created = _open(Path(target), makes_folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no space left to write {target}: free some and run the same again") from None
             reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
             raise SettingsError(f"cannot write into {target}: {reason}; choose another {instead}") from None
         locked = lock_file(handle)
-        if locked is None and not created:
+        if locked is None and not is_new:
             who = _holder(handle)
             os.close(handle)
             raise SettingsError(
                 f"{target} is being written by another ramlet{who}, or one was killed: this file system cannot tell; "
-                f"wait for it, or remove {path} when it is gone"
+                f"wait for it, or remove {path} if it no longer runs"
             )
         if locked is not False and has_name(handle, path):
             _write_holder(handle, command)
-            return Lock(path, handle, made)
+            return Lock(path, handle, created)
         if locked is False:
             last = _holder(handle)
         os.close(handle)
@@ -107,7 +104,7 @@ def hold(
 
 
 def writer_of(target: str | os.PathLike[str]) -> str | None:
-    """Who writes the target at this moment, in words: `prepare, pid 1234, since 14:02`."""
+    """Who is writing the target now: `prepare, pid 1234, since 14:02`."""
     for path in _places(Path(target)):
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -122,7 +119,7 @@ def writer_of(target: str | os.PathLike[str]) -> str | None:
 
 
 def lock_file(handle: int, *, shared: bool = False) -> bool | None:
-    """Locks an open file; False where another has it, None where the file system has no locks."""
+    """Locks an open file; False if another process has locked it, None if the file system has no locks."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
@@ -131,7 +128,7 @@ def lock_file(handle: int, *, shared: bool = False) -> bool | None:
 
 
 def has_name(handle: int, path: str | os.PathLike[str]) -> bool:
-    """Whether the open file is the one that has this name now."""
+    """Whether the open file is still the one at this path."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except OSError:
@@ -139,18 +136,18 @@ def has_name(handle: int, path: str | os.PathLike[str]) -> bool:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether this is a device or a pipe, which is written to and never replaced."""
+    """Whether this is a device or a pipe, which is written to, never replaced."""
     return os.fspath(path.parent) in _STREAMS or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def short_name(name: str) -> str:
-    """The name, or as much of its beginning as leaves room for what is added."""
+    """The name, cut so that a prefix and a suffix still fit."""
     encoded = os.fsencode(name)
     return name if len(encoded) <= LONGEST_NAME else os.fsdecode(encoded[:LONGEST_NAME])
 
 
 def _places(target: Path) -> list[Path]:
-    """Where the lock may be: beside the target, whatever path leads to it, or inside it."""
+    """Where the lock may be: next to the target's real path, or inside the target."""
     real = Path(os.path.realpath(target if target.is_dir() else target.parent))
     if target.is_dir():
         return [real.with_name(f".{short_name(real.name)}{LOCK_SUFFIX}"), real / LOCK_SUFFIX]
@@ -158,20 +155,20 @@ def _places(target: Path) -> list[Path]:
 
 
 def _open(target: Path, makes_folder: bool) -> tuple[Path, int, bool, list[Path]]:
-    """The lock's file, open; whether it is new; the folders that were made for it."""
+    """The lock file's path and handle, whether it is new, and the folders created for it."""
     parent = target.parent
-    made = [path for path in (parent, *parent.parents) if not path.exists()]
+    created = [path for path in (parent, *parent.parents) if not path.exists()]
     while True:
         if makes_folder:
             parent.mkdir(parents=True, exist_ok=True)
         refused: OSError | None = None
         for path in _places(target):
             try:
-                return (path, *_opened(path), made)
+                return (path, *_opened(path), created)
             except FileNotFoundError:
                 if not makes_folder:
                     raise
-                refused = None  # another process, done, has just removed the empty folder
+                refused = None  # another process has just finished and removed the empty folder
                 break
             except OSError as error:
                 refused = refused or error
@@ -189,20 +186,21 @@ def _opened(path: Path) -> tuple[int, bool]:
 
 
 def _write_holder(handle: int, command: str) -> None:
-    told = {"pid": os.getpid(), "command": f"ramlet {command}", "host": os.uname().nodename, "since": int(time.time())}
-    with suppress(OSError):  # a full disk: the lock holds, only no one is told whose it is
+    host, now = os.uname().nodename, int(time.time())
+    holder = {"pid": os.getpid(), "command": f"ramlet {command}", "host": host, "since": now}
+    with suppress(OSError):  # a full disk: the lock works, it only does not say whose it is
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(told).encode(), 0)
+        os.pwrite(handle, json.dumps(holder).encode(), 0)
 
 
 def _holder(handle: int) -> str:
-    """` (prepare, pid 1234, since 14:02)`, or nothing where it has not said."""
+    """` (prepare, pid 1234, since 14:02)`, or nothing if the file does not say."""
     try:
-        told: dict[str, Any] = json.loads(os.pread(handle, 4096, 0))
-        command = str(told["command"]).removeprefix("ramlet ")
-        host = "" if told["host"] == os.uname().nodename else f" on {told['host']}"
-        since = time.localtime(told["since"])
+        holder: dict[str, Any] = json.loads(os.pread(handle, 4096, 0))
+        command = str(holder["command"]).removeprefix("ramlet ")
+        host = "" if holder["host"] == os.uname().nodename else f" on {holder['host']}"
+        since = time.localtime(holder["since"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ""
     today = time.strftime("%F", since) == time.strftime("%F")
-    return f" ({command}, pid {told['pid']}{host}, since {time.strftime('%H:%M' if today else '%F %H:%M', since)})"
+    return f" ({command}, pid {holder['pid']}{host}, since {time.strftime('%H:%M' if today else '%F %H:%M', since)})"

@@ -1,10 +1,10 @@
-"""What is free on this machine, and what this process tree holds of it.
+"""Free memory of this machine, and the resident memory of this process tree.
 
-On Linux both are read from /proc and the cgroup files: no dependency, and a sample of a process
-with nine threads takes 0.1 ms. Elsewhere psutil does it.
+On Linux both are read from /proc and the cgroup files: no dependency, and a sample of a process with nine threads
+takes 0.1 ms. Elsewhere psutil does it.
 
-The resident memory of a tree is the sum over its processes. Pages that two of them share are counted
-twice, as `htop` shows them: the promise is kept in the strictest reading.
+The resident memory of a tree is the sum over its processes. Pages that two of them share count twice, as in `htop`:
+the strictest reading of the budget.
 """
 
 from __future__ import annotations
@@ -15,28 +15,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "PeakCounter",
-    "cgroup_folders",
-    "cgroup_limit",
-    "free_memory",
-    "peak_memory",
-    "resident_memory",
-    "total_memory",
-]
-
 _LINUX = sys.platform.startswith("linux")
 _PAGE = resource.getpagesize()
-# A process that ends while it is looked at shows in one of these ways.
+# What reading the files of a process raises when it ends in the middle.
 _ENDED = (FileNotFoundError, ProcessLookupError, IndexError)
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
 
 
 def free_memory(root: str | Path = "/") -> int:
-    """Bytes free for us: on the machine or in the tightest cgroup above us, whichever is less.
+    """Free bytes on the machine or in the tightest cgroup above us, whichever is less.
 
-    Page cache counts as free, for the kernel gives it up before it refuses anyone. `root` holds
-    `proc` and `sys`; tests give another.
+    Page cache counts as free: the kernel drops it before it refuses memory. `root` holds `proc` and `sys`; tests pass
+    another.
     """
     if not _LINUX:
         import psutil
@@ -59,7 +49,7 @@ def _meminfo(root: Path) -> dict[str, int]:
 
 
 def cgroup_limit(root: str | Path = "/") -> int | None:
-    """The tightest bound that a cgroup puts on the memory of this process, in bytes; None where none does."""
+    """The tightest memory limit of the cgroups above us, in bytes; None if there is none."""
     if not _LINUX:
         return None
     limits = [
@@ -71,7 +61,7 @@ def cgroup_limit(root: str | Path = "/") -> int | None:
 
 
 def total_memory(root: str | Path = "/") -> int:
-    """Bytes that the machine has, whoever uses them."""
+    """Bytes of memory in the machine, used or not."""
     if not _LINUX:
         import psutil
 
@@ -80,10 +70,10 @@ def total_memory(root: str | Path = "/") -> int:
 
 
 def cgroup_folders(root: Path, controller: str = "memory") -> Iterator[Path]:
-    """The cgroup folders that bound this process, from its own up to the top of the mount.
+    """The folders of the cgroups that limit this process, from its own up to the top of the mount.
 
-    A v1 hierarchy of the controller and a v2 one may both be mounted; in a container the mount shows only a part
-    of the hierarchy, which its mount root names.
+    A v1 and a v2 hierarchy may both be mounted; in a container the mount shows only the part of the hierarchy below its
+    mount root.
     """
     ours: dict[str, str] = {}
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -144,7 +134,7 @@ def _read(path: Path) -> str:
 
 
 def resident_memory() -> int:
-    """Bytes resident now in this process and all its descendants."""
+    """Bytes resident now in this process and its descendants."""
     if not _LINUX:
         import psutil
 
@@ -170,7 +160,7 @@ def _children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{task}/children", "rb") as children:
                 found.extend(map(int, children.read().split()))
     except FileNotFoundError:
-        # A thread that just ended, or a kernel without the file; the slow way serves both.
+        # A thread that just ended, or a kernel without the file: the slow way works for both.
         return _children_by_scan(pid)
     return found
 
@@ -182,7 +172,7 @@ def _children_by_scan(pid: int) -> list[int]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as stat:
-                # The command's name may hold anything, so fields are counted from its closing bracket.
+                # The command's name may contain anything, so fields are counted from its closing bracket.
                 if int(stat.read().rpartition(b")")[2].split()[1]) == pid:
                     found.append(int(name))
         except _ENDED:
@@ -200,28 +190,27 @@ def _psutil_rss(process: object) -> int:
 
 
 def peak_memory() -> int:
-    """The most bytes that were ever resident in this process."""
+    """The largest resident memory of this process so far, in bytes."""
     return _high_water_marks()[0]
 
 
 class PeakCounter:
-    """The kernel's high-water marks since this object was made.
+    """The kernel's high-water marks since this object was created.
 
-    They cannot be reset without lying to other tools, so a mark says something about our span only
-    once it has moved.
+    They are not reset, which would mislead other tools, so a mark counts only once it has moved.
     """
 
     def __init__(self) -> None:
         self._at_start = _high_water_marks()
 
     def grown(self) -> int:
-        """The largest mark that moved since the start, in bytes; 0 when none did."""
+        """The largest mark that moved since the start, in bytes; 0 if none did."""
         pairs = zip(self._at_start, _high_water_marks(), strict=True)
         return max((now for before, now in pairs if now > before), default=0)
 
 
 def _high_water_marks() -> tuple[int, int]:
-    """Of this process, and of its largest child that has ended."""
+    """Of this process, and of the largest child that has ended."""
     unit = 1 if sys.platform == "darwin" else 1024
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     if _LINUX:

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-__all__ = ["noun", "plural"]
-
 
 def plural(count: int, one: str, many: str | None = None) -> str:
     """The count and what is counted."""
@@ -15,5 +13,5 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def noun(count: float, one: str, many: str | None = None) -> str:
-    """What is counted, where the count stands elsewhere."""
+    """What is counted, without the count."""
     return one if count == 1 else many or one + "s"

@@ -1,36 +1,33 @@
-"""Whether the Hugging Face hub is there.
+"""Whether the Hugging Face hub can be reached.
 
-Without a network its client tries again and again, for half a minute. So the hub is asked once, briefly, before the
-client is; where it does not answer, or the client is told to stay offline (HF_HUB_OFFLINE), only what is cached is of
-use.
+Without a network its client retries for half a minute. So we send the hub one short request first; if it does not
+answer, or HF_HUB_OFFLINE is set, only cached files can be used.
 """
 
 from __future__ import annotations
 
 from threading import Thread
 
-__all__ = ["unreachable"]
-
 PATIENCE = 2.5
-"""Seconds for the hub's first answer."""
+"""Seconds to wait for the hub's first answer."""
 
 
 def unreachable() -> str:
-    """Why there is no use in asking the hub for anything; "" where it answers."""
+    """Why the hub cannot be used; "" if it answers."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set, and it is not in the cache"
-    told: list[str] = []
-    # A thread of its own, for a name server that is silent holds up the caller whatever the timeout.
-    asking = Thread(target=lambda: told.append(_asked(constants.ENDPOINT)), daemon=True)
-    asking.start()
-    asking.join(PATIENCE)
-    return told[0] if told else f"no answer within {PATIENCE:g} s"
+    answers: list[str] = []
+    # In a thread, because a silent name server blocks the caller whatever the timeout.
+    request = Thread(target=lambda: answers.append(_connection_error(constants.ENDPOINT)), daemon=True)
+    request.start()
+    request.join(PATIENCE)
+    return answers[0] if answers else f"no answer within {PATIENCE:g} s"
 
 
-def _asked(address: str) -> str:
-    """Any answer will do, also a refusal: what is wrong then, the client knows to tell."""
+def _connection_error(address: str) -> str:
+    """Any answer will do, even a refusal: the client explains that one better."""
     from http.client import HTTPException
     from ssl import SSLError
     from urllib.error import HTTPError, URLError
@@ -43,5 +40,5 @@ def _asked(address: str) -> str:
         return ""
     except (OSError, HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, URLError) else error
-        # The client has certificates of its own.
+        # The client brings its own certificates.
         return "" if isinstance(cause, SSLError) else f"no connection: {cause}"

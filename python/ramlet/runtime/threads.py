@@ -1,4 +1,4 @@
-"""How many threads there is work for, and room."""
+"""How many threads to use: what the machine, its cgroups and the budget allow."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import cgroup_folders
 from ramlet.runtime.plurals import plural
 
-__all__ = ["NATIVE_CODE", "THREAD_BYTES", "available_threads", "check_threads", "cpu_quota", "fitting_threads"]
-
 NATIVE_CODE = 4 << 20
-"""Pages of the native core's code, which become resident as it is used; of 7 MB in all some 2 are there before."""
+"""Code pages of the native core that become resident as it is used; about 2 of its 7 MB are resident before."""
 THREAD_BYTES = 1 << 20
-"""What a native thread has besides its data: its stack, and what the allocator keeps for it."""
+"""What a native thread takes besides its data: its stack, and what the allocator keeps for it."""
 
 
 def available_threads(root: str | Path = "/") -> int:
-    """The processors that this process may use: those it is bound to, or what a container grants of their time."""
+    """The CPUs that this process may use: its affinity, or the CPU quota of its container."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota(root)
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
@@ -30,10 +28,10 @@ def available_threads(root: str | Path = "/") -> int:
 
 @cache
 def cpu_quota(root: str | Path = "/") -> float | None:
-    """How many processors' time the cgroups above us grant, as `docker run --cpus 1.5` sets it; None: all there is.
+    """The CPU quota of the cgroups above us, in CPUs, as Docker's `cpus` option sets it; None if there is none.
 
-    More threads than that would be stopped for a part of every tenth of a second, all of them. `root` holds `proc` and
-    `sys`; tests give another.
+    With more threads than that, all of them would be paused for a part of every tenth of a second. `root` holds `proc`
+    and `sys`; tests pass another.
     """
     quotas = []
     for folder in cgroup_folders(Path(root), "cpu"):
@@ -42,7 +40,7 @@ def cpu_quota(root: str | Path = "/") -> float | None:
                 granted, period = (folder / "cpu.max").read_text().split()
             else:
                 granted, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-            # "max" in v2 and -1 in v1 are no quota.
+            # "max" in v2 and -1 in v1 mean no quota.
             if granted != "max" and int(granted) > 0:
                 quotas.append(int(granted) / int(period))
         except (OSError, ValueError, ZeroDivisionError):
@@ -51,27 +49,26 @@ def cpu_quota(root: str | Path = "/") -> float | None:
 
 
 MOST_THREADS = 4096
-"""More than any machine has; a system refuses to start many more."""
+"""More than any machine has; the system refuses to start many more."""
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuses a number of threads that no work can be done with; None lets the machine decide."""
+    """Refuses an impossible number of threads; None lets the machine decide."""
     if threads is None:
         return
-    if isinstance(threads, bool) or not isinstance(threads, int):
-        raise SettingsError(f"{threads!r} is no number of threads: give 1 or more")
-    if threads < 1:
-        raise SettingsError(f"{threads} threads do no work: give 1 or more")
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise SettingsError(f"{option('threads')} must be at least 1, not {threads!r}")
     if threads > MOST_THREADS:
-        raise SettingsError(f"{threads} threads are more than any machine has: give at most {MOST_THREADS}")
+        raise SettingsError(f"{option('threads')} must be at most {MOST_THREADS}, not {threads}")
 
 
 def fitting_threads(
     budget: Budget, threads: int | None, least: Callable[[int], int], what: str, *, peak: int = 0
 ) -> int:
-    """The threads to use: those asked for, or as many as there are processors and the budget has room for.
+    """The threads to use: the number given, or as many as there are CPUs and the budget has space for.
 
-    `peak` is the most that was resident on the way here, under this very budget.
+    `least` is the memory that a number of threads needs, `what` what they do, for the error. `peak` is the largest
+    resident memory so far under this budget.
     """
     check_threads(threads)
     chosen = threads or available_threads()

@@ -1,6 +1,6 @@
-"""Settings, each declared once beside its owner, and every face of them made from that.
+"""Settings: each is declared once, next to the code it belongs to, and everything else is derived from that.
 
-declared.py       what a declaration is, and what follows from it; kinds.py how values are read and checked
-yaml_settings.py  a class of settings from YAML; yaml_nodes.py a file as nodes, every mistake with its line
-owners.py         where the classes are; tables.py the tables in docs/; names.py what a wrong name meant
+declared.py       what a declaration is and what is derived from it; kinds.py how values are parsed and checked
+yaml_settings.py  reads a settings class from YAML; yaml_nodes.py parses the file, so errors have line numbers
+owners.py         where the classes are; tables.py writes the tables in docs/; names.py suggests the correct name
 """

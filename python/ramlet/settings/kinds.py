@@ -1,13 +1,13 @@
-"""Kinds of settings: how a value is read, wherever it was written, and what it may be, in words.
+"""Types of settings: how a value is parsed, wherever it was written, and which values are valid.
 
     kind = Count(least=1)
     kind.read("32k"), kind.read(2048), kind.read(1e6)       32000, 2048, 1000000
-    kind.read(0)                                            ValueError: is a whole number of at least 1, not 0
+    kind.read(0)                                            ValueError: must be at least 1, not 0
     kind.metavar                                            N
 
-A value comes as text from the command line, typed by YAML from a file (`2048` is a number there, `200MB` a string, `no`
-is false, and 1e-3, without a point, a string again), or as Python has it. All three are read alike, so that no face
-accepts what another refuses. Whoever catches the ValueError puts the name before it, as its reader knows it.
+A value is a string on the command line, an object in Python, or whatever type YAML gives it (`2048` is a number,
+`200MB` a string, `no` is false, and 1e-3, which has no decimal point, is a string). All three are parsed the same way,
+so a value is valid everywhere or nowhere. Whoever catches the ValueError puts the name of the setting before it.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from typing import Any
 from ramlet.errors import BudgetError
 from ramlet.runtime.amounts import COUNTS, SIZES, amount, seconds
 
-__all__ = [
-    *("Choice", "Count", "Duration", "Kind", "Memory", "Number", "Place", "Size", "Switch", "Text", "Words", "share"),
-]
+
+class NotANumber(ValueError):
+    """A string that cannot be parsed as a number, which on the command line is a usage error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     metavar: str = ""
-    """What stands for a value in the help; it tells the choices, which shells complete."""
+    """Placeholder for the value in the help. If it lists choices (`file|line`), shells complete them."""
 
     def read(self, value: Any) -> Any:
-        """The value as it is used, or a ValueError: `is true or false, not 'maybe'`."""
+        """The parsed value, or a ValueError: `must be true or false, not 'maybe'`."""
         raise NotImplementedError
 
 
 def _not(value: Any) -> str:
-    """Lists and mappings by their kind alone: aliases can make a short file a very long list."""
+    """Lists and mappings without their content: YAML aliases can turn a short file into a very long list."""
     if isinstance(value, (list, tuple, dict)):
         return "not a mapping" if isinstance(value, dict) else "not a list"
     return f"not {value!r}"
 
 
 def _not_text(value: Any) -> str:
-    """YAML makes something else of `no` and of `2024`."""
-    return _not(value) + (": put it in quotes if it is meant so" if isinstance(value, (bool, int, float)) else "")
+    """YAML reads an unquoted `no` as false and `2024` as a number."""
+    return _not(value) + (": put it in quotes if you mean the text" if isinstance(value, (bool, int, float)) else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +61,17 @@ class Count(Kind):
     def read(self, value: Any) -> int:
         found = amount(value, self.units) if isinstance(value, str) else _whole(value)
         if found is None and isinstance(value, (str, list, dict)):
-            raise ValueError(f"is {self.like}, {_not(value)}")
-        if found is None or found < self.least or (self.most is not None and found > self.most):
-            bounds = f"of at least {self.least:,}" if self.most is None else f"from {self.least:,} to {self.most:,}"
-            raise ValueError(f"is a whole number {bounds}, {_not(value if found is None else found)}")
+            raise NotANumber(f"must be {self.like}, {_not(value)}")
+        if found is None:
+            raise ValueError(f"must be a whole number, {_not(value)}")
+        if found < self.least or (self.most is not None and found > self.most):
+            bounds = f"at least {self.least:,}" if self.most is None else f"between {self.least:,} and {self.most:,}"
+            raise ValueError(f"must be {bounds}, not {found}")
         return found
 
 
 def _whole(value: Any) -> int | None:
-    # True is a number to Python, and a mistake here.
+    # In Python True is a number, but here it is a mistake.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return value if isinstance(value, int) else int(value) if value.is_integer() else None
@@ -93,31 +95,30 @@ class Number(Kind):
     most: float | None = None
     below: float | None = None
     metavar: str = "F"
-    what: str = "a number"
 
     def read(self, value: Any) -> float:
         try:
             found = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"is a number like 0.1, {_not(value)}") from None
+            raise NotANumber(f"must be a number like 0.1, {_not(value)}") from None
         low = found >= 0 if self.above is None else found > self.above
         high = (self.most is None or found <= self.most) and (self.below is None or found < self.below)
         if not (low and high and math.isfinite(found)):
-            told = _not(value) if isinstance(value, bool) else f"not {found:g}"
-            raise ValueError(f"is {self.what} {self._bounds()}, {told}")
-        return found  # a float in any case: 1 and 1.0 are the same setting
+            shown = _not(value) if isinstance(value, bool) else f"not {found:g}"
+            raise ValueError(f"must be {self._bounds()}, {shown}")
+        return found  # always a float: 1 and 1.0 are the same setting
 
     def _bounds(self) -> str:
         if self.above is not None:
             return f"above {self.above:g}" + ("" if self.most is None else f" and at most {self.most:g}")
         if self.most is not None:
-            return f"from 0 to {self.most:g}"
-        return "of at least 0" if self.below is None else f"from 0 to below {self.below:g}"
+            return f"between 0 and {self.most:g}"
+        return "at least 0" if self.below is None else f"at least 0 and below {self.below:g}"
 
 
 def share(*, below_one: bool = False) -> Number:
-    """A part of a whole."""
-    return Number(what="a share", below=1) if below_one else Number(what="a share", most=1)
+    """A fraction."""
+    return Number(below=1) if below_one else Number(most=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +127,13 @@ class Switch(Kind):
 
     def read(self, value: Any) -> bool:
         if not isinstance(value, bool):
-            raise ValueError(f"is true or false, {_not(value)}")
+            raise ValueError(f"must be true or false, {_not(value)}")
         return value
 
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of these words."""
+    """One of several strings."""
 
     among: tuple[str, ...]
 
@@ -141,38 +142,38 @@ class Choice(Kind):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or value not in self.among:
-            raise ValueError(f"is one of {', '.join(self.among)}, {_not_text(value)}")
+            raise ValueError(f"must be one of {', '.join(self.among)}, {_not_text(value)}")
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Kind):
-    """A string, of which something is left without the spaces around it."""
+    """A string that is not blank."""
 
     what: str = "a string"
     metavar: str = "TEXT"
     spaces: bool = False
-    """Whether spaces alone will do."""
+    """Whether a blank string is allowed."""
     empty: bool = False
-    """Whether nothing at all will do."""
+    """Whether an empty string is allowed."""
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or not (self.empty or (value if self.spaces else value.strip())):
-            raise ValueError(f"is {self.what}, {_not_text(value)}")
+            raise ValueError(f"must be {self.what}, {_not_text(value)}")
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place(Text):
-    """A file or a folder, as text or as a path."""
+    """A file or a folder, as a string or a path object."""
 
     def read(self, value: Any) -> str:
         return super().read(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words(Text):
-    """Several strings; one alone is a list of one."""
+class Strings(Text):
+    """Several strings; a single one is a list of one."""
 
     def read(self, value: Any) -> Any:
         several = isinstance(value, Iterable) and not isinstance(value, (str, bytes, dict))
@@ -188,13 +189,13 @@ class Duration(Kind):
     def read(self, value: Any) -> float:
         found = seconds(value) if isinstance(value, str) else None
         if found is None:
-            raise ValueError(f"is a time like 20min, 1h or 2d, {_not(value)}")
+            raise ValueError(f"must be a time like 20min, 1h or 2d, {_not(value)}")
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory(Kind):
-    """As it is written, once it is known to be readable: 50% is of what is free when the work begins."""
+    """A memory budget. Checked but not resolved: 50% is of the memory that is free when the work begins."""
 
     metavar: str = "SIZE"
 
@@ -202,9 +203,9 @@ class Memory(Kind):
         from ramlet.runtime.budget import Budget
 
         if not isinstance(value, (str, int)) or isinstance(value, bool):
-            raise ValueError(f"is a size like 512MB, 2GB, 50% or auto, {_not(value)}")
+            raise ValueError(f"must be a size like 512MB, 2GB, 50% or auto, {_not(value)}")
         try:
             Budget.parse(value)
         except BudgetError as error:
-            raise ValueError(f"is wrong: {error}") from None
+            raise ValueError(f"is not valid: {error}") from None
         return value

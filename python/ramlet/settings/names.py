@@ -1,6 +1,6 @@
-"""Names that are not known, and the one that was probably meant: settings, stages, keys, options, files.
+"""Suggestions for unknown names of settings, stages, keys, options and files.
 
-check_names({"param": "1M"}, ["params", "tokens"])      there is no setting 'param': did you mean params?
+check_names({"param": "1M"}, ["params", "tokens"])      unknown setting 'param': did you mean params?
 nearest("corpsu", ["corpus", "data"])                   corpus
 """
 
@@ -10,28 +10,26 @@ from collections.abc import Iterable, Sequence
 
 from ramlet.errors import SettingsError
 
-__all__ = ["check_names", "meant", "nearest"]
-
 SIMILAR = 0.75
-"""A letter or two off, as `difflib` counts it; at its own 0.6 `wheel` is taken for `nowhere`."""
+"""Cutoff for `difflib`: one or two letters differ. With its default of 0.6, `wheel` would match `nowhere`."""
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Stops at the first name that is not known, with the one that was probably meant."""
+    """Raises an error for the first unknown name, with a suggestion."""
     names = sorted(known)
     for name in given:
         if name not in names:
-            raise SettingsError(f"there is no setting {name!r}: {meant(name, names)}")
+            raise SettingsError(f"unknown setting {name!r}: {meant(name, names)}")
 
 
 def meant(name: str, known: Sequence[str]) -> str:
-    """The one that was probably meant, or all there are."""
+    """The most similar name as a question, or all known names."""
     near = nearest(name, known)
-    return f"did you mean {near}?" if near else f"they are {', '.join(known)}"
+    return f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is so much like this one that it was probably meant."""
+    """The most similar known name, or None if none is close."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, list(known), 1, SIMILAR)), None)

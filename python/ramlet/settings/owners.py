@@ -1,11 +1,11 @@
-"""Where settings are declared: each class lies beside what it belongs to, and is loaded only when it is asked for."""
+"""Where settings are declared: each class is next to the code it belongs to, and is imported on first use."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-__all__ = ["COMMANDS", "owner", "owners"]
+from ramlet.settings.declared import argv
 
 COMMANDS = {
     "train": "ramlet.training.settings:RunSettings",
@@ -13,7 +13,7 @@ COMMANDS = {
     "tokenizer train": "ramlet.tokenizer.settings:TrainSettings",
     "generate": "ramlet.generation.settings:SampleSettings",
 }
-"""By the command that has all of them."""
+"""By command."""
 
 
 def owner(command: str) -> type[Any]:
@@ -25,3 +25,13 @@ def owner(command: str) -> type[Any]:
 
 def owners() -> list[type[Any]]:
     return [owner(command) for command in COMMANDS]
+
+
+def command_line(command: str, *inputs: object, **options: Any) -> list[str]:
+    """A command as a user would type it, without `ramlet`: input paths, then settings and other options in this order.
+
+    >>> command_line("tokenizer train", "-odd.txt", out="tok", special_tokens=["<|end|>"], quiet=True, threads=None)
+    ['tokenizer', 'train', './-odd.txt', '--out', 'tok', '--special-token', '<|end|>', '--quiet']
+    """
+    paths = [f"./{path}" if path[:1] == "-" != path else path for path in map(str, inputs)]
+    return [*command.split(), *paths, *argv(owner(command) if command in COMMANDS else None, options)]

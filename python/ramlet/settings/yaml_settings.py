@@ -1,11 +1,10 @@
-"""Settings of a class from a YAML file, every mistake with its line.
+"""Reads a settings class from a YAML file; errors have line numbers.
 
     reader = SettingsReader("pipeline.yaml", RunSettings)
-    reader.take("max_iters", key, value)     by any of its names; the nodes know their lines
+    reader.take("max_iters", key, value)     any of its names; key and value are nodes, which have line numbers
     settings = reader.made(section)          RunSettings(max_steps=2000)
 
-What is wrong with one value is told where it stands, and what is wrong with two together at the first that the error
-names.
+An error about one value has the line of that value; one about several settings, the line of the first it names.
 """
 
 from __future__ import annotations
@@ -20,11 +19,9 @@ from ramlet.settings.yaml_nodes import NodeReader
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["SettingsReader"]
-
 
 class SettingsReader(NodeReader):
-    """Takes keys one by one, from wherever in a file they stand."""
+    """Collects keys one by one, from anywhere in a file."""
 
     def __init__(self, name: str, settings: type[Any]) -> None:
         super().__init__(name)
@@ -33,23 +30,23 @@ class SettingsReader(NodeReader):
         self.found: dict[str, Any] = {}
 
     def take(self, key: str, node: yaml.Node, value: yaml.Node, meant: str = "") -> None:
-        """`meant` is the name of the setting, where the key is a word of another tool."""
+        """`meant` is the name of the setting if the key comes from another tool."""
         known = self.keys[meant or key]
         name = known.setting.name
         if known.value is None:
             unset = known.setting.default is None and self.plain(value) is None
             self.put(name, key, node, None if unset else self.converted(key, value, known.setting.kind.read))
             return
-        said = self.converted(key, value, Switch().read)
-        if said or isinstance(known.value, bool):
-            self.put(name, key, node, known.value if said else not known.value)
+        is_on = self.converted(key, value, Switch().read)
+        if is_on or isinstance(known.value, bool):
+            self.put(name, key, node, known.value if is_on else not known.value)
 
     def put(self, name: str, key: str, node: yaml.Node, value: Any) -> None:
         self.once(name, key, node)
         self.found[name] = value
 
     def made(self, section: yaml.Node | None, **defaults: Any) -> Any:
-        """The settings; what is wrong with them together is told with the line of the first that is named."""
+        """The settings; `section` gives the line of an error that names no key of the file."""
         try:
             return self._settings(**{**defaults, **self.found})
         except SettingsError as error:

@@ -1,1 +1,1 @@
-"""Tokenizers: learned from text in bounded memory, read from and written to the formats of others, run."""
+"""Tokenizers: training in bounded memory, the file formats of other libraries, encoding and decoding."""

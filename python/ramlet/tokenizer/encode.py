@@ -1,11 +1,11 @@
-"""Files -> ids, a bounded batch at a time.
+"""Files -> ids, in batches of bounded size.
 
     for ids, ends in encode_files(tokenizer, ["corpus/"], ReadSettings(documents="line"), Path("scratch")):
         ...
 
-`ids` are those of a stretch of the input, `ends` where documents end in it: a document that is longer than a
-block comes in several stretches, cut where its pieces are cut anyway, so that joined they are the ids
-of the whole. What is held is a block of text, its ids, and the tokenizer's cache.
+`ids` are the next ids of the input, and `ends` the positions in them at which documents end. A document longer than a
+block comes in several batches, split where the pattern splits it anyway, so that together they are exactly the ids of
+the whole document. In memory are a block of text, its ids, and the tokenizer's cache.
 """
 
 from __future__ import annotations
@@ -27,27 +27,24 @@ from ramlet.tokenizer.tokenizer import CACHE_BYTES, Tokenizer
 if TYPE_CHECKING:
     from ramlet.tokenizer.engines import Arrays
 
-__all__ = ["divide_memory", "encode_files"]
-
 Batch = list[tuple[str, bool]]
 
 LARGEST_BLOCK = 4 << 20
 SMALLEST_BLOCK = 1 << 16
 SMALLEST_CACHE = 1 << 20
 FRONT_BYTES = 1 << 19
-"""What a thread has to itself: the front of the cache, its buffers."""
+"""Memory of one thread: its front of the cache, its buffers."""
 TOKEN_BYTES = 250
-"""What the engine takes for a token of the vocabulary: its bytes, its merge, its place in the hash tables."""
+"""Memory of the engine per token of the vocabulary: its bytes, its merge, its entries in the hash tables."""
 
 BLOCK_COPIES = 12
-"""Bytes for each byte of a block: the block and what lies behind it, the texts as Python has them, the ids
-of the threads and of all together; with an id for every byte, the worst."""
-
+"""Bytes per byte of a block: the block and the text after it, the texts as Python strings, the ids per thread and
+concatenated; in the worst case, one id per byte."""
 
 LONG_RUN = 10 << 20
-"""A stretch of text without a place to cut, of a megabyte at the most, its ids, and what merging it takes."""
+"""Text that cannot be split, at most a megabyte, with its ids and what merging it takes."""
 LONG_RUN_AS_NUMBERS = 40 << 20
-"""Its ids where they come as Python's numbers, each of 40 bytes: from a stream, which looks for special tokens."""
+"""Its ids as Python ints of 40 bytes each: what a stream returns, which is used to find special tokens."""
 
 
 def divide_memory(
@@ -55,10 +52,10 @@ def divide_memory(
 ) -> tuple[int, int]:
     """Bytes for the word cache and for a block of text, once the tokenizer is loaded.
 
-    A budget too small for the least of both is refused. `decoding` is what the decoder of an input takes at least;
-    `streamed` says whether special tokens are looked for, `peak` what loading the tokenizer has taken.
+    A budget too small for the minimum of both is refused. `decoding` is the minimum that decompressing an input takes,
+    `streamed` whether special tokens are searched for, `peak` the peak memory of loading the tokenizer.
     """
-    import numpy  # noqa: F401 - ids are arrays: what it takes must be counted
+    import numpy  # noqa: F401 - ids are arrays: its memory must be counted
 
     engine = vocab_size * TOKEN_BYTES
     run = LONG_RUN + (LONG_RUN_AS_NUMBERS if streamed else 0)
@@ -69,10 +66,10 @@ def divide_memory(
         "Python, NumPy and the vocabulary",
         peak=peak,
     )
-    room = granted - engine
-    block = min(max(room // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
-    # Not all of it: allocators keep some of what blocks of changing size gave back.
-    cache = (room - own - block * BLOCK_COPIES) * 3 // 4
+    left = granted - engine
+    block = min(max(left // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
+    # Not all of it: the allocator keeps some of the memory that blocks of changing size have freed.
+    cache = (left - own - block * BLOCK_COPIES) * 3 // 4
     return max(min(cache, CACHE_BYTES), SMALLEST_CACHE), block
 
 
@@ -89,8 +86,8 @@ def encode_files(
 ) -> Iterator[Arrays]:
     """The ids of all documents of the inputs, in order.
 
-    `scratch` is a folder for compressed parquet files, which are unpacked to be read. `counters`
-    is told after every batch, and once more at the end, what was read so far.
+    `scratch` is a folder in which compressed Parquet files are unpacked. `counters` is called after every batch, and
+    once more at the end, with what was read so far.
     """
     files = (source.spec() for source in sources.expand(inputs, format=settings.format))
     engine = tokenizer.engine
@@ -115,18 +112,14 @@ def encode_files(
         yield from _streamed(tokenizer, batches(), allowed_special)
     else:
         for batch in batches():
-            yield _marked(tokenizer.encode_batch([text for text, _ in batch], threads), batch)
+            ids, ends = tokenizer.encode_batch([text for text, _ in batch], threads)
+            yield ids, ends[[ends_document for _, ends_document in batch]]
     if counters is not None:
         counters(reader.counters())
 
 
-def _marked(encoded: Arrays, batch: Batch) -> Arrays:
-    ids, ends = encoded
-    return ids, ends[[ends_document for _, ends_document in batch]]
-
-
 def _streamed(tokenizer: Tokenizer, batches: Iterator[Batch], allowed: Collection[str] | str) -> Iterator[Arrays]:
-    """Special tokens may lie across a cut, so a document goes through a stream; one thread."""
+    """A special token may cross a split, so each document goes through a stream, on one thread."""
     import numpy as np
 
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
@@ -145,14 +138,14 @@ def _streamed(tokenizer: Tokenizer, batches: Iterator[Batch], allowed: Collectio
 def _whole_documents(
     tokenizer: Tokenizer, batches: Iterator[Batch], threads: int | None, allowed: Collection[str] | str
 ) -> Iterator[Arrays]:
-    """Where no one knows a place to cut, a document is put together first."""
-    held: list[str] = []
+    """Where it is unknown where text may be split, each document is joined first."""
+    parts: list[str] = []
     for batch in batches:
         documents = []
         for text, ends_document in batch:
-            held.append(text)
+            parts.append(text)
             if ends_document:
-                documents.append("".join(held))
-                held.clear()
+                documents.append("".join(parts))
+                parts.clear()
         if documents:
             yield tokenizer.encode_batch(documents, threads, allowed)

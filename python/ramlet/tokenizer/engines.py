@@ -1,7 +1,7 @@
-"""What runs a tokenizer: the native core, or HF's library for the families that the core does not know.
+"""What runs a tokenizer: the native core, or HF's `tokenizers` for the families that the core does not support.
 
-Both give the same few calls, on ids and texts and nothing else; `ramlet.Tokenizer` knows which tokens
-are special and what a user may ask.
+Both have the same few methods, on ids and texts and nothing else; `ramlet.Tokenizer` knows which tokens are special
+and checks what a user asks for.
 """
 
 from __future__ import annotations
@@ -22,21 +22,19 @@ if TYPE_CHECKING:
 
     Arrays = tuple[npt.NDArray[np.unsignedinteger[Any]], npt.NDArray[np.uint64]]
 
-__all__ = ["Engine", "HfEngine", "NativeEngine", "Stream"]
-
 Specials = Sequence[tuple[str, int]]
 T = TypeVar("T")
 
 
 class Stream(Protocol):
-    """One text that comes in parts."""
+    """Encodes one text that comes in parts."""
 
     def push(self, text: str) -> list[int]: ...
     def finish(self) -> list[int]: ...
 
 
 class Engine(Protocol):
-    """Text -> ids, with the given special tokens found in it and no others."""
+    """Text -> ids; of the special tokens, only the given ones are recognized in the text."""
 
     def encode(self, text: str, specials: Specials) -> list[int]: ...
     def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays: ...
@@ -48,18 +46,38 @@ class NativeEngine:
 
     def __init__(self, model: TokenizerModel, cache_bytes: int) -> None:
         self.model = model
-        self.encoder = _guarded(lambda: _native_encoder(model, cache_bytes))
         self._added = sorted(model.added.items())
+        self.encoder = _guarded(lambda: self._encoder(cache_bytes))
+
+    def _encoder(self, cache_bytes: int) -> _native.Encoder:
+        from ramlet import _native
+
+        model = self.model
+        if model.characters:
+            characters = ((token.decode(), number) for number, token in enumerate(model.tokens) if token is not None)
+            unknown = model.unknown[1] if model.unknown else None
+            return _native.Encoder.characters(characters, unknown, added=self._added, cache_bytes=cache_bytes)
+        return _native.Encoder.bpe(
+            # One entry per id, special tokens included: the core derives the width of ids from the length.
+            [*model.tokens, *[None] * (model.size - len(model.tokens))],
+            all_pairs(model.tokens) if model.rank_by_id else model.merges,
+            pattern_name=model.pattern,
+            ignore_merges=model.ignore_merges,
+            rank_by_id=model.rank_by_id,
+            nfc=model.nfc,
+            added=self._added,
+            cache_bytes=cache_bytes,
+        )
 
     def _all(self, specials: Specials) -> Specials:
-        # In one search, as HF does it: where a special and an added token overlap the first one counts.
+        # In one search, as in HF's library: where a special and an added token overlap, the first one wins.
         return [*specials, *self._added] if specials else specials
 
     def encode(self, text: str, specials: Specials) -> list[int]:
         return _guarded(lambda: self.encoder.encode(text, self._all(specials)))
 
     def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays:
-        # The core panics where Ctrl-C interrupts the import that it would make for its first array.
+        # Without this the core imports numpy for its first array, and panics if Ctrl-C interrupts that.
         import numpy as np  # noqa: F401
 
         wide = wide or self.model.size > 1 << 16
@@ -69,35 +87,14 @@ class NativeEngine:
         return _GuardedStream(self.encoder.stream(self._all(specials)))
 
 
-def _native_encoder(model: TokenizerModel, cache_bytes: int) -> _native.Encoder:
-    from ramlet import _native
-
-    added = sorted(model.added.items())
-    if model.characters:
-        characters = ((token.decode(), number) for number, token in enumerate(model.tokens) if token is not None)
-        unknown = model.unknown[1] if model.unknown else None
-        return _native.Encoder.characters(characters, unknown, added=added, cache_bytes=cache_bytes)
-    return _native.Encoder.bpe(
-        # As long as there are ids, special ones included: the core tells from it how wide ids are.
-        [*model.tokens, *[None] * (model.size - len(model.tokens))],
-        all_pairs(model.tokens) if model.rank_by_id else model.merges,
-        pattern_name=model.pattern,
-        ignore_merges=model.ignore_merges,
-        rank_by_id=model.rank_by_id,
-        nfc=model.nfc,
-        added=added,
-        cache_bytes=cache_bytes,
-    )
-
-
 def _guarded(call: Callable[[], T]) -> T:
-    """The call, with what a text can have wrong told as a TokenizerError."""
+    """The result of the call; what can be wrong with a text becomes a TokenizerError."""
     try:
         return call()
     except UnicodeEncodeError as error:
         raise TokenizerError(
-            f"the text holds a lone surrogate, U+{ord(error.object[error.start]):04X} at character {error.start}, "
-            "and so has no bytes: repair it, for example with text.encode('utf-8', 'replace').decode()"
+            f"the text has a lone surrogate, U+{ord(error.object[error.start]):04X} at character {error.start}, "
+            "which UTF-8 cannot encode: replace it, for example with text.encode('utf-8', 'replace').decode()"
         ) from None
     except SettingsError as error:
         raise TokenizerError(str(error)) from None
@@ -109,7 +106,7 @@ def _decoded(number: int, text: str | bytes) -> str:
     except UnicodeDecodeError as error:
         raise TokenizerError(
             f"document {number} of the batch is not UTF-8 at byte {error.start}: "
-            'decode it as what it is, or with errors="replace"'
+            'decode it with its real encoding, or with errors="replace"'
         ) from None
 
 
@@ -125,16 +122,16 @@ class _GuardedStream:
 
 
 class HfEngine:
-    """HF's `tokenizers`, a bounded batch at a time; special tokens are text unless they are allowed."""
+    """HF's `tokenizers`, in batches of bounded size; special tokens are plain text unless they are allowed."""
 
     BATCH_CHARACTERS = 1 << 20
-    """HF holds about a hundred bytes for each token of a batch, so batches are small."""
+    """HF's library takes about a hundred bytes per token of a batch, so batches are small."""
 
     def __init__(self, path: str, reason: str) -> None:
         try:
             import tokenizers
         except ImportError:
-            raise TokenizerError(f"{path} needs HF's library, for {reason}: pip install 'ramlet[hf]'") from None
+            raise TokenizerError(f"{path} needs HF's library, because {reason}: pip install 'ramlet[hf]'") from None
         try:
             plain = tokenizers.Tokenizer.from_file(path)
         except Exception as error:  # noqa: BLE001 - the library raises bare Exceptions
@@ -145,17 +142,25 @@ class HfEngine:
         return self.text
 
     def __setstate__(self, text: str) -> None:
-        import tokenizers
-
         self.text: str = text
-        self._plain = tokenizers.Tokenizer.from_str(text)
-        # The file may ask for both, which would drop or invent ids.
-        self._plain.no_truncation()
-        self._plain.no_padding()
+        self._plain = self._load()
         self._plain.encode_special_tokens = True
-        self._with_specials: Any = None
         listed = self._plain.get_added_tokens_decoder()
         self.specials: dict[str, int] = {token.content: number for number, token in listed.items() if token.special}
+
+    def _load(self) -> Any:
+        import tokenizers
+
+        loaded = tokenizers.Tokenizer.from_str(self.text)
+        # The file may turn on both, which would drop or add ids.
+        loaded.no_truncation()
+        loaded.no_padding()
+        return loaded
+
+    @cached_property
+    def _with_specials(self) -> Any:
+        """Recognizes all special tokens; `_plain` recognizes none."""
+        return self._load()
 
     @cached_property
     def size(self) -> int:
@@ -170,27 +175,16 @@ class HfEngine:
         text: str = self._plain.decode(ids, skip_special_tokens=False)
         return text
 
-    def _choose(self, specials: Specials) -> Any:
-        """The tokenizer that finds all special tokens, or the one that finds none."""
-        if not specials:
-            return self._plain
-        if self._with_specials is None:
-            import tokenizers
-
-            self._with_specials = tokenizers.Tokenizer.from_str(self.text)
-            self._with_specials.no_truncation()
-            self._with_specials.no_padding()
-        return self._with_specials
-
     def encode(self, text: str, specials: Specials) -> list[int]:
         _guarded(text.encode)
         if specials and len(specials) < len(self.specials):
             return self._encode_parts(text, dict(specials))
-        ids: list[int] = self._choose(specials).encode(text, add_special_tokens=False).ids
+        tokenizer = self._with_specials if specials else self._plain
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def _encode_parts(self, text: str, specials: dict[str, int]) -> list[int]:
-        """With only some special tokens allowed the text is cut at them here."""
+        """If only some special tokens are allowed, the text is split at them here."""
         names = sorted(specials, key=len, reverse=True)
         ids: list[int] = []
         for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
@@ -225,15 +219,15 @@ class HfEngine:
             return [self.encode(text, specials) for text in texts]
         for text in texts:
             _guarded(text.encode)
-        encoded = self._choose(specials).encode_batch_fast(list(texts), add_special_tokens=False)
-        return [one.ids for one in encoded]
+        tokenizer = self._with_specials if specials else self._plain
+        return [one.ids for one in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def stream(self, specials: Specials) -> Stream:
-        return _HeldStream(self, specials)
+        return _WholeTextStream(self, specials)
 
 
-class _HeldStream:
-    """These families may decide at the end of a text what its beginning becomes: it is held as a whole."""
+class _WholeTextStream:
+    """Collects the whole text: in these families its end can change the ids of its beginning."""
 
     def __init__(self, engine: HfEngine, specials: Specials) -> None:
         self._engine = engine

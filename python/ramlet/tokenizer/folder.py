@@ -1,10 +1,10 @@
-"""Tokenizer training into a folder, so that an interrupted run goes on and a finished one is known.
+"""Tokenizer training into a folder: an interrupted run resumes, a finished one is recognized.
 
 A folder goes through these states, and a kill at any moment leaves one of them:
 
-    OUT/.work/...                           counting; the same command goes on from the counts in it
-    OUT/.work/... tokenizer.json            merged, about to be finished; the counts are still there
-    OUT/tokenizer.json stats.json           finished; stats.json, written last, says from what
+    OUT/.work/...                           counting; the same command resumes from the counts in it
+    OUT/.work/... tokenizer.json            merged, almost finished; the counts are still there
+    OUT/tokenizer.json stats.json           finished; stats.json, written last, says what it was trained on
 """
 
 from __future__ import annotations
@@ -18,27 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.errors import SettingsError, TokenizerError, option
-from ramlet.runtime.atomic_files import is_temporary, remove, replacing
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.atomic_files import is_temporary, remove, replacing, write_json
 from ramlet.runtime.digest import digest
 from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.small_files import open_regular, read_json_object
 from ramlet.tokenizer.files import tokenizer_json
 from ramlet.tokenizer.settings import TrainSettings
 from ramlet.tokenizer.train import Corpus, Inputs, Progress, learn
 
-__all__ = ["Result", "train_to_folder"]
-
 
 @dataclass(frozen=True)
 class Result:
-    """What became of `train_to_folder`."""
+    """What `train_to_folder` did."""
 
     statistics: dict[str, Any]
     """As in stats.json."""
 
     already_done: bool
-    """Nothing was read: the folder held this very result."""
+    """Nothing was read: the folder already had this result."""
 
 
 def train_to_folder(
@@ -52,58 +50,37 @@ def train_to_folder(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Result:
-    """Trains into OUT/tokenizer.json and OUT/stats.json; interrupted, the same call goes on."""
+    """Trains into OUT/tokenizer.json and OUT/stats.json; after an interruption, the same call resumes."""
     out = Path(out)
     corpus = Corpus(settings, inputs=inputs)
+    signature = ""  # of all that decides the result; an input that can be read only once cannot be compared
+    if corpus.lasting:
+        parts = [b"ramlet result 1", corpus.fingerprint.encode(), json.dumps(asdict(settings)).encode()]
+        signature = digest(iter(parts))
     with hold(out, "tokenizer train"):
-        return _train(corpus, out, settings, meter, threads, spill_dir, force, progress)
-
-
-def _train(
-    corpus: Corpus,
-    out: Path,
-    settings: TrainSettings,
-    meter: Meter,
-    threads: int | None,
-    spill_dir: str | os.PathLike[str] | None,
-    force: bool,
-    progress: Progress | None,
-) -> Result:
-    signature = _signature(corpus, settings)
-    finished = _finished(out, signature)
-    if finished is not None:
+        finished = _finished(out, signature)
+        if finished is not None:
+            _remove_work(out, spill_dir)
+            return Result(finished, already_done=True)
+        if not force:
+            _refuse_others(out)
+        try:
+            # Created even if the counts go elsewhere: it marks the folder as ours until it is finished.
+            (out / ".work").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"cannot write into {out}: {error.strerror}; choose another {option('out')}") from None
+        meter.stage("counting")
+        work_dir = _work_dir(out, spill_dir)
+        model, statistics = learn(corpus, settings, meter=meter, work_dir=work_dir, threads=threads, progress=progress)
+        meter.stage("writing")
+        remove(out / "stats.json")  # of a result that `force` replaces: never next to another's tokenizer.json
+        with replacing(out / "tokenizer.json") as file:
+            tokenizer_json.write(model, file)
+        statistics["result"] = {"signature": signature, "tokenizer": _file_digest(out / "tokenizer.json")}
+        statistics["memory"] = meter.summary()
+        write_json(out / "stats.json", statistics)
         _remove_work(out, spill_dir)
-        return Result(finished, already_done=True)
-    if not force:
-        _refuse_others(out)
-    work_dir = out / ".work"
-    try:
-        # Made even when the counts go elsewhere: it marks the folder as ours while it is not finished.
-        work_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(f"cannot write into {out}: {error.strerror}; choose another {option('out')}") from None
-    meter.stage("counting")
-    model, statistics = learn(
-        corpus, settings, meter=meter, work_dir=_spill(out, spill_dir), threads=threads, progress=progress
-    )
-    meter.stage("writing")
-    remove(out / "stats.json")  # of a result that --force replaces: never beside another's tokenizer.json
-    with replacing(out / "tokenizer.json") as file:
-        tokenizer_json.write(model, file)
-    statistics["result"] = {"signature": signature, "tokenizer": _file_digest(out / "tokenizer.json")}
-    statistics["memory"] = meter.summary()
-    with replacing(out / "stats.json") as file:
-        json.dump(statistics, file, ensure_ascii=False, indent=1)
-        file.write("\n")
-    _remove_work(out, spill_dir)
     return Result(statistics, already_done=False)
-
-
-def _signature(corpus: Corpus, settings: TrainSettings) -> str:
-    """Of all that the result follows from; empty where the input comes once and cannot be compared."""
-    if not corpus.lasting:
-        return ""
-    return digest(iter([b"ramlet result 1", corpus.fingerprint.encode(), json.dumps(asdict(settings)).encode()]))
 
 
 def _finished(out: Path, signature: str) -> dict[str, Any] | None:
@@ -120,7 +97,7 @@ def _refuse_others(out: Path) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise SettingsError(f"{out} is a file: name a folder to write the tokenizer into")
+        raise SettingsError(f"{out} is a file: give a folder to write the tokenizer into")
     names = {entry for entry in os.listdir(out) if not is_temporary(entry)}
     unfinished = ".work" in names
     names -= {".work", "report.html"}
@@ -128,24 +105,24 @@ def _refuse_others(out: Path) -> None:
         return
     if names == {"tokenizer.json", "stats.json"}:
         raise SettingsError(
-            f"{out} holds a tokenizer from other inputs or settings: "
+            f"{out} has a tokenizer trained with other inputs or settings: "
             f"{option('force')} replaces it, or choose another folder"
         )
     if names:
         raise SettingsError(
-            f"{out} is not empty ({sorted(names)[0]} is in it): "
+            f"{out} is not empty (it contains {sorted(names)[0]}): "
             f"choose another folder, or {option('force')} to write into it"
         )
 
 
-def _spill(out: Path, spill_dir: str | os.PathLike[str] | None) -> Path:
+def _work_dir(out: Path, spill_dir: str | os.PathLike[str] | None) -> Path:
     if spill_dir is None:
         return out / ".work"
     return Path(spill_dir) / f"ramlet-{digest(iter([os.fsencode(out.resolve())]))[:12]}"
 
 
 def _remove_work(out: Path, spill_dir: str | os.PathLike[str] | None) -> None:
-    for folder in {out / ".work", _spill(out, spill_dir)}:
+    for folder in {out / ".work", _work_dir(out, spill_dir)}:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,11 +1,11 @@
-"""HF's trainer on the documents that ramlet would read: the in-memory way, for `ramlet tokenizer compare`.
+"""HF's trainer, in memory, on the documents that ramlet would read: for `ramlet tokenizer compare`.
 
     python -m ramlet.tokenizer.hf_training SETTINGS.json
 
-A process of its own, so that its memory can be told. The settings name inputs, pattern, vocabulary size
-and where to write the merges and the seconds that the training call took. Documents are handed
-over in stretches of 64 kB, cut where pieces are cut anyway: given whole files, HF's library holds 72
-bytes for each byte of text and uses one thread. The counts are the same.
+It runs in its own process, so that its memory can be measured. The settings file has the inputs, the pattern, the
+vocabulary size and where to write the merges and the seconds of the training call. Documents are passed in parts of
+64 kB, split where the pattern splits them anyway: with whole files, HF's library takes 72 bytes per byte of text and
+uses one thread. The counts are the same.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ramlet import _native
 from ramlet.inputs import sources
 from ramlet.inputs.settings import ReadSettings
-
-__all__ = ["main"]
+from ramlet.tokenizer.engines import NativeEngine
+from ramlet.tokenizer.model import byte_model
 
 
 def main(path: str) -> None:
-    """Trains as the file of settings says."""
+    """Trains with the settings in the file."""
     import tokenizers
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
@@ -44,7 +45,7 @@ def main(path: str) -> None:
         show_progress=False,
     )
     began = time.perf_counter()
-    tokenizer.train_from_iterator(_stretches(settings), trainer)
+    tokenizer.train_from_iterator(_document_parts(settings), trainer)
     seconds = time.perf_counter() - began
     learned = json.loads(tokenizer.to_str())["model"]["merges"]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in learned]
@@ -52,23 +53,13 @@ def main(path: str) -> None:
     Path(settings["result"]).write_text(json.dumps(result))
 
 
-def _stretches(settings: dict[str, Any]) -> Iterator[str]:
+def _document_parts(settings: dict[str, Any]) -> Iterator[str]:
     reading = ReadSettings(**settings["reading"])
-    tokens: list[bytes | None] = [bytes([byte]) for byte in range(256)]
-    encoder = _native.Encoder.bpe(
-        tokens,
-        [],
-        pattern_name=settings["pattern"],
-        ignore_merges=False,
-        rank_by_id=False,
-        nfc=False,
-        added=[],
-        cache_bytes=0,
-    )
+    bytes_only = replace(byte_model(), pattern=settings["pattern"])
     reader = _native.Reader(
         (source.spec() for source in sources.expand(settings["inputs"], format=reading.format)),
         reading.reading(),
-        encoder=encoder,
+        encoder=NativeEngine(bytes_only, cache_bytes=0).encoder,
         block_bytes=1 << 16,
         window_bytes=64 << 20,
         spill_dir=settings["scratch"],

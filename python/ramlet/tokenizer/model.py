@@ -1,63 +1,48 @@
-"""What a tokenizer is, apart from any file it was read from and any engine that runs it.
+"""What a tokenizer is, independent of the file it was read from and the engine that runs it.
 
-A byte-level BPE is its tokens, its merges in order of rank, the pattern that cuts text into pieces, and
-the tokens that stand apart from it: special ones, found in text only where the caller allows them, and
-added ones, found in any text. A byte tokenizer is one without merges whose piece is the whole text. A
-character tokenizer has one token a character and no pieces at all.
+A byte-level BPE has tokens, merges in order of rank, the pattern that splits text into pieces, and tokens outside of
+BPE: special ones, recognized only where the caller allows them, and added ones, recognized in any text. A byte
+tokenizer has no merges, and its one piece is the whole text. A character tokenizer has one token per character and no
+pieces at all.
 
-Three readings of the same vocabulary occur in files, and encode the same wherever the tokens can all be
-reached by merging:
+Files define the same vocabulary in three ways, which give the same ids if all tokens can be reached by merging:
 
 - ranked merges: the pair with the lowest rank first (tokenizer.json, merges.txt);
 - `rank_by_id`: any pair whose bytes are a token, the lowest id first (a .tiktoken file);
-- `ignore_merges`: a piece that is a token is that token, and only other pieces are merged.
+- `ignore_merges`: a piece that is a token becomes that token, and only other pieces are merged.
 
-`canonical_merges` turns the second into the first. Of all the pairs that make a token only one is ever
-met: inside the token's bytes merging goes on as it would if they stood alone, and that way ends in
-one pair. So one merge a token says it all.
+`canonical_merges` turns the second into the first. Several pairs can make the same token, but only one of them ever
+occurs: the bytes of the token merge as if they stood alone, and that always ends with the same pair. So one merge per
+token is enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import eq
-from typing import Any, overload
+from typing import Any, AnyStr, overload
 
 from ramlet.errors import TokenizerError
 from ramlet.runtime.digest import digest
 from ramlet.tokenizer.byte_alphabet import BYTES_IN_ORDER, unspell
 
-__all__ = [
-    "CHARACTER_BYTES",
-    "PATTERNS",
-    "UNICODE",
-    "CharacterTokens",
-    "Merge",
-    "TokenizerModel",
-    "all_pairs",
-    "byte_model",
-    "bytes_in_order",
-    "canonical_merges",
-    "check_names",
-]
-
 PATTERNS = ("gpt2", "cl100k", "o200k", "llama3", "qwen2")
-"""The patterns with a name; `whole`, one piece for the whole text, is the byte tokenizer's."""
+"""The named patterns; the byte tokenizer has `whole`, one piece for the whole text."""
 
 UNICODE = 0x110000
 CHARACTER_BYTES = 20
-"""For each distinct character of a text that a vocabulary is made of: their order, the text of them in UTF-8 and as
-Python has it, the encoder's tables."""
+"""Memory per distinct character while a vocabulary of characters is built: their order, the string of all of them in
+UTF-8 and in Python, the encoder's tables."""
 
 Merge = tuple[int, int, int]
-"""Left id, right id, the id that they become."""
+"""Left id, right id, merged id."""
 
 
 class CharacterTokens(Sequence[bytes | None]):
-    """A token a character, in order; made as they are asked for, because as objects all of Unicode takes 60 MB."""
+    """One token per character, in order; created on access, because all of Unicode as objects takes 60 MB."""
 
     def __init__(self, characters: str) -> None:
         self.characters = characters
@@ -83,45 +68,44 @@ class CharacterTokens(Sequence[bytes | None]):
 
 @dataclass(frozen=True)
 class TokenizerModel:
-    """All that decides the ids of a text."""
+    """Everything that decides the ids of a text."""
 
     tokens: Sequence[bytes | None]
-    """The bytes of each ordinary token by its id; None where there is none, or a special or added one."""
+    """The bytes of each ordinary token by id; None for special and added tokens and for unused ids."""
 
     merges: list[Merge] = field(default_factory=list)
-    """In order of rank; empty with `rank_by_id`, where the tokens say it all."""
+    """In order of rank; empty with `rank_by_id`, where they follow from the tokens."""
 
     pattern: str = "gpt2"
     """A name or a regex."""
 
     specials: dict[str, int] = field(default_factory=dict)
-    """Found in text only where the caller allows it."""
+    """Recognized in text only where the caller allows it."""
 
     added: dict[str, int] = field(default_factory=dict)
-    """Found in any text."""
+    """Recognized in any text."""
 
     characters: bool = False
-    """One token a character, instead of byte-level BPE."""
+    """One token per character, instead of byte-level BPE."""
 
     unknown: tuple[str, int] | None = None
-    """Stands for any other character; without it they are an error."""
+    """The token for any other character; without it, other characters are an error."""
 
     rank_by_id: bool = False
     ignore_merges: bool = False
     nfc: bool = False
-    """Text is brought into Unicode's form NFC first."""
+    """Text is normalized to Unicode NFC first."""
 
     frame: dict[str, Any] | None = None
-    """The tokenizer.json it came from, without vocabulary and merges, so that saving keeps the rest."""
+    """The tokenizer.json it was read from, without vocabulary and merges, so that saving keeps the rest."""
 
     kept_in_vocab: frozenset[str] = frozenset()
-    """The special and added tokens that this file also lists among the ordinary ones."""
+    """The special and added tokens that this file also lists in its vocabulary."""
 
     @cached_property
     def size(self) -> int:
         """One more than the largest id: the rows of an embedding."""
-        apart = [*self.specials.values(), *self.added.values(), *([self.unknown[1]] if self.unknown else [])]
-        return max(len(self.tokens), *(number + 1 for number in apart), 0)
+        return max(len(self.tokens), *(number + 1 for number in self.named_tokens), 0)
 
     @cached_property
     def kind(self) -> str:
@@ -131,8 +115,8 @@ class TokenizerModel:
         return "byte" if self.pattern == "whole" and not self.merges and not self.rank_by_id else "bpe"
 
     @cached_property
-    def apart(self) -> dict[int, str]:
-        """Special and added tokens and the unknown one, by id."""
+    def named_tokens(self) -> dict[int, str]:
+        """The special tokens, the added tokens and the unknown token, by id."""
         named = {number: name for name, number in (*self.specials.items(), *self.added.items())}
         if self.unknown:
             named[self.unknown[1]] = self.unknown[0]
@@ -141,21 +125,21 @@ class TokenizerModel:
     def token_bytes(self) -> list[bytes | None]:
         """The bytes of every id, special and added tokens included."""
         every = [*self.tokens, *[None] * (self.size - len(self.tokens))]
-        for number, name in self.apart.items():
+        for number, name in self.named_tokens.items():
             if every[number] is None:
                 every[number] = name.encode()
         return every
 
     @cached_property
-    def settled(self) -> tuple[list[Merge], bool]:
-        """Merges of one pair a token, and whether pieces that are tokens must still be looked up first."""
+    def ranked_merges(self) -> tuple[list[Merge], bool]:
+        """Merges with one pair per token, and whether pieces that are tokens must still be looked up first."""
         if not self.rank_by_id and not self.ignore_merges:
             return self.merges, False
         merges, complete = canonical_merges(self.tokens)
         if self.rank_by_id:
             return merges, not complete
-        # The file's own merges say the same when the canonical ones are among them, in the order of ids:
-        # pairs beside them are never met.
+        # The merges of the file give the same ids if they are in the order of ids and include the canonical ones:
+        # the other pairs never occur.
         ranks = {(left, right): made for left, right, made in self.merges}
         in_order = all(earlier[2] <= later[2] for earlier, later in pairwise(self.merges))
         same = in_order and complete and all(ranks.get((left, right)) == made for left, right, made in merges)
@@ -163,13 +147,13 @@ class TokenizerModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what decides the ids; the same however the tokenizer was stored."""
-        merges, ignore_merges = self.settled
-        return digest(self._parts(merges, ignore_merges))
+        """A hash of what decides the ids; the same in every file format."""
+        return digest(self._hashed_parts())
 
-    def _parts(self, merges: list[Merge], ignore_merges: bool) -> Iterator[bytes]:
+    def _hashed_parts(self) -> Iterator[bytes]:
         from ramlet import _native
 
+        merges, ignore_merges = self.ranked_merges
         yield b"ramlet tokenizer 1"
         yield f"{self.characters} {self.nfc} {ignore_merges} {self.unknown}".encode()
         yield b"" if self.characters else _native.pattern_regex(self.pattern).encode()
@@ -184,13 +168,32 @@ class TokenizerModel:
 
 
 def byte_model() -> TokenizerModel:
-    """Nothing learned: the id of a byte is its value."""
+    """Nothing is learned: the id of a byte is its value."""
     return TokenizerModel([bytes([byte]) for byte in range(256)], pattern="whole")
 
 
 def bytes_in_order() -> list[bytes | None]:
     """The first 256 tokens of a trained tokenizer."""
     return [bytes([byte]) for byte in BYTES_IN_ORDER]
+
+
+def place_token(tokens: list[bytes | None], number: int, token: bytes) -> None:
+    """Sets the token of an id; the list grows up to it, with None for unused ids."""
+    tokens += [None] * (number + 1 - len(tokens))
+    tokens[number] = token
+
+
+def merges_by_id(pairs: Iterable[tuple[AnyStr, AnyStr]], ids: Mapping[AnyStr, int]) -> list[Merge]:
+    """Merges given as pairs of tokens, in order."""
+    merges = []
+    for at, (left, right) in enumerate(pairs, 1):
+        for token in (left, right, left + right):
+            if token not in ids:
+                raise TokenizerError(
+                    f"merge {at}, {left!r} + {right!r}, needs {token!r}, which is not in the vocabulary"
+                )
+        merges.append((ids[left], ids[right], ids[left + right]))
+    return merges
 
 
 def all_pairs(tokens: Sequence[bytes | None]) -> list[Merge]:
@@ -206,9 +209,9 @@ def all_pairs(tokens: Sequence[bytes | None]) -> list[Merge]:
 
 
 def canonical_merges(tokens: Sequence[bytes | None]) -> tuple[list[Merge], bool]:
-    """The one pair that each token is made of when the lowest id goes first, in order of the ids.
+    """The one pair that each token is merged from if the lowest id merges first, in order of the ids.
 
-    Also whether every token can be reached so. About 15 us a token.
+    Also whether every token can be reached this way. Takes about 15 us per token.
     """
     ids = {token: number for number, token in enumerate(tokens) if token is not None}
     merges = []
@@ -232,23 +235,23 @@ def canonical_merges(tokens: Sequence[bytes | None]) -> tuple[list[Merge], bool]
 
 
 def check_names(names: Sequence[str], tokens: Sequence[bytes | None]) -> None:
-    """Special tokens must be told apart from each other and, as files spell them, from ordinary ones."""
+    """Checks that special tokens differ from each other and, as spelled in files, from ordinary tokens."""
     ordinary = set(tokens)
     seen: set[str] = set()
     for name in names:
         if not name:
-            raise TokenizerError("a special token is empty: leave it out")
+            raise TokenizerError("a special token is empty: remove it")
         if name in seen:
-            raise TokenizerError(f"the special token {name!r} is given twice: leave one out")
+            raise TokenizerError(f"the special token {name!r} is given twice: remove one")
         seen.add(name)
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise TokenizerError(f"the special token {name!r} holds a lone surrogate: it is no valid text") from None
-        meant = unspell(name)
-        # A character above Latin-1 that the alphabet has makes it the spelling of a token that may yet be learned.
-        if meant is not None and (meant in ordinary or any(character > "\xff" for character in name)):
+            raise TokenizerError(f"the special token {name!r} has a lone surrogate: it is not valid text") from None
+        spelled = unspell(name)
+        # With a character of the alphabet above Latin-1, it spells a token that training could still learn.
+        if spelled is not None and (spelled in ordinary or any(character > "\xff" for character in name)):
             raise TokenizerError(
-                f"the special token {name!r} is how tokenizer.json spells the ordinary token {meant!r}: "
+                f"the special token {name!r} is how tokenizer.json spells the ordinary token {spelled!r}: "
                 f"choose a name like <|{name}|>"
             )

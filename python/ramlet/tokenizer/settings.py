@@ -1,4 +1,4 @@
-"""The settings of tokenizer training, each checked once."""
+"""The settings of tokenizer training."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from dataclasses import dataclass
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.settings import ReadSettings
 from ramlet.settings.declared import setting
-from ramlet.settings.kinds import Choice, Count, Text, Words
-
-__all__ = ["KINDS", "TrainSettings"]
+from ramlet.settings.kinds import Choice, Count, Strings, Text
 
 KINDS = ("bpe", "char", "byte")
 VOCABULARY, MERGES = "Vocabulary", "Merges"
 LARGEST = 1 << 24
-"""Ids that the encoder's cache has room for."""
+"""The most ids that the encoder's cache can represent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(ReadSettings):
-    """All that decides the result, and nothing that does not (memory, threads, folders)."""
+    """Everything that decides the result, and nothing that does not (memory, threads, folders)."""
 
     vocab_size: int | None = setting(
         None,
         Count(most=LARGEST),
-        "Vocabulary size, special tokens included: 32000 or 32k. For characters, keep the most frequent.",
+        "Vocabulary size, including special tokens: 32000 or 32k. With characters, the most frequent are kept.",
         short="v",
         panel=VOCABULARY,
     )
@@ -45,8 +43,8 @@ class TrainSettings(ReadSettings):
     )
     special_tokens: tuple[str, ...] = setting(
         (),
-        Words(empty=True),
-        "Special token, kept out of the counts; may be given several times. They get the last ids, in this order.",
+        Strings(empty=True),
+        "Special token; not counted as text. May be given several times. They get the last ids, in this order.",
         called=("special_token", "special_tokens"),
         short="s",
         panel=VOCABULARY,
@@ -54,7 +52,7 @@ class TrainSettings(ReadSettings):
     tie_break: str = setting(
         "hf",
         Choice(("hf", "bytes")),
-        "Of equally frequent pairs take the smallest ids, as HF tokenizers, or the greatest bytes.",
+        "Merge which of equally frequent pairs: that with the smallest ids, as HF tokenizers, or the largest bytes.",
         panel=MERGES,
     )
     min_frequency: int = setting(0, Count(least=0), "Merge only pairs that occur at least this often.", panel=MERGES)
@@ -62,13 +60,13 @@ class TrainSettings(ReadSettings):
     unknown: str = setting(
         "error",
         Choice(("error", "unk")),
-        "Of {kind} char: an unknown character is an error, or becomes the token <unk>.",
+        "With {kind} char: unknown characters are an error, or become the token <unk>.",
         panel=VOCABULARY,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from ramlet.tokenizer.model import bytes_in_order, check_names  # not for a page of help
+        from ramlet.tokenizer.model import bytes_in_order, check_names  # help pages do not need it
 
         check_names(self.special_tokens, [] if self.kind == "char" else bytes_in_order())
         self._check_size()
@@ -77,18 +75,18 @@ class TrainSettings(ReadSettings):
         specials = len(self.special_tokens)
         if self.vocab_size is None:
             if self.kind == "bpe":
-                raise SettingsError(f"say how many tokens to learn: {option('vocab_size', 32000)}, for example")
+                raise SettingsError(f"no vocabulary size: give one, for example {option('vocab_size', 32000)}")
             return
         least = specials + (256 if self.kind != "char" else 1 + (self.unknown == "unk"))
         if self.vocab_size < least:
             raise SettingsError(
-                f"a vocabulary of {self.vocab_size:,} has no room for "
-                f"{'the 256 bytes' if self.kind != 'char' else 'any character'} and {specials} special tokens: "
-                f"give at least {least}"
+                f"a vocabulary of {self.vocab_size:,} is too small for "
+                f"{'the 256 bytes' if self.kind != 'char' else 'a character'} and {specials} special tokens: "
+                f"it must be at least {least}"
             )
 
     def counting_parts(self) -> Iterator[bytes]:
-        """What the counts depend on; the size of the vocabulary is not of it."""
+        """What the counts depend on, which the vocabulary size is not part of."""
         from ramlet import _native
 
         yield b"ramlet counts 1"

@@ -5,14 +5,13 @@
     ids = tokenizer.encode("Once upon a time")
     assert tokenizer.decode(ids) == "Once upon a time"
 
-Text that looks like a special token is text, unless the call allows it:
+Text that looks like a special token is plain text, unless the call allows it:
 
-    tokenizer.encode("<|endoftext|>")                               # a handful of ordinary tokens
+    tokenizer.encode("<|endoftext|>")                               # several ordinary tokens
     tokenizer.encode("<|endoftext|>", allowed_special="all")        # one id
 
-Encoding goes through the native core: byte-level BPE of any origin, bytes and characters; through
-HF's library for the other families. It takes a word cache of 40 MB (`memory=` says otherwise)
-and what a call returns, and no more, however much is encoded.
+The native core encodes byte-level BPE of any origin, bytes and characters; HF's library encodes the other families.
+It takes a word cache of 40 MB (set it with `memory=`) and what a call returns, and no more, however much is encoded.
 """
 
 from __future__ import annotations
@@ -24,27 +23,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramlet.errors import SettingsError, TokenizerError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
 from ramlet.runtime.digest import digest
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import available_threads, check_threads
 from ramlet.tokenizer.engines import Engine, HfEngine, NativeEngine, Stream
-from ramlet.tokenizer.model import TokenizerModel, check_names
+from ramlet.tokenizer.model import TokenizerModel, check_names, merges_by_id, place_token
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ramlet.tokenizer.engines import Arrays
 
-__all__ = ["Tokenizer"]
-
 CACHE_BYTES = 40 << 20
-"""The word cache that all threads share: with batches of 8 MB the whole process stays under 200 MB."""
+"""The word cache shared by all threads: with batches of 8 MB the whole process stays under 200 MB."""
 
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>")
 
 
 class Tokenizer:
-    """Text -> ids and back. Make one by `train`, `load` or `from_merges`.
+    """Text -> ids and back. Create one with `train`, `load` or `from_merges`.
 
     tokenizer = ramlet.Tokenizer.load("gpt2")
     tokenizer.encode("Hello, world")        # [15496, 11, 995]
@@ -52,11 +50,11 @@ class Tokenizer:
     """
 
     def __init__(self, model: TokenizerModel | HfEngine, *, memory: Budget | str | int | None = None) -> None:
-        """For a model read or learned by this package; users call `train`, `load` or `from_merges`."""
+        """For use inside this package; users call `train`, `load` or `from_merges`."""
         self._model = model
         self._cache_bytes = CACHE_BYTES if memory is None else Budget.parse(memory).total
         self.statistics: dict[str, Any] = {}
-        """Of a tokenizer just trained: settings, what was read, seconds and memory by stage."""
+        """After training: settings, what was read, seconds and memory by stage."""
 
     @classmethod
     def train(
@@ -71,13 +69,13 @@ class Tokenizer:
         processes: int | None = None,
         **settings: Any,
     ) -> Tokenizer:
-        """Learns a tokenizer from files, or from texts, never holding more than `memory`.
+        """Trains a tokenizer on files or on texts, within `memory`.
 
-        `inputs` are paths, folders or globs, one or a list of them; an iterator, or anything given as `texts`, is
-        taken for documents. The settings are the options of `ramlet tokenizer train`, with underscores: vocab_size,
-        kind, special_tokens ... `progress` is told the stage, what is done and the total. With `work_dir` an
-        interrupted training of files goes on from the counts it left there. `processes` is another name of `threads`,
-        as other trainers have it.
+        `inputs` is a path, a folder, a glob or a list of these; an iterator, or anything given as `texts`, yields
+        documents. The settings are the options of `ramlet tokenizer train`, with underscores: vocab_size, kind,
+        special_tokens ... `progress` is called with the stage, what is done and the total. With `work_dir`, an
+        interrupted training on files resumes from the counts it left there. `processes` is another name for `threads`,
+        as in other trainers.
         """
         from tempfile import TemporaryDirectory
 
@@ -87,7 +85,7 @@ class Tokenizer:
         from ramlet.tokenizer.train import Corpus, learn
 
         if processes is not None and threads not in (None, processes):
-            raise SettingsError(f"threads is {threads} and processes {processes}, and both are the same: leave one out")
+            raise SettingsError(f"threads ({threads}) and processes ({processes}) mean the same: give only one")
         threads = threads if processes is None else processes
         if inputs is not None and texts is None and not isinstance(inputs, (str, os.PathLike, list, tuple, set)):
             inputs, texts = None, inputs
@@ -111,11 +109,11 @@ class Tokenizer:
         special_tokens: Mapping[str, int] | Iterable[str] = (),
         memory: Budget | str | int | None = None,
     ) -> Tokenizer:
-        """A tokenizer from a file, a folder or a name, or from another: ramlet's, of HF's tokenizers or transformers.
+        """Loads a file, a folder or a name, or takes a tokenizer of ramlet, HF tokenizers or transformers.
 
-        `gpt2` and `byte` are known by name. A file is a tokenizer.json or a `.tiktoken`; a folder holds one
-        of them or vocab.json and merges.txt. Any other name is looked up on the hub. `pattern` is for files
-        that hold none (needed with `.tiktoken`), and so are `special_tokens`.
+        Known names are `gpt2` and `byte`. A file is a tokenizer.json or a `.tiktoken`; a folder contains one of them,
+        or vocab.json and merges.txt. Any other name is looked up on the hub. `pattern` and `special_tokens` are for
+        files that do not have them; `.tiktoken` needs a pattern.
         """
         from ramlet.tokenizer.files.load import load, load_object
 
@@ -137,7 +135,7 @@ class Tokenizer:
     ) -> Tokenizer:
         """A tokenizer from its tokens by id and its merges in order.
 
-        A special token that the vocabulary lacks gets the next id:
+        A special token that is not in the vocabulary gets the next id:
 
         >>> vocab = {**{byte: bytes([byte]) for byte in range(256)}, 256: b"th", 257: b"the"}
         >>> tokenizer = Tokenizer.from_merges(vocab, [(b"t", b"h"), (b"th", b"e")], ["<|endoftext|>"])
@@ -148,43 +146,34 @@ class Tokenizer:
         for number, token in vocab.items():
             if ids.setdefault(bytes(token), number) != number:
                 raise TokenizerError(f"the token {token!r} has two ids, {ids[bytes(token)]} and {number}")
-        tokens: list[bytes | None] = [vocab.get(number) for number in range(max(vocab, default=-1) + 1)]
         specials: dict[str, int] = {}
-        next_id = len(tokens)
+        next_id = max(vocab, default=-1) + 1
         names = list(special_tokens or ())
         for name in names:
             known = ids.get(name.encode(errors="surrogatepass"))
             specials[name] = next_id if known is None else known
-            if known is None:
-                next_id += 1
-            else:
-                tokens[known] = None
+            next_id += known is None
+        tokens: list[bytes | None] = []
+        special_ids = set(specials.values())
+        for number, token in vocab.items():
+            if number not in special_ids:
+                place_token(tokens, number, token)
         check_names(names, tokens)
-        learned = []
-        for at, (left, right) in enumerate(merges, 1):
-            for token in (left, right, left + right):
-                if token not in ids:
-                    raise TokenizerError(
-                        f"merge {at}, {left!r} + {right!r}, names {token!r}, which the vocabulary lacks"
-                    )
-            learned.append((ids[left], ids[right], ids[left + right]))
-        while tokens and tokens[-1] is None:
-            tokens.pop()
-        return cls(TokenizerModel(tokens, learned, pattern, specials), memory=memory)
+        return cls(TokenizerModel(tokens, merges_by_id(merges, ids), pattern, specials), memory=memory)
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:  # noqa: A002
-        """Writes the tokenizer; the file is there whole or not at all.
+        """Writes the tokenizer, atomically.
 
-        `json` is a tokenizer.json (`path` may be the folder for it), `tiktoken` a `.tiktoken` file, `vocab` the
-        folder for vocab.json and merges.txt. Without a format the path's suffix says it. What a format
-        cannot hold is refused; `.tiktoken` and `vocab` keep no pattern and `.tiktoken` no special tokens.
+        `json` is a tokenizer.json (`path` may be a folder for it), `tiktoken` a `.tiktoken` file, `vocab` a folder with
+        vocab.json and merges.txt. Without a format, the suffix of the path decides. What a format cannot represent is
+        an error; `.tiktoken` and `vocab` do not keep the pattern, nor `.tiktoken` the special tokens.
         """
         from ramlet.tokenizer.files import save
 
         save.save(self._model, Path(path), format)
 
     def encode(self, text: str, allowed_special: Collection[str] | str = ()) -> list[int]:
-        """The ids of a text. `allowed_special` names the special tokens to find in it, or is "all"."""
+        """The ids of a text. `allowed_special` lists the special tokens to recognize in it, or is "all"."""
         return self.engine.encode(text, self._allowed(allowed_special))
 
     def encode_batch(
@@ -194,10 +183,10 @@ class Tokenizer:
         allowed_special: Collection[str] | str = (),
         dtype: npt.DTypeLike | None = None,
     ) -> Arrays:
-        """The ids of all documents in one array, and in another where each document ends in it.
+        """The ids of all documents in one array, and a second array with where each document ends in it.
 
-        A document is a str, or UTF-8 as bytes, which spares a copy where the text is not ASCII.
-        Ids are uint16 where all of the vocabulary fits, else uint32; `dtype` asks for one of them.
+        A document is a str, or UTF-8 as bytes, which saves a copy if the text is not ASCII. Ids are uint16 if the
+        vocabulary fits, else uint32, unless `dtype` is given.
         """
         if isinstance(documents, (str, bytes)):
             raise SettingsError("encode_batch takes a list of documents: put the document into a list, or use encode")
@@ -208,7 +197,7 @@ class Tokenizer:
 
             wanted = np.dtype(dtype)
             if wanted not in (np.uint16, np.uint32):
-                raise SettingsError(f"ids are written as uint16 or uint32, not {wanted}")
+                raise SettingsError(f"dtype must be uint16 or uint32, not {wanted}")
             wide = bool(wanted == np.uint32)
             if not wide and self.vocab_size > 1 << 16:
                 raise SettingsError(f"the ids of {self.vocab_size:,} tokens do not fit uint16: use uint32")
@@ -216,20 +205,20 @@ class Tokenizer:
         return self.engine.encode_batch(texts, self._allowed(allowed_special), threads or available_threads(), wide)
 
     def encode_iterable(self, texts: Iterable[str], allowed_special: Collection[str] | str = ()) -> Iterator[int]:
-        """The ids of one text that comes in parts, lazily: the same as of the parts joined.
+        """The ids of one text that comes in parts, lazily: the same ids as of the joined text.
 
-        Only what the next part could change is held back. (A single piece of over 2 MB, a run of letters
-        without a space say, is cut; HF's families are held as a whole.)
+        Only what the next part could change is kept back. (A single piece of over 2 MB, such as letters without a
+        space, is split; the families of HF's library need the whole text in memory.)
         """
         stream = self.stream(allowed_special)
         for text in texts:
-            # Long parts in steps, so that the list of their ids stays small.
+            # Long parts are split, so that the list of their ids stays small.
             for start in range(0, len(text), 1 << 16):
                 yield from stream.push(text[start : start + (1 << 16)])
         yield from stream.finish()
 
     def stream(self, allowed_special: Collection[str] | str = ()) -> Stream:
-        """Takes one text in parts: `push` gives the ids that are certain, `finish` the rest and begins anew."""
+        """Encodes one text in parts: `push` returns the ids that are certain, `finish` the rest, and starts over."""
         return self.engine.stream(self._allowed(allowed_special))
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -246,31 +235,31 @@ class Tokenizer:
             wrong = next(
                 (number for number in numbers if not 0 <= number < len(tokens) or tokens[number] is None), None
             )
-            raise TokenizerError(f"there is no token {wrong}: ids go from 0 to {len(tokens) - 1}") from None
+            raise TokenizerError(f"no token has the id {wrong}: ids go from 0 to {len(tokens) - 1}") from None
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
-        """The text of the tokens. What is not UTF-8, a character cut in two say, becomes U+FFFD, or as
-        `errors` of `bytes.decode` says."""
+        """The text of the tokens. Invalid UTF-8, such as part of a character, becomes U+FFFD; `errors` is that of
+        `bytes.decode`."""
         return self.decode_bytes(ids).decode("utf-8", errors)
 
     @property
     def vocabulary(self) -> dict[int, bytes]:
-        """Every token's bytes by its id, special ones included."""
+        """The bytes of every token by id, including special tokens."""
         if isinstance(self._model, HfEngine):
             return self._model.vocabulary()
         return {number: token for number, token in enumerate(self._token_bytes) if token is not None}
 
     @property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        """The pairs that merge, in order."""
+        """The merges, in order."""
         if isinstance(self._model, HfEngine):
-            raise TokenizerError("this tokenizer is not a byte-level BPE: it has no merges of bytes")
+            raise TokenizerError("this tokenizer has no merges of bytes: it is not a byte-level BPE")
         tokens = self._token_bytes
-        return [(tokens[left] or b"", tokens[right] or b"") for left, right, _ in self._model.settled[0]]
+        return [(tokens[left] or b"", tokens[right] or b"") for left, right, _ in self._model.ranked_merges[0]]
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id: the rows that an embedding needs."""
+        """One more than the largest id: the number of rows of an embedding."""
         return self._model.size
 
     @property
@@ -280,23 +269,23 @@ class Tokenizer:
 
     @property
     def end_of_text(self) -> int | None:
-        """The id of the special token that ends a document, where one is named like it."""
+        """The id of the special token that ends a document, recognized by its name; None if there is none."""
         return next((self._model.specials[name] for name in _END_OF_TEXT if name in self._model.specials), None)
 
     @property
     def pattern(self) -> str | None:
-        """The name or the regex of the pattern that cuts text into pieces; None where there is none."""
+        """The name or the regex of the pattern that splits text into pieces; None if there is none."""
         model = self._model
         return None if isinstance(model, HfEngine) or model.characters else model.pattern
 
     @property
     def kind(self) -> str:
-        """`bpe`, `byte`, `char`, or `hf` for what HF's library runs."""
+        """`bpe`, `byte`, `char`, or `hf` for the families that HF's library runs."""
         return "hf" if isinstance(self._model, HfEngine) else self._model.kind
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what decides the ids; the same wherever the tokenizer is stored, in any format."""
+        """A hash of what decides the ids; the same in every file format."""
         if isinstance(self._model, HfEngine):
             import json
 
@@ -305,11 +294,11 @@ class Tokenizer:
         return self._model.fingerprint
 
     def limit_cache(self, cache_bytes: int) -> None:
-        """Sets what the word cache may take, before the first text is encoded."""
+        """Sets the size of the word cache; call it before the first text is encoded."""
         self._cache_bytes = cache_bytes
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: without the engine, which is made again by what needs it, with a cache of its own."""
+        """For pickle and copy: without the engine, which is created again on demand, with its own cache."""
         return {name: value for name, value in self.__dict__.items() if name != "engine"}
 
     def __len__(self) -> int:
@@ -321,7 +310,7 @@ class Tokenizer:
 
     @cached_property
     def engine(self) -> Engine:
-        """What runs it; for this package's own modules."""
+        """What encodes; for use inside this package."""
         if isinstance(self._model, HfEngine):
             return self._model
         return NativeEngine(self._model, self._cache_bytes)
@@ -340,5 +329,5 @@ class Tokenizer:
         for name in allowed:
             if name not in specials:
                 known = ", ".join(specials) or "none"
-                raise TokenizerError(f"{name!r} is no special token of this tokenizer (it has {known})")
+                raise TokenizerError(f"{name!r} is not a special token of this tokenizer (it has {known})")
         return [(name, specials[name]) for name in allowed]

@@ -1,12 +1,12 @@
-"""The spine of tokenizer training: budget -> sources -> native core -> a model and its figures.
+"""Tokenizer training, from top to bottom: budget -> sources -> native core -> a model and statistics.
 
     corpus = Corpus(settings, inputs=["corpus/"])
     with Meter(Budget.parse("2GB")) as meter:
         model, statistics = learn(corpus, settings, meter=meter, work_dir=Path("work"))
 
-The whole process stays within the budget: with 128 MB and two threads the interpreter takes about 25, the
-native core gets what is left less a reserve, and the result (32,000 tokens: 8 MB of Python objects) comes
-when the core has given most of it back.
+The whole process stays within the budget: with 128 MB and two threads, the interpreter takes about 25 MB, the native
+core gets the rest minus a reserve, and the result (32,000 tokens: 8 MB of Python objects) is created after the core has
+freed most of its memory.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import Any
 from ramlet import __version__, _native
 from ramlet.errors import BrokenInput, SettingsError, SourceError, TokenizerError, option
 from ramlet.inputs import sources
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
 from ramlet.runtime.digest import digest
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.tokenizer.model import (
     CHARACTER_BYTES,
@@ -36,16 +37,14 @@ from ramlet.tokenizer.model import (
 )
 from ramlet.tokenizer.settings import TrainSettings
 
-__all__ = ["Corpus", "learn"]
-
 UNKNOWN = "<unk>"
 
 CHECKPOINT_SECONDS = 30.0
-"""What an interruption may cost of the counting."""
+"""The most counting that an interruption can lose."""
 
 LEAST_BLOCK = 1 << 16
-BLOCKS_HELD = 6
-"""By a thread that reads."""
+BLOCKS_PER_THREAD = 6
+"""In memory while reading."""
 
 Progress = Callable[[str, int, int], None]
 Inputs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -60,18 +59,18 @@ def learn(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[TokenizerModel, dict[str, Any]]:
-    """The tokenizer, and the figures of how it was made. The meter's budget is kept."""
+    """The tokenizer and its statistics, within the budget of the meter."""
     began = time.monotonic()
     budget = meter.budget or Budget.parse("auto")
     watch = _watch(meter, progress)
-    figures: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     if settings.kind == "byte":
         budget.grant({"the vocabulary and its file": LEAST_BLOCK})
         model = _with_specials(byte_model().tokens, [], settings, pattern="whole")
     elif settings.kind == "char":
-        model, figures = _learn_characters(corpus, settings, budget, threads, work_dir, watch)
+        model, measured = _learn_characters(corpus, settings, budget, threads, work_dir, watch)
     else:
-        model, figures = _learn_bpe(corpus, settings, budget, threads, work_dir, watch)
+        model, measured = _learn_bpe(corpus, settings, budget, threads, work_dir, watch)
     statistics = {
         "ramlet": __version__,
         "settings": asdict(settings),
@@ -82,7 +81,7 @@ def learn(
             "merges": len(model.merges),
             "special_tokens": model.specials,
         },
-        **figures,
+        **measured,
         "seconds": round(time.monotonic() - began, 3),
         "memory": meter.summary(),
     }
@@ -90,7 +89,7 @@ def learn(
 
 
 class Corpus:
-    """What is read: files that can be told apart and read again, or texts that come once."""
+    """The training text: files that can be identified and read again, or texts that come once."""
 
     def __init__(
         self, settings: TrainSettings, *, inputs: Inputs | None = None, texts: Iterable[str] | None = None
@@ -101,7 +100,7 @@ class Corpus:
         self._texts = texts
         self._format = settings.format
         self.passed_over: dict[str, int] = {}
-        # Texts come once, as standard input does: nothing tells them from others.
+        # Texts come once, like standard input: they have no identity to compare.
         found = sources.Survey(0, lasting=False, fingerprint="")
         if texts is None:
             found = sources.survey(self._inputs, format=settings.format)
@@ -109,12 +108,12 @@ class Corpus:
         self.decoding = found.decoding
         self.fingerprint = found.fingerprint
         self.lasting = found.lasting
-        """Whether the same command reads the same."""
+        """Whether the same command reads the same text again."""
         once = "" if self.lasting else f"{os.getpid()} {time.time_ns()}"
         self.signature = digest(iter([*settings.counting_parts(), self.fingerprint.encode(), once.encode()]))
 
     def files(self) -> Iterator[tuple[str, str, str, int, int]] | None:
-        """For the native core, which takes them one at a time."""
+        """For the native core, which takes them one by one."""
         if self._texts is not None:
             return None
         return (source.spec() for source in sources.expand(self._inputs, format=self._format, skipped=self.passed_over))
@@ -129,7 +128,7 @@ class Corpus:
         characters = 0
         for text in texts:
             if not isinstance(text, str):
-                raise TypeError(f"a text is a str, not {type(text).__name__}")
+                raise TypeError(f"texts must be str, not {type(text).__name__}")
             batch.append(text)
             characters += len(text)
             if characters >= 1 << 18:
@@ -159,7 +158,7 @@ def _learn_bpe(
             max_token_bytes=1 << 30 if settings.max_token_bytes is None else settings.max_token_bytes,
             tie_break=settings.tie_break,
             threads=threads,
-            # Never less than what was just granted: a page more may be resident by now.
+            # Never less than was just granted: another page may have become resident since.
             memory=max(budget.available(), least(threads)),
             decoding=corpus.decoding,
             resident_limit=budget.total,
@@ -169,12 +168,12 @@ def _learn_bpe(
             progress=watch,
         )
     except UnicodeEncodeError as error:
-        raise BrokenInput(f"a text holds a lone surrogate at character {error.start}: it has no bytes") from None
+        raise BrokenInput(f"a text has a lone surrogate at character {error.start}: UTF-8 cannot encode it") from None
     _require_text(learned["read"])
     tokens, merges = learned.pop("tokens"), learned.pop("merges")
     check_names(settings.special_tokens, tokens)
-    figures = {"threads": threads, **learned, "stages": _stages(learned.pop("seconds"))}
-    return _with_specials(tokens, merges, settings, pattern=settings.pattern), figures
+    measured = {"threads": threads, **learned, "stages": _stages(learned.pop("seconds"))}
+    return _with_specials(tokens, merges, settings, pattern=settings.pattern), measured
 
 
 def _learn_characters(
@@ -206,11 +205,11 @@ def _learn_characters(
     _require_text(read)
     if len(chosen) < len(found) and settings.unknown == "error":
         raise SettingsError(
-            f"the corpus has {len(found):,} characters and the vocabulary room for {most:,}: "
-            f"leave its size out, or let the others be <unk> ({option('unknown', 'unk')})"
+            f"the text has {len(found):,} different characters, but the vocabulary size allows {most:,}: give no size, "
+            f"or map the others to <unk> ({option('unknown', 'unk')})"
         )
     if (surrogate := re.search("[\ud800-\udfff]", chosen)) is not None:
-        raise BrokenInput(f"a text holds a lone surrogate, U+{ord(surrogate[0]):04X}: it has no bytes")
+        raise BrokenInput(f"a text has a lone surrogate, U+{ord(surrogate[0]):04X}: UTF-8 cannot encode it")
     tokens = CharacterTokens(chosen)
     unknown = (UNKNOWN, len(tokens)) if settings.unknown == "unk" else None
     for name in settings.special_tokens:
@@ -218,24 +217,24 @@ def _learn_characters(
             raise TokenizerError(f"the special token {name!r} is an ordinary token of this vocabulary: choose another")
     first = len(tokens) + (unknown is not None)
     specials = {name: first + at for at, name in enumerate(settings.special_tokens)}
-    figures = {
+    measured = {
         "threads": threads,
         "read": read,
         "distinct_characters": len(found),
         "stages": _stages({"counting": time.monotonic() - began}),
     }
-    return TokenizerModel(tokens, specials=specials, characters=True, unknown=unknown), figures
+    return TokenizerModel(tokens, specials=specials, characters=True, unknown=unknown), measured
 
 
 def _least_for_characters(corpus: Corpus, threads: int) -> int:
-    """A table and blocks for each thread, or one table and the characters in every form that they go through.
+    """A table and blocks per thread, or one table and the characters in all forms that they go through.
 
-    No text has more characters than bytes; what is packed may have any.
+    Plain text has no more characters than bytes; a compressed file may have any number.
     """
     characters = UNICODE if corpus.decoding or not corpus.lasting else min(UNICODE, corpus.total_bytes)
     # A small text touches few pages of the table.
     table = min(8 * UNICODE, 4096 * characters)
-    counting = threads * (table + BLOCKS_HELD * LEAST_BLOCK + corpus.decoding)
+    counting = threads * (table + BLOCKS_PER_THREAD * LEAST_BLOCK + corpus.decoding)
     return NATIVE_CODE + threads * THREAD_BYTES + max(counting, table + CHARACTER_BYTES * characters)
 
 
@@ -265,7 +264,7 @@ def _with_specials(
 
 
 def _watch(meter: Meter, progress: Progress | None) -> Progress:
-    """Tells the meter which stage it is, and the caller how far."""
+    """Reports the stage to the meter, and the progress to the caller."""
     current = ""
 
     def watch(stage: str, done: int, total: int) -> None:
@@ -281,7 +280,7 @@ def _watch(meter: Meter, progress: Progress | None) -> Progress:
 
 def _require_text(read: dict[str, Any]) -> None:
     if not read["text_bytes"]:
-        raise SourceError("there is no text in the input: nothing can be learned from it")
+        raise SourceError("the input has no text: there is nothing to train on")
 
 
 def _stages(seconds: dict[str, float]) -> dict[str, dict[str, float]]:

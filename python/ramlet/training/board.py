@@ -18,8 +18,6 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.plugins.text.plugin_data_pb2 import TextPluginData
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-__all__ = ["Board"]
-
 
 class Board:
     def __init__(self, folder: Path, step: int) -> None:

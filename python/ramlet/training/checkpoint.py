@@ -30,8 +30,6 @@ from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.small_files import read_json_object
 from ramlet.training.run_files import CHECKPOINTS
 
-__all__ = ["Snapshot", "checkpoints", "damaged", "latest", "load", "path_of", "prune", "read_state", "save"]
-
 _NAME = re.compile(r"step_(\d{6,})")
 _FILES = ("model.safetensors", "optimizer.safetensors")
 

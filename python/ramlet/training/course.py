@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Course", "course_for", "largest_for"]
-
 TOKENS_PER_PARAMETER = 20
 PARAMETERS_PER_TOKEN = 7
 MOST_EPOCHS = 4

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ramlet.engines import ENGINES, open_engine
 from ramlet.errors import SettingsError, option
-from ramlet.inputs.sources import check_path
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.inputs.paths import check_path
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import check_threads
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
@@ -25,8 +26,6 @@ from ramlet.training.settings import RunSettings
 if TYPE_CHECKING:
     from ramlet.training.feed import Feed
     from ramlet.training.trainer import TrainResult
-
-__all__ = ["Data", "train"]
 
 Data = str | os.PathLike[str] | Sequence[tuple[str | os.PathLike[str], float]]
 

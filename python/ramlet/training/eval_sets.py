@@ -16,8 +16,6 @@ from ramlet.loading.tokens import Tokens, open_tokens
 if TYPE_CHECKING:
     from ramlet.training.feed import Feed
 
-__all__ = ["Named", "named_sets", "usable_split"]
-
 
 @dataclass(frozen=True)
 class Named:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ramlet.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["EvalSet", "Score", "byte_lengths", "evaluate_model"]
-
 EVAL_SEED = 271_828
 
 

@@ -30,8 +30,6 @@ from ramlet.training.settings import EVAL_TOKENS, RunSettings
 if TYPE_CHECKING:
     from ramlet.training.evaluate import Score
 
-__all__ = ["evaluate"]
-
 EVERYTHING = 1 << 62
 
 

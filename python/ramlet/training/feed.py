@@ -23,8 +23,6 @@ from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.mix import Mix
 from ramlet.training.settings import RunSettings
 
-__all__ = ["DataFeed", "Feed", "StreamFeed"]
-
 
 class Feed(Protocol):
     """What training needs to know about the data."""

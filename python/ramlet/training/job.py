@@ -20,8 +20,6 @@ from ramlet.training.pace import times_left
 from ramlet.training.schedule import Schedule, default_rate
 from ramlet.training.settings import EVAL_SHARE, EVAL_TOKENS, EVALUATIONS, RunSettings, default_seq_len
 
-__all__ = ["Job", "read_model_config", "resolve"]
-
 MOST_WARMUP = 2000
 SAMPLE_EACH = 2
 EVALUATION_COST = 1 / 3

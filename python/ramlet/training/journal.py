@@ -24,8 +24,6 @@ from ramlet.errors import DiskFull, ModelError, SettingsError, option
 from ramlet.runtime.small_files import open_regular
 from ramlet.training.run_files import METRICS, TENSORBOARD
 
-__all__ = ["Journal", "load_loggers"]
-
 
 class Journal:
     """Lines are synced to disk when `position` is read."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Listener"]
-
 
 class Listener:
     """Does nothing; override what you need."""

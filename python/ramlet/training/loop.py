@@ -20,7 +20,7 @@ from typing import Any
 from ramlet.engines import Engine, Pending, Ranks, Trainee
 from ramlet.engines.plan import Plan
 from ramlet.errors import Interrupted, TrainingStopped, option
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
 from ramlet.training.evaluate import EvalSet, evaluate_model
 from ramlet.training.job import Job
@@ -30,8 +30,6 @@ from ramlet.training.pace import Pace
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.signals import GaveUp, StopSignals
-
-__all__ = ["Progress", "Run", "run_steps"]
 
 SPIKE_WINDOW = 64
 EVAL, SAMPLE, SAVE = "eval", "sample", "save"

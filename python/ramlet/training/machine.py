@@ -20,8 +20,6 @@ from ramlet.errors import DatasetError
 from ramlet.runtime.memory import free_memory
 from ramlet.runtime.threads import available_threads
 
-__all__ = ["Found", "Machine", "find_datasets", "look"]
-
 EFFICIENCY = {"cpu": 0.5, "cuda": 0.45}
 """The fraction of that speed that a whole step reaches, with attention, norms and the optimizer."""
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from ramlet.errors import SettingsError
 
-__all__ = ["Mix", "parse_data"]
-
 Mix = list[tuple[str, float]]
 
 

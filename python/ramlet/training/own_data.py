@@ -19,10 +19,8 @@ from pathlib import Path
 from ramlet.dataset.manifest import NAME
 from ramlet.inputs.sources import expand, survey
 from ramlet.preparing.settings import WHOLE_FILE_BYTES, PrepareSettings
-from ramlet.runtime.budget import Meter
+from ramlet.runtime.meter import Meter
 from ramlet.training.run_folder import RunFolder
-
-__all__ = ["prepare_own"]
 
 CHARACTERS_UP_TO = 16_000_000
 LARGE_FROM = 256_000_000

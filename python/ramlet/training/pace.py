@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-__all__ = ["Pace", "times_left"]
-
 RECENT = 32
 """The mean of this many last steps predicts the next ones."""
 

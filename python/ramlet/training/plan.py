@@ -9,13 +9,12 @@ from typing import Any
 from ramlet.engines import Engine
 from ramlet.engines.plan import Plan, Task
 from ramlet.errors import BudgetError, SettingsError
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.training.feed import Feed
 from ramlet.training.job import Job
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
-
-__all__ = ["fixed", "plan_run"]
 
 
 def plan_run(

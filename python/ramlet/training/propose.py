@@ -27,8 +27,6 @@ from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import fixed
 from ramlet.training.settings import RunSettings, default_seq_len
 
-__all__ = ["Proposal", "Row", "plan", "propose"]
-
 PATIENCE = 3600.0
 """The longest proposed run in seconds, if possible."""
 
@@ -120,7 +118,9 @@ def plan(
         made = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
     else:
         assert chosen.params is not None
-        made = site.plan(chosen.params, length, batch, vocab_size, forced, document_mask)
+        length = length or default_seq_len(chosen.params)
+        shape = shape_for(chosen.params, vocab_size=vocab_size, context=length)
+        made = site.plan_shape(shape, length, batch, forced, document_mask)
     sequences = num_sequences or (found.tokens // made.seq_len if found else 0)
     return replace(made, whole_data=sequences * made.seq_len * 16)
 
@@ -201,13 +201,6 @@ class _Site:
         self.budget = self.engine.budget(memory)
         self.compute = self.engine.precision(precision)
         self._base = self.engine.resident()
-
-    def plan(
-        self, params: int, seq_len: int | None, batch: int, vocab: int, forced: dict[str, Any], document_mask: bool
-    ) -> Plan:
-        length = seq_len or default_seq_len(params)
-        shape = shape_for(params, vocab_size=vocab, context=length)
-        return self.plan_shape(shape, length, batch, forced, document_mask)
 
     def plan_shape(self, shape: Shape, seq_len: int, batch: int, forced: dict[str, Any], document_mask: bool) -> Plan:
         return self.engine.sketch(

@@ -28,8 +28,6 @@ from ramlet.runtime.small_files import YAML, read_json_object, read_text
 from ramlet.training import run_files
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
 
-__all__ = ["RunFolder"]
-
 _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule")

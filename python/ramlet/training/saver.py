@@ -16,8 +16,6 @@ from ramlet.training import checkpoint
 from ramlet.training.checkpoint import Snapshot
 from ramlet.training.run_folder import RunFolder
 
-__all__ = ["Saver"]
-
 
 class Saver:
     """Writes one checkpoint at a time; an error in the background is raised by the next call."""

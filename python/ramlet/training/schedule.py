@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["CONTINUED", "Schedule", "default_rate"]
-
 CONTINUED = 0.1
 """The fraction of the from-scratch rate for a model that is already trained (benchmarks/continued_lr.py)."""
 

@@ -16,8 +16,6 @@ from typing import Any
 from ramlet.engines import open_engine
 from ramlet.training.propose import propose
 
-__all__ = ["check"]
-
 
 def check(budget: int) -> dict[str, Any]:
     """The device, its precision, the GPUs, and the model sizes that fit, with approximate training times."""

@@ -17,8 +17,6 @@ from ramlet.errors import SettingsError, option
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Count, Number, Place, Switch, Text, share
 
-__all__ = ["RunSettings", "default_seq_len"]
-
 SCHEDULES = ("cosine", "linear", "constant")
 EVALUATIONS = 10
 """The default number in a run."""
@@ -40,7 +38,7 @@ class RunSettings(Declared):
     params: int | None = setting(
         None,
         Count(),
-        "Number of parameters, embedding included: 10M, 124M, 1.3B.",
+        "Approximate number of parameters, embedding included: 10M, 124M, 1.3B.",
         called=("params", "target_params"),
         short="p",
         panel=MODEL,
@@ -48,14 +46,14 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "JSON or YAML file with the model's shape, with the names of ramlet, transformers or nanoGPT.",
+        "JSON or YAML file with the model's exact shape; keys as in ramlet, transformers or nanoGPT.",
         called=("config", "config_file"),
         panel=MODEL,
     )
     init_from: str | None = setting(
         None,
         Place(metavar="RUN"),
-        "Initialize the weights from this run, checkpoint or Llama folder.",
+        "Initialize the weights from a run, a checkpoint or a Llama folder of transformers.",
         called=("init_from", "init_from_model"),
         panel=MODEL,
     )
@@ -64,30 +62,31 @@ class RunSettings(Declared):
         Count(metavar="T"),
         "Sequence length in tokens.",
         panel=MODEL,
-        shown=f"packed length, the model's context, or 256; 1024 from {LARGE // 10**6}M parameters",
+        shown=f"packed length of the data, else the model's context, else 256; 1024 from {LARGE // 10**6}M parameters",
     )
-    kv_groups: int = setting(
-        1, Count(), "Query heads that share one key/value head (grouped-query attention).", panel=MODEL
-    )
+    kv_groups: int = setting(1, Count(), "Query heads per key/value head (grouped-query attention).", panel=MODEL)
     tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
 
     batch_size: int = setting(
         32,
         Count(metavar="B"),
-        "Sequences in a batch; the memory budget never changes it.",
+        "Sequences per batch; split into micro-batches to fit the memory budget, never reduced.",
         panel=LENGTH,
     )
-    gradient_accumulation_steps: int = setting(1, Count(), "Batches in an optimizer step.", panel=LENGTH)
+    gradient_accumulation_steps: int = setting(1, Count(), "Batches accumulated per optimizer step.", panel=LENGTH)
     tokens_per_step: int | None = setting(
-        None, Count(), "Size of a step in tokens instead, rounded up to whole sequences.", panel=LENGTH
+        None,
+        Count(),
+        "Tokens per optimizer step, instead of {batch_size}; rounded up to whole sequences.",
+        panel=LENGTH,
     )
     max_steps: int | None = setting(
-        None, Count(), "Stop after this many steps.", called=("max_steps", "max_iters"), panel=LENGTH
+        None, Count(), "Length of the run in steps.", called=("max_steps", "max_iters"), panel=LENGTH
     )
     epochs: float | None = setting(
-        None, Number(above=0, metavar="N"), "Stop after this many epochs.", panel=LENGTH, shown="1"
+        None, Number(above=0, metavar="N"), "Length of the run in epochs.", panel=LENGTH, shown="1"
     )
-    tokens: int | None = setting(None, Count(), "Stop after this many tokens.", panel=LENGTH)
+    tokens: int | None = setting(None, Count(), "Length of the run in tokens.", panel=LENGTH)
 
     lr: float | None = setting(
         None,
@@ -95,11 +94,11 @@ class RunSettings(Declared):
         "Peak learning rate.",
         called=("lr", "learning_rate"),
         panel=LEARNING,
-        shown="by size: 0.0025 up to 5M, 0.0006 at 124M; a tenth of that with {init_from}",
+        shown="depends on size, 0.0025 up to 5M, 0.0006 at 124M; a tenth of that with {init_from}",
     )
     min_lr: float | None = setting(None, Number(), "Final learning rate.", panel=LEARNING, shown="lr / 10")
     warmup: int | None = setting(
-        None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of all, at most 2000"
+        None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of the steps, at most 2000"
     )
     schedule: str = setting("cosine", Choice(SCHEDULES), "Learning rate schedule after the warmup.", panel=LEARNING)
     weight_decay: float = setting(0.1, Number(), "Weight decay; not applied to norms.", panel=LEARNING)
@@ -110,95 +109,108 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "Optimizer; auto uses adamw, with 8-bit states only if nothing else fits.",
+        "Optimizer; auto uses adamw, and adamw8bit only if adamw cannot fit.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )
     precision: str = setting(
         "auto",
         Choice(PRECISIONS),
-        "Precision of matrix products; auto uses bf16 if the hardware supports it.",
+        "Precision of matrix products; auto uses bf16 if the hardware supports it, else fp32.",
         stands_for={"use_mixed_precision": "bf16"},
         panel=MEMORY,
     )
     weights: str = setting(
         "auto",
         Choice(("auto", "fp32", "bf16")),
-        "Precision of the stored weights; auto uses bf16 only if nothing else fits.",
+        "Precision of the weights in memory; auto uses bf16 only if nothing else fits.",
         panel=MEMORY,
     )
 
     device: str = setting("auto", Choice(DEVICES), "Device; auto uses cuda if available.", panel=MEMORY)
     seed: int = setting(
-        1, Count(least=0, metavar="S"), "Seed of the weights, the data order and the samples.", panel=LEARNING
+        1, Count(least=0, metavar="S"), "Seed for the initial weights, the data order and the samples.", panel=LEARNING
     )
     stride: int | None = setting(
-        None, Count(), "Tokens from one sequence to the next.", panel=DATA, shown="the sequence length"
+        None, Count(), "Tokens between the starts of two sequences.", panel=DATA, shown="the sequence length"
     )
-    max_examples: int | None = setting(None, Count(), "Use only the first N sequences.", panel=DATA, shown="all")
-    document_mask: bool = setting(False, Switch(), "Mask attention across document boundaries.", panel=DATA)
+    max_examples: int | None = setting(
+        None, Count(), "Use only the first N sequences of the data, before shuffling.", panel=DATA, shown="all"
+    )
+    document_mask: bool = setting(False, Switch(), "Prevent attention across document boundaries.", panel=DATA)
     val_fraction: float = setting(
-        0.1, share(below_one=True), "Fraction of a .npy file, at its end, for validation.", panel=DATA
+        0.1, share(below_one=True), "Fraction at the end of a .npy file for validation.", panel=DATA
     )
     shuffle_buffer: int = setting(
         1000,
         Count(),
-        "Sequences in the shuffle buffer of a stream.",
+        "Size of a stream's shuffle buffer in sequences.",
         called=("shuffle_buffer", "shuffle_buffer_size"),
         panel=DATA,
     )
 
     micro_batch: int | None = setting(
-        None, Count(), "Sequences in one forward pass.", panel=MEMORY, shown="what fits", decides=False
+        None, Count(), "Sequences per forward pass.", panel=MEMORY, shown="what fits", decides=False
     )
     recompute: bool | None = setting(
-        None, Switch(), "Activation checkpointing.", panel=MEMORY, shown="only if needed", decides=False
+        None,
+        Switch(),
+        "Activation checkpointing: less memory, slower.",
+        panel=MEMORY,
+        shown="only if needed",
+        decides=False,
     )
     eval_every: int | None = setting(
         None,
         Count(least=0, metavar="STEPS"),
         "Steps between evaluations; 0 evaluates only at the end.",
         panel=WATCHING,
-        shown=f"{EVALUATIONS} over the run, fewer in a short one",
+        shown=f"{EVALUATIONS} evaluations per run, fewer in a short one",
         decides=False,
     )
     eval_tokens: int | None = setting(
         None,
         Count(),
-        "Tokens in an evaluation.",
+        "Tokens per evaluation.",
         panel=WATCHING,
         shown=f"{EVAL_TOKENS:,}; fewer if evaluations would take over {EVAL_SHARE:.0%} of the run",
         decides=False,
     )
     forgetting: float = setting(
-        0.1, Number(), "Warn when a set's loss rises this far above where it started.", panel=WATCHING, decides=False
+        0.1,
+        Number(),
+        "Warn when the loss on a dataset rises by this much above its initial value.",
+        panel=WATCHING,
+        decides=False,
     )
     sample_every: int | None = setting(
         None,
         Count(least=0, metavar="STEPS"),
-        "Steps between samples; 0 disables.",
+        "Steps between samples of generated text; 0 disables.",
         panel=WATCHING,
-        shown=f"{EVALUATIONS // 2} over the run",
+        shown=f"{EVALUATIONS // 2} per run",
         decides=False,
     )
-    sample_prompt: str = setting("", Text(empty=True), "Prompt of the samples.", panel=WATCHING, decides=False)
-    sample_tokens: int = setting(100, Count(), "Tokens in a sample.", panel=WATCHING, decides=False)
+    sample_prompt: str = setting("", Text(empty=True), "Prompt for the samples.", panel=WATCHING, decides=False)
+    sample_tokens: int = setting(100, Count(), "Tokens per sample.", panel=WATCHING, decides=False)
     checkpoint_every: int | None = setting(
         None,
         Count(least=0, metavar="STEPS"),
         "Steps between checkpoints.",
         panel=KEEPING,
-        shown=f"{{eval_every}}, or {EVALUATIONS} over the run",
+        shown=f"{{eval_every}}, or {EVALUATIONS} per run",
         decides=False,
     )
-    keep: int = setting(2, Count(), "Checkpoints to keep, besides the best.", panel=KEEPING, decides=False)
+    keep: int = setting(
+        2, Count(), "Most recent checkpoints to keep, in addition to the best.", panel=KEEPING, decides=False
+    )
     log_every: int = setting(
         10, Count(metavar="STEPS"), "Steps between lines in metrics.jsonl.", panel=KEEPING, decides=False
     )
     spike: float = setting(
         3.0,
         Number(),
-        "Stop when the loss jumps this far above its recent mean; 0 disables.",
+        "Stop when the loss exceeds its recent mean by this much; 0 disables.",
         panel=KEEPING,
         decides=False,
     )
@@ -206,7 +218,7 @@ class RunSettings(Declared):
         False, Switch(), "Also write TensorBoard files to RUN/tensorboard.", panel=KEEPING, decides=False
     )
     wandb: bool = setting(
-        False, Switch(), "Also log to Weights & Biases, if it is installed.", panel=KEEPING, decides=False
+        False, Switch(), "Also log to Weights & Biases; needs the package wandb.", panel=KEEPING, decides=False
     )
 
     def __post_init__(self) -> None:

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["GaveUp", "StopSignals"]
-
 
 class GaveUp(BaseException):
     """Abandons a task because of a signal; not an Exception, so that nothing handles it as an error."""

@@ -26,7 +26,8 @@ from ramlet.generation import Sampler
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.files import save_description
 from ramlet.model.folder import find_model
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths
@@ -42,8 +43,6 @@ from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
 from ramlet.training.signals import StopSignals
-
-__all__ = ["TrainResult", "Trainer", "train_run"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-//! Two registers of eight.
+//! AVX2: two registers of eight.
 
 use super::{LANES, Vector};
 use std::arch::x86_64::*;
@@ -14,7 +14,7 @@ macro_rules! lanewise {
 
             #[inline(always)]
             fn $method(self, other: Avx2) -> Avx2 {
-                // SAFETY: `Vector` runs only where the processor has it.
+                // SAFETY: `Vector` is only used if the CPU has it.
                 unsafe { Avx2($intrinsic(self.0, other.0), $intrinsic(self.1, other.1)) }
             }
         }
@@ -23,7 +23,7 @@ macro_rules! lanewise {
 
 lanewise!(Add add _mm256_add_ps, Sub sub _mm256_sub_ps, Mul mul _mm256_mul_ps, Div div _mm256_div_ps);
 
-// SAFETY (each `unsafe` below): `Vector` runs only where the processor has it; arrays are of the loaded size.
+// SAFETY (each `unsafe` below): `Vector` is only used if the CPU has it; arrays have the loaded size.
 
 #[inline(always)]
 unsafe fn widen(bits: __m128i) -> __m256 {

@@ -1,4 +1,4 @@
-//! One register of sixteen.
+//! AVX-512: one register of sixteen.
 
 use super::{LANES, Vector};
 use std::arch::x86_64::*;
@@ -14,7 +14,7 @@ macro_rules! lanewise {
 
             #[inline(always)]
             fn $method(self, other: Avx512) -> Avx512 {
-                // SAFETY: `Vector` runs only where the processor has it.
+                // SAFETY: `Vector` is only used if the CPU has it.
                 unsafe { Avx512($intrinsic(self.0, other.0)) }
             }
         }
@@ -23,7 +23,7 @@ macro_rules! lanewise {
 
 lanewise!(Add add _mm512_add_ps, Sub sub _mm512_sub_ps, Mul mul _mm512_mul_ps, Div div _mm512_div_ps);
 
-// SAFETY (each `unsafe` below): `Vector` runs only where the processor has it; arrays are of the loaded size.
+// SAFETY (each `unsafe` below): `Vector` is only used if the CPU has it; arrays have the loaded size.
 impl Vector for Avx512 {
     #[inline(always)]
     fn splat(value: f32) -> Avx512 {

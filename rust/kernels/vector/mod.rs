@@ -1,7 +1,7 @@
-//! Sixteen `f32` at once, whatever the width of the processor's registers.
+//! Sixteen `f32` at once, whatever the width of the CPU's registers.
 //!
-//! Written out for AVX-512 and AVX2: arrays that the compiler is to turn into vectors came out half
-//! scalar, and `exp` three times slower. All kinds give the same bits, since none fuses a product with a sum.
+//! Written by hand for AVX-512 and AVX2: with arrays for the compiler to vectorize, half of the code stayed scalar, and
+//! `exp` was three times slower. All types give the same bits, because none fuses multiply-add.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -20,7 +20,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 pub const LANES: usize = 16;
 
-/// All methods are `#[inline(always)]`, and may only run where the processor has what they are named after.
+/// All methods are `#[inline(always)]`, and may only be called if the CPU has the instructions of the type.
 pub trait Vector:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
@@ -32,14 +32,14 @@ pub trait Vector:
     /// Rounds as `Bf16::narrow`.
     fn store_bf16(self, to: &mut [u16; LANES]);
 
-    /// `self > other ? self : other`: a NaN in `self` is passed over.
+    /// `self > other ? self : other`: a NaN in `self` is ignored.
     fn greater(self, other: Self) -> Self;
     /// `left <= right ? yes : no`
     fn choose_at_most(left: Self, right: Self, yes: Self, no: Self) -> Self;
     /// Adds the lowest nine bits of `shifted` to the exponent.
     fn add_to_exponent(self, shifted: Self) -> Self;
 
-    /// By halves, always in the same order.
+    /// Pairwise by halves, always in the same order.
     #[inline(always)]
     fn sum(self) -> f32 {
         let mut lanes = [0.0; LANES];
@@ -66,13 +66,13 @@ pub trait Vector:
     }
 }
 
-/// `row[at..at + LANES]`; what lies beyond the row's end is 0.
+/// `row[at..at + LANES]`, padded with 0 at the row's end.
 #[inline(always)]
 pub fn load<V: Vector, T: Element>(row: &[T], at: usize) -> V {
     load_or(row, at, T::default())
 }
 
-/// `row[at..at + LANES]`; what lies beyond the row's end is `beyond`.
+/// `row[at..at + LANES]`, padded with `beyond` at the row's end.
 #[inline(always)]
 pub fn load_or<V: Vector, T: Element>(row: &[T], at: usize, beyond: T) -> V {
     match row[at..].first_chunk() {

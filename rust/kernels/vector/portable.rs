@@ -1,6 +1,6 @@
-//! For processors without vectors we know, and the slow obvious version of those we know.
+//! For other CPUs, and the simple reference of the other vector types.
 
-// A lane of one array goes with the same lane of others.
+// The same lane of several arrays is used.
 #![allow(clippy::needless_range_loop)]
 
 use super::{LANES, Vector};

@@ -1,10 +1,10 @@
-//! Damaged content: named and stopped at, or counted and gone past.
+//! Damaged content: reported with an error, or counted and skipped.
 
-use super::oracle::{pack, parquet_file};
+use super::oracle::{compress, parquet_file};
 use super::*;
 use crate::error::Error;
 
-const PACKED: [Compression; 4] = [Compression::Gz, Compression::Zst, Compression::Xz, Compression::Bz2];
+const COMPRESSED: [Compression; 4] = [Compression::Gz, Compression::Zst, Compression::Xz, Compression::Bz2];
 
 /// One file with this content on disk.
 pub fn single(bytes: &[u8], format: Format, compression: Compression) -> Corpus {
@@ -22,7 +22,7 @@ pub fn single(bytes: &[u8], format: Format, compression: Compression) -> Corpus 
     corpus
 }
 
-/// Reads with errors on; the text of all documents.
+/// The text of all documents, or the first error.
 pub fn read_strictly(corpus: &Corpus, field: &str) -> Result<String, Error> {
     let mut files = corpus.specs.clone().into_iter();
     let options = ReadOptions {
@@ -46,7 +46,7 @@ pub fn read_strictly(corpus: &Corpus, field: &str) -> Result<String, Error> {
     }
 }
 
-/// Text that does not compress well, so that archives are not all header.
+/// Text that does not compress well, so that archives are more than a header.
 fn noise(length: usize) -> String {
     let mut state = 1u32;
     let mut letter = || {
@@ -57,12 +57,12 @@ fn noise(length: usize) -> String {
 }
 
 #[test]
-fn truncated_archives_are_named_or_used_up_to_the_break() {
+fn truncated_archives_are_reported_or_used_up_to_their_end() {
     let text = noise(700_000);
-    for compression in PACKED {
-        let packed = pack(text.as_bytes(), compression);
-        for keep in [0, 1, 3, 9, packed.len() / 4, packed.len() * 3 / 4, packed.len() - 1] {
-            let corpus = single(&packed[..keep], Format::Text, compression);
+    for compression in COMPRESSED {
+        let compressed = compress(text.as_bytes(), compression);
+        for keep in [0, 1, 3, 9, compressed.len() / 4, compressed.len() * 3 / 4, compressed.len() - 1] {
+            let corpus = single(&compressed[..keep], Format::Text, compression);
             let error = read_strictly(&corpus, "text").unwrap_err();
             assert!(matches!(error, Error::Broken { .. }), "{compression:?} {keep}: {error:?}");
             let wanted = if keep == 0 { "is empty" } else { "ends in the middle" };
@@ -82,8 +82,8 @@ fn truncated_archives_are_named_or_used_up_to_the_break() {
             assert_eq!(reads[0], reads[1], "what is used depends on the block size");
             let used = reads[0].get(&(0, 0)).map_or("", |text| text);
             assert!(text.starts_with(used));
-            // The first half is an archive of its own; bzip2 gives blocks of 100 KB or nothing.
-            if keep > packed.len() / 2 {
+            // The first half is an archive of its own; bzip2 returns blocks of 100 KB or nothing.
+            if keep > compressed.len() / 2 {
                 assert!(used.len() >= text.len() / 2, "{compression:?} {keep}");
             }
         }
@@ -91,18 +91,18 @@ fn truncated_archives_are_named_or_used_up_to_the_break() {
 }
 
 #[test]
-fn padding_after_gzip_members_is_no_damage() {
-    let mut packed = pack(b"some text", Compression::Gz);
-    packed.extend([0; 1000]);
-    let corpus = single(&packed, Format::Text, Compression::Gz);
+fn padding_after_gzip_members_is_not_damage() {
+    let mut compressed = compress(b"some text", Compression::Gz);
+    compressed.extend([0; 1000]);
+    let corpus = single(&compressed, Format::Text, Compression::Gz);
     assert_eq!(read_strictly(&corpus, "text").unwrap(), "some text");
-    packed.extend(b"junk");
-    let corpus = single(&packed, Format::Text, Compression::Gz);
+    compressed.extend(b"junk");
+    let corpus = single(&compressed, Format::Text, Compression::Gz);
     assert!(matches!(read_strictly(&corpus, "text"), Err(Error::Broken { .. })));
 }
 
 #[test]
-fn a_window_larger_than_granted_is_refused() {
+fn a_window_above_the_limit_is_rejected() {
     use std::io::Write;
     let text = noise(3 << 20);
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
@@ -121,8 +121,8 @@ fn a_window_larger_than_granted_is_refused() {
         encoder.write_all(b"small").unwrap();
         encoder.finish().unwrap()
     };
-    for (packed, compression) in [(zst, Compression::Zst), (xz, Compression::Xz)] {
-        let corpus = single(&packed, Format::Text, compression);
+    for (compressed, compression) in [(zst, Compression::Zst), (xz, Compression::Xz)] {
+        let corpus = single(&compressed, Format::Text, compression);
         let error = read_strictly(&corpus, "text").unwrap_err();
         assert!(matches!(error, Error::Window { .. }), "{compression:?}: {error:?}");
     }
@@ -133,7 +133,7 @@ fn broken_lines_stop_the_run_with_their_number() {
     let good = "{\"text\": \"a b\"}\n".repeat(5000);
     for (bad, wanted) in [
         ("{\"text\": \"a\n", "file:5002 is not valid JSON at byte 12 (the line ends inside a string)"),
-        ("{\"text\": 1}\n", "file:5002 has something other than a string in the field \"text\""),
+        ("{\"text\": 1}\n", "file:5002 does not have a string in the field \"text\""),
         ("{\"txt\": \"\"}\n", "file:5002 has no field \"text\""),
         ("hello\n", "file:5002 is not valid JSON at byte 1 (not an object)"),
     ] {
@@ -142,7 +142,7 @@ fn broken_lines_stop_the_run_with_their_number() {
         let error = read_strictly(&corpus, "text").unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
 
-        // The number is as exact when many workers share the file.
+        // The number is just as exact if many workers share the file.
         let mut files = corpus.specs.clone().into_iter();
         let options = ReadOptions { block_bytes: 500, ..ReadOptions::default() };
         let sources = Sources::new(Box::new(move || Ok(files.next())), 1, options).unwrap();
@@ -168,15 +168,15 @@ fn broken_lines_stop_the_run_with_their_number() {
 }
 
 #[test]
-fn parquet_says_what_columns_there_are() {
+fn a_parquet_error_lists_the_columns() {
     let corpus = single(&parquet_file(&[Some(b"a".to_vec())]), Format::Parquet, Compression::None);
     assert_eq!(read_strictly(&corpus, "meta.text").unwrap(), "a");
     let error = read_strictly(&corpus, "text").unwrap_err().to_string();
     assert!(error.contains("has no field \"text\" (it has id, meta.text)"), "{error}");
     let corpus = single(b"PAR1 not really", Format::Parquet, Compression::None);
     assert!(matches!(read_strictly(&corpus, "text"), Err(Error::Broken { .. })));
-    let packed = pack(&parquet_file(&[Some(b"a".to_vec())]), Compression::Gz);
-    let corpus = single(&packed[..packed.len() - 20], Format::Parquet, Compression::Gz);
+    let compressed = compress(&parquet_file(&[Some(b"a".to_vec())]), Compression::Gz);
+    let corpus = single(&compressed[..compressed.len() - 20], Format::Parquet, Compression::Gz);
     assert!(matches!(read_strictly(&corpus, "meta.text"), Err(Error::Broken { .. })));
     assert_eq!(read_all(&sources(&corpus, 1, 100)).len(), 0);
 }
@@ -198,7 +198,7 @@ proptest! {
             Format::Jsonl => "{\"meta\": {\"text\": \"some text\"}, \"id\": 1.5e3}\n".repeat(40).into_bytes(),
             Format::Parquet => parquet_file(&rows),
         };
-        let mut bytes = pack(&plain, compression);
+        let mut bytes = compress(&plain, compression);
         let at = at.index(bytes.len());
         bytes[at] = value;
         if let Some(cut) = cut {
@@ -206,7 +206,7 @@ proptest! {
         }
         let corpus = single(&bytes, format, compression);
         let _ = read_strictly(&corpus, "meta.text");
-        // Going past the damage still ends, with every byte of the file accounted for.
+        // Skipping the damage still reaches the end, with every byte of the file counted.
         let sources = sources(&corpus, 1, 64);
         let mut block = Block::new();
         loop {

@@ -1,4 +1,4 @@
-//! Files as they come: marks, encodings, sizes, and files that change under us.
+//! Byte order marks, encodings, sizes, and files that change while they are read.
 
 use super::damage::{read_strictly, single};
 use super::*;
@@ -17,7 +17,7 @@ fn a_byte_order_mark_is_dropped_once() {
 }
 
 #[test]
-fn utf_16_is_refused_with_the_way_out() {
+fn utf_16_is_rejected_with_advice() {
     for bytes in [&b"\xff\xfea\0b\0"[..], b"\xfe\xff\0a\0b"] {
         let corpus = single(bytes, Format::Text, Compression::None);
         let error = read_strictly(&corpus, "text").unwrap_err();
@@ -66,7 +66,7 @@ fn changes_while_reading_are_noticed() {
     let words = "word ".repeat(1000);
     for compression in [Compression::None, Compression::Gz] {
         for grow in [true, false] {
-            let bytes = oracle::pack(words.as_bytes(), compression);
+            let bytes = oracle::compress(words.as_bytes(), compression);
             let corpus = single(&bytes, Format::Text, compression);
             let sources = sources(&corpus, 1, 64);
             let mut block = Block::new();
@@ -76,7 +76,7 @@ fn changes_while_reading_are_noticed() {
             let error = loop {
                 match sources.next_block(0, &mut block) {
                     Ok(true) => {}
-                    Ok(false) => panic!("the change went unnoticed"),
+                    Ok(false) => panic!("the change was not noticed"),
                     Err(error) => break error,
                 }
             };
@@ -86,7 +86,7 @@ fn changes_while_reading_are_noticed() {
 }
 
 #[test]
-fn text_without_a_place_to_cut_is_cut_all_the_same() {
+fn text_without_a_place_to_cut_is_cut_anyway() {
     let text = "é".repeat(5000);
     let corpus = single(text.as_bytes(), Format::Text, Compression::None);
     let sources = sources(&corpus, 1, 64);
@@ -115,7 +115,7 @@ fn short_lines_do_not_make_a_block_large() {
 }
 
 #[test]
-fn temporary_files_leave_nothing_behind() {
+fn temporary_files_are_removed() {
     let line = format!("{{\"meta\": {{\"text\": \"{}\"}}}}\n", "long ".repeat(1000));
     let corpus = single(line.as_bytes(), Format::Jsonl, Compression::None);
     let sources = sources(&corpus, 1, 100);

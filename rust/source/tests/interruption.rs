@@ -1,4 +1,4 @@
-//! Stopped anywhere and resumed, reading gives what it gives undisturbed.
+//! Reading that is interrupted anywhere and resumed gives the same as reading without interruption.
 
 use super::*;
 
@@ -6,7 +6,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn resumed_reading_goes_on_exactly(
+    fn resumed_reading_is_exact(
         corpus in corpora(),
         lanes in prop::collection::vec(1usize..4, 1..5),
         block_bytes in prop::sample::select(vec![7usize, 64, 1000]),
@@ -14,7 +14,7 @@ proptest! {
     ) {
         let (mut read, mut ended, mut block) = (Read::new(), Vec::new(), Block::new());
         let mut position: Option<String> = None;
-        // Each run has another number of lanes, so that files are taken up by other lanes than they were left by.
+        // Each run has another number of lanes, so that files are resumed by other lanes.
         for (run, stop) in stop_after.iter().copied().chain([usize::MAX]).enumerate() {
             let sources = sources(&corpus, lanes[run % lanes.len()], block_bytes);
             if let Some(position) = &position {
@@ -107,6 +107,6 @@ fn standard_input_cannot_be_resumed() {
     let mut files = Some(spec).into_iter();
     let sources = Sources::new(Box::new(move || Ok(files.next())), 1, ReadOptions::default()).unwrap();
     let error = sources.resume(position).unwrap_err().to_string();
-    assert!(error.contains("standard input cannot be read again"), "{error}");
+    assert!(error.contains("standard input cannot be resumed"), "{error}");
     drop(corpus);
 }

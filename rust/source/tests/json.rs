@@ -47,7 +47,7 @@ fn finds_the_field() {
 }
 
 #[test]
-fn names_what_is_wrong() {
+fn reports_what_is_wrong() {
     assert_eq!(text(r#"{"a":"b"}"#, "text"), Err(FaultKind::Missing));
     assert_eq!(text(r#"{"a":{"text":"b"}}"#, "text"), Err(FaultKind::Missing));
     assert_eq!(text(r#"{"text":null}"#, "text"), Err(FaultKind::NotAString));
@@ -149,7 +149,8 @@ proptest! {
         let line = String::from_utf8(bytes).unwrap();
         let ours = text(&line, "text");
         let valid = serde_json::from_str::<Value>(&line).is_ok_and(|value| value.is_object());
-        // A text field that is no string ends the reading before the rest is looked at; overflowing numbers are ours alone.
+        // A text field that is not a string ends the reading before the rest is checked; only we accept overflowing
+        // numbers.
         let overflow = line.contains(['e', 'E']);
         if !matches!(ours, Err(FaultKind::NotAString)) && !overflow {
             prop_assert_eq!(valid, !matches!(ours, Err(FaultKind::Json(_)) | Ok(None)), "{}", line);

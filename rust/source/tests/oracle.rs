@@ -1,4 +1,4 @@
-//! Random files of every kind, with what a naive reading of them gives.
+//! Random files of every kind, with what simple reading of them gives.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,6 +10,7 @@ use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::parser::parse_message_type;
 
 use super::*;
+use crate::source::utf8::count_invalid;
 
 #[derive(Debug)]
 pub struct Corpus {
@@ -20,7 +21,7 @@ pub struct Corpus {
     pub counters: Counters,
 }
 
-/// What is in one file, before it is written down.
+/// The content of one file, before it is written.
 #[derive(Clone, Debug)]
 pub enum Content {
     Text(Vec<u8>),
@@ -70,7 +71,7 @@ fn contents() -> impl Strategy<Value = Content> {
     ]
 }
 
-/// Text with everything that can go wrong at the edge of a block.
+/// Text with everything that can go wrong at the end of a block.
 pub fn text_bytes(parts: usize) -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         4 => "[a-c ]{1,12}".prop_map(String::into_bytes),
@@ -90,7 +91,7 @@ pub fn text_bytes(parts: usize) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Lines of every outcome, the last of which may not be ended.
+/// Lines of every outcome, the last of which may lack its line end.
 pub fn jsonl_bytes() -> impl Strategy<Value = Vec<u8>> {
     (prop::collection::vec(jsonl_lines(), 0..30), any::<bool>()).prop_map(|(lines, ended)| {
         let lines: Vec<Vec<u8>> = lines.into_iter().map(|line| line.bytes).collect();
@@ -105,7 +106,7 @@ fn jsonl_lines() -> impl Strategy<Value = JsonlLine> {
     (text_bytes(8), filler, any::<bool>(), 0u8..12).prop_map(|(bytes, filler, escape, kind)| {
         let bytes: Vec<u8> = bytes.into_iter().filter(|&byte| byte >= 0x20).collect();
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let invalid = bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
+        let invalid = count_invalid(&bytes);
         let other = "y".repeat(filler);
         let wrap =
             |before: &str, inside: &[u8], after: &str| [before.as_bytes(), inside, after.as_bytes()].concat();
@@ -163,15 +164,15 @@ impl Corpus {
                 Content::Jsonl(lines) => (Format::Jsonl, corpus.expect_jsonl(file as u64, &path, lines)),
                 Content::Parquet(rows) => (Format::Parquet, corpus.expect_parquet(file as u64, &rows)),
             };
-            let packed = pack(&plain, compression);
-            std::fs::write(&path, &packed).unwrap();
+            let compressed = compress(&plain, compression);
+            std::fs::write(&path, &compressed).unwrap();
             corpus.counters.files += 1;
-            corpus.counters.bytes_on_disk += packed.len() as u64;
+            corpus.counters.bytes_on_disk += compressed.len() as u64;
             corpus.specs.push(FileSpec {
                 path,
                 format,
                 compression,
-                size: Some(packed.len() as u64),
+                size: Some(compressed.len() as u64),
                 modified: None,
                 range: None,
             });
@@ -181,8 +182,7 @@ impl Corpus {
 
     fn expect_text(&mut self, file: u64, bytes: Vec<u8>) -> Vec<u8> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        self.counters.invalid_utf8 +=
-            bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
+        self.counters.invalid_utf8 += count_invalid(&bytes);
         let mut documents: Vec<&str> = match &self.documents {
             Documents::File => vec![&text],
             Documents::Line => text.split('\n').collect(),
@@ -218,7 +218,7 @@ impl Corpus {
                     self.counters.broken_json += 1;
                     // The column is in characters after replacing.
                     let column = String::from_utf8_lossy(&line.bytes).len() + 1;
-                    format!("{place} is not valid JSON at byte {column} (the line ends too early)")
+                    format!("{place} is not valid JSON at byte {column} (unexpected end of the line)")
                 }
                 Outcome::Missing => {
                     self.counters.missing_field += 1;
@@ -226,14 +226,14 @@ impl Corpus {
                 }
                 Outcome::NotAString => {
                     self.counters.not_a_string += 1;
-                    format!("{place} has something other than a string in the field \"meta.text\"")
+                    format!("{place} does not have a string in the field \"meta.text\"")
                 }
             };
             if self.counters.examples.len() < 8 {
                 self.counters.examples.push(example);
             }
         }
-        // The last line may or may not be ended.
+        // The last line may lack its line end.
         if bytes.len() % 2 == 0 {
             bytes.pop();
         }
@@ -246,8 +246,7 @@ impl Corpus {
                 self.counters.null_text += 1;
                 continue;
             };
-            self.counters.invalid_utf8 +=
-                row.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count() as u64;
+            self.counters.invalid_utf8 += count_invalid(row);
             self.expect(file, ordinal as u64, &String::from_utf8_lossy(row));
         }
         parquet_file(rows)
@@ -288,8 +287,8 @@ pub fn parquet_file(rows: &[Option<Vec<u8>>]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// Packs in two members, frames or streams, as concatenated archives have them.
-pub fn pack(bytes: &[u8], compression: Compression) -> Vec<u8> {
+/// Compresses as two members, frames or streams, like concatenated archives.
+pub fn compress(bytes: &[u8], compression: Compression) -> Vec<u8> {
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let one = |part: &[u8]| -> Vec<u8> {
         match compression {

@@ -1,4 +1,4 @@
-//! Files read in parts give what they give as a whole, wherever they are divided.
+//! Files read in parts give the same as read as a whole, wherever they are divided.
 
 use super::damage::{read_strictly, single};
 use super::oracle::{jsonl_bytes, parquet_file, text_bytes};
@@ -16,7 +16,7 @@ fn all_documents() -> impl Strategy<Value = Documents> {
     ]
 }
 
-/// Text or jsonl, perhaps with a mark at its start.
+/// Text or jsonl, possibly with a byte order mark.
 fn divisible() -> impl Strategy<Value = (Format, Vec<u8>)> {
     let mark = prop_oneof![
         6 => Just(&b""[..]),
@@ -31,7 +31,7 @@ fn divisible() -> impl Strategy<Value = (Format, Vec<u8>)> {
     (mark, content).prop_map(|(mark, (format, bytes))| (format, [mark, &bytes[..]].concat()))
 }
 
-/// The one file of the corpus as parts that begin at these places.
+/// Divides the only file of the corpus into parts that begin at these places.
 fn divide(corpus: &mut Corpus, places: &[prop::sample::Index]) {
     let spec = corpus.specs.pop().unwrap();
     let size = spec.size.unwrap();
@@ -46,7 +46,7 @@ fn divide(corpus: &mut Corpus, places: &[prop::sample::Index]) {
     corpus.specs = parts.map(|range| FileSpec { range: Some(range), ..spec.clone() }).collect();
 }
 
-/// Texts in the order of the input; one text where files are documents, which dividing cuts.
+/// Texts in the order of the input; joined to one if files are documents, because dividing cuts these.
 fn texts(read: Read, documents: &Documents, format: Format) -> Vec<String> {
     let texts: Vec<String> = read.into_values().collect();
     if *documents == Documents::File && format == Format::Text { vec![texts.concat()] } else { texts }
@@ -148,7 +148,10 @@ fn errors_name_the_line_of_the_file() {
         corpus.specs[0].range = Some(Range::Bytes { start, end: bytes.len() as u64 });
         match read_strictly(&corpus, "text") {
             Err(error) => {
-                assert!(start < 802 && error.to_string().contains("file:52 has something"), "{error}")
+                assert!(
+                    start < 802 && error.to_string().contains("file:52 does not have a string"),
+                    "{error}"
+                )
             }
             Ok(_) => assert!(start >= 802),
         }
@@ -156,7 +159,7 @@ fn errors_name_the_line_of_the_file() {
 }
 
 #[test]
-fn parts_of_changed_files_are_refused() {
+fn parts_of_changed_files_are_rejected() {
     let text = "line\n".repeat(100);
     for (change, wanted) in [("line\n", "grown"), ("", "shrunk")] {
         for range in [(0, 100), (100, 200), (400, 500)] {
@@ -177,7 +180,7 @@ fn parts_of_changed_files_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_divided_is_not() {
+fn what_cannot_be_divided_is_read_as_a_whole() {
     let separator = |text: &str| Documents::Separator(text.into());
     let text = |documents| can_split(&documents, Format::Text, Compression::None);
     assert!(

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.data.options import DatasetPath
-from ramlet.cli.options import Debug, Json
-from ramlet.cli.tokenizer.options import plural, print_json
-from ramlet.cli.tokenizer.show import BAR, shown, write_tokens
+from ramlet.cli.options import Json, print_json
+from ramlet.cli.passage import bar, token_text, write_tokens
 from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.plurals import plural
 
 SAMPLES = "Samples"
 
@@ -18,25 +18,27 @@ SAMPLES = "Samples"
 def inspect(
     dataset: DatasetPath,
     samples: Annotated[
-        int, typer.Option("--samples", "-n", metavar="N", min=0, rich_help_panel=SAMPLES, help="Documents to show.")
+        int,
+        typer.Option(
+            "--samples", "-n", metavar="N", min=0, rich_help_panel=SAMPLES, help="Number of documents to show."
+        ),
     ] = 3,
     seed: Annotated[
         int,
-        typer.Option("--seed", metavar="N", rich_help_panel=SAMPLES, help="Which ones: the same seed, the same ones."),
+        typer.Option("--seed", metavar="N", rich_help_panel=SAMPLES, help="Seed for picking the documents."),
     ] = 0,
     split: Annotated[
-        str, typer.Option("--split", metavar="train|val", rich_help_panel=SAMPLES, help="Where they come from.")
+        str, typer.Option("--split", metavar="train|val", rich_help_panel=SAMPLES, help="Split to pick from.")
     ] = "train",
     sample_tokens: Annotated[
         int,
         typer.Option(
-            "--sample-tokens", metavar="N", min=1, rich_help_panel=SAMPLES, help="Show so many tokens of each."
+            "--sample-tokens", metavar="N", min=1, rich_help_panel=SAMPLES, help="Number of tokens to show of each."
         ),
     ] = 200,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """Show what is in a dataset: its figures, what was dropped and why, and documents picked at random.
+    """Show what is in a dataset: statistics, what was dropped and why, and random documents.
 
     ramlet data inspect my-dataset
     ramlet data inspect my-dataset --samples 10 --seed 7 --split val
@@ -46,75 +48,76 @@ def inspect(
     from ramlet.dataset.reader import Dataset
 
     opened = Dataset(dataset)
-    told = figures(opened)
+    described = figures(opened)
     picked = pick(opened, split, samples, seed, sample_tokens)
     if json:
         for one in picked:
             tokens = one["tokens"]
             one["text"] = None if tokens is None else b"".join(tokens).decode("utf-8", "replace")
-            one["tokens"] = None if tokens is None else [shown(token) for token in tokens]
-        print_json({**told, "samples": picked})
+            one["tokens"] = None if tokens is None else [token_text(token) for token in tokens]
+        print_json({**described, "samples": picked})
         return
-    _show_figures(told)
-    _show_lengths(told)
-    _show_dropped(told)
-    _show_samples(picked, packed=told["packed"] is not None)
+    _show_statistics(described)
+    _show_lengths(described)
+    _show_dropped(described)
+    _show_samples(picked, packed=described["packed"] is not None)
 
 
-def _show_figures(told: dict[str, Any]) -> None:
-    tokenizer = told["tokenizer"]
+def _show_statistics(described: dict[str, Any]) -> None:
+    tokenizer = described["tokenizer"]
     rows = [
         ("tokenizer", f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['fingerprint']}"),
-        ("ids", f"{told['dtype']}, of a vocabulary of {told['vocab_size']:,}"),
-        ("end id", "none" if told["end_id"] is None else str(told["end_id"])),
+        ("ids", f"{described['dtype']}, vocabulary size {described['vocab_size']:,}"),
+        ("end id", "none" if described["end_id"] is None else str(described["end_id"])),
     ]
-    if told["packed"]:
-        packed = told["packed"]
-        share = packed["padding"] / max(1, told["tokens"])
+    if described["packed"]:
+        packed = described["packed"]
+        share = packed["padding"] / max(1, described["tokens"])
         rows.append(
             (
                 "packed",
                 f"{plural(packed['sequences'], 'sequence')} of {packed['sequence_length']:,}, {share:.1%} padding, "
-                f"{plural(packed['truncated_documents'], 'document')} in several pieces",
+                f"{plural(packed['truncated_documents'], 'document')} split",
             )
         )
-    for name, split in told["splits"].items():
-        documents = plural(split["documents"], "piece" if told["packed"] else "document")
+    for name, split in described["splits"].items():
+        documents = plural(split["documents"], "piece" if described["packed"] else "document")
         rows.append((name, f"{plural(split['tokens'], 'token')}, {documents}, {plural(split['shards'], 'shard')}"))
-    rows.append(("in all", f"{plural(told['tokens'], 'token')}, {format_bytes(told['bytes'])}"))
-    if told["characters_a_token"] is not None:
-        rows.append(("a token", f"{told['characters_a_token']:.2f} characters, {told['bytes_a_token']:.2f} bytes"))
-    rows.append(("made in", plural(told["runs"], "run")))
+    rows.append(("total", f"{plural(described['tokens'], 'token')}, {format_bytes(described['bytes'])}"))
+    if described["characters_a_token"] is not None:
+        rows.append(
+            ("per token", f"{described['characters_a_token']:.2f} characters, {described['bytes_a_token']:.2f} bytes")
+        )
+    rows.append(("made in", plural(described["runs"], "run")))
     for name, value in rows:
         print(f"{name:<12} {value}")
 
 
-def _show_lengths(told: dict[str, Any]) -> None:
-    filled = [row for row in told["lengths"] if row["documents"]]
+def _show_lengths(described: dict[str, Any]) -> None:
+    filled = [row for row in described["lengths"] if row["documents"]]
     if not filled:
         return
-    print("\ntokens a document")
+    print("\ntokens per document")
     most = max(row["documents"] for row in filled)
-    between = [row for row in told["lengths"] if filled[0]["from"] <= row["from"] <= filled[-1]["from"]]
+    between = [row for row in described["lengths"] if filled[0]["from"] <= row["from"] <= filled[-1]["from"]]
     labels = [f"{row['from']:,}" if row["from"] == row["to"] else f"{row['from']:,}-{row['to']:,}" for row in between]
     width = max(map(len, labels))
     for label, row in zip(labels, between):
         count = row["documents"]
-        bar = "█" * max(1, round(BAR * count / most)) if count else ""
-        print(f"  {label:>{width}} {count:>11,}  {bar}".rstrip())
+        print(f"  {label:>{width}} {count:>11,}  {bar(count, most)}".rstrip())
 
 
-def _show_dropped(told: dict[str, Any]) -> None:
-    for title, rows in (("documents dropped", told["dropped"]), ("lines dropped", told["lines_dropped"])):
+def _show_dropped(described: dict[str, Any]) -> None:
+    for title, rows in (("documents dropped", described["dropped"]), ("lines dropped", described["lines_dropped"])):
         if not rows:
             continue
-        of = f", of {told['documents_read']:,} read" if title.startswith("documents") else ""
+        of = f", of {described['documents_read']:,} read" if title.startswith("documents") else ""
         print(f"\n{title}{of}")
         for row in rows:
             print(f"  {row['rule']:<16} {row['count']:>11,}  {format_bytes(row['bytes']):>8}  {row['why']}")
-            for example in told["examples"].get(row["rule"], [])[:3]:
+            for example in described["examples"].get(row["rule"], [])[:3]:
                 where = f"{example.get('file')}, {example.get('document')}"
-                print(f"      {where}: {shown(str(example.get('text', ''))[:80].encode(errors='replace'))}")
+                print(f"      {where}: {token_text(str(example.get('text', ''))[:80].encode(errors='replace'))}")
 
 
 def _show_samples(picked: list[dict[str, Any]], *, packed: bool) -> None:

@@ -10,28 +10,27 @@ from typing import Annotated
 import typer
 
 from ramlet.cli.progress import Progress
-from ramlet.runtime.budget import Budget, Meter
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
-DatasetPath = Annotated[
-    Path, typer.Argument(metavar="DATASET", show_default=False, help="The folder of a prepared dataset.")
-]
+DatasetPath = Annotated[Path, typer.Argument(metavar="DATASET", show_default=False, help="The folder of a dataset.")]
 NewFolder = Annotated[
     Path, typer.Option("--out", "-o", metavar="DIR", show_default=False, help="A new folder for the result.")
 ]
 
 BLOCKS = 24_000_000
-"""What the blocks of a command take at most: ids, masks of them, ends, a record batch."""
+"""Upper bound for the blocks of a command: ids, their masks, document ends, a record batch."""
 TOKEN_BYTES = 500
-"""What a token of a loaded tokenizer takes at most; GPT-2's take 460."""
+"""Upper bound for a token of a loaded tokenizer; GPT-2's take 460."""
 
 
 @contextmanager
 def within(memory: str, *, silent: bool, vocabulary: int = 0) -> Iterator[tuple[Meter, Progress]]:
-    """The meter and the bar of a command that works in blocks of fixed size; a smaller budget is refused.
+    """The meter and progress of a command that works in blocks of fixed size; checks that they fit in the budget.
 
-    `vocabulary` is that of the tokenizer which the command loads, if it does.
+    `vocabulary` is the vocabulary size of the tokenizer, if the command loads one.
     """
-    import numpy  # noqa: F401 - what it takes must be counted
+    import numpy  # noqa: F401 - its memory must be counted
 
     from ramlet.runtime.memory import peak_memory
 

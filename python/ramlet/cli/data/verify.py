@@ -8,70 +8,69 @@ from typing import Annotated
 import typer
 
 from ramlet.cli.data.options import DatasetPath, within
-from ramlet.cli.options import Debug, Json, Memory, Quiet
-from ramlet.cli.tokenizer.options import note, plural, print_json
+from ramlet.cli.options import Json, Memory, Quiet, note, print_json
 from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.plurals import plural
 
 
 def verify(
     dataset: DatasetPath,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="First take in shards that were moved into train/ or val/ by hand.")
+        bool, typer.Option("--adopt", help="First add shards that were moved into train/ or val/ to the manifest.")
     ] = False,
     memory: Memory = "auto",
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Check every file, checksum, count and id of a dataset, and that its ledger adds up.
 
-    Lists all that is wrong and exits with 1. --adopt gives shards without a place in the manifest the next
-    numbers; one without an .idx is cut into documents at the end id. Move them in under names that are free.
+    Lists all problems; if there are any, the exit code is 1. --adopt gives shards that are not in the manifest the next
+    numbers; one without an .idx file is split into documents at the end id. Move them in under unused names.
 
       ramlet data verify my-dataset
       ramlet data verify my-dataset --adopt
     """
     from ramlet.dataset.adopt import Adopted, moved_over
-    from ramlet.dataset.adopt import adopt as take_in
+    from ramlet.dataset.adopt import adopt as adopt_shards
     from ramlet.dataset.manifest import Manifest
     from ramlet.dataset.verify import verify as check
-    from ramlet.runtime.budget import Budget
-    from ramlet.runtime.budget import within as in_force
+    from ramlet.runtime.budget import Budget, using_budget
 
     adopted = Adopted()
-    with in_force(Budget.parse(memory)):
+    with using_budget(Budget.parse(memory)):
         vocabulary = Manifest.read(dataset).vocab_size
     with within(memory, silent=quiet or json, vocabulary=vocabulary) as (meter, bar):
         if adopt:
-            adopted = take_in(dataset, progress=lambda done, total: bar.update("adopting", done, total))
+            adopted = adopt_shards(dataset, progress=lambda done, total: bar.update("adopting", done, total))
         report = check(dataset, progress=lambda done, total: bar.update("verifying", done, total))
     if adopt and not report.sound:
         report.notes += moved_over(Manifest.read(dataset), report.problems)
     if json:
-        taken = {
+        added = {
             "shards": [shard.file for shard in adopted.shards],
             "renamed": dict(adopted.renamed),
             "tokens": adopted.tokens,
             "documents": adopted.documents,
         }
-        found = {"sound": report.sound, **asdict(report), "adopted": taken}
+        problems = [str(problem) for problem in report.problems]
+        found = {"sound": report.sound, **asdict(report), "problems": problems, "adopted": added}
         print_json({"path": str(dataset), **found, "memory": meter.summary()})
     else:
         for old, new in adopted.renamed:
             note(f"{old} is now {new}", quiet=quiet)
         if adopt:
-            words = f"{plural(adopted.documents, 'document')}, {plural(adopted.tokens, 'token')}"
-            note(f"adopted {plural(len(adopted.shards), 'shard')}: {words}", quiet=quiet)
+            content = f"{plural(adopted.documents, 'document')}, {plural(adopted.tokens, 'token')}"
+            note(f"adopted {plural(len(adopted.shards), 'shard')}: {content}", quiet=quiet)
         for line in report.notes:
             note(line, quiet=quiet)
         for problem in report.problems:
             print(problem)
         if report.adoptable and not adopt:
-            note(f"--adopt takes in {plural(len(report.adoptable), 'shard')} that the manifest does not have")
+            note(f"--adopt adds {plural(len(report.adoptable), 'shard')} that the manifest does not list")
         if report.sound:
-            figures = [plural(report.shards, "shard"), plural(report.documents, "document")]
-            figures += [plural(report.tokens, "token"), format_bytes(report.bytes)]
-            print(f"{dataset} is sound: {', '.join(figures)}")
+            counts = [plural(report.shards, "shard"), plural(report.documents, "document")]
+            counts += [plural(report.tokens, "token"), format_bytes(report.bytes)]
+            print(f"{dataset} is sound: {', '.join(counts)}")
         else:
             print(f"{dataset} has {plural(len(report.problems), 'problem')}")
         print(meter.closing_line())

@@ -1,4 +1,4 @@
-"""`ramlet tokenizer compare`: ramlet against the in-memory way, each in a process of its own."""
+"""`ramlet tokenizer compare`: ramlet and HF tokenizers, which keeps all text in memory, in separate processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, Debug, Inputs, Json, Memory, Quiet
+from ramlet.cli.options import MEMORY, InputFlag, Inputs, Json, Memory, Processes, Quiet, note, print_json
 from ramlet.cli.progress import format_duration
-from ramlet.cli.tokenizer.options import InputFlag, Processes, note, print_json
 from ramlet.errors import RamletError, SettingsError
 from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.runtime.budget import format_bytes
@@ -39,11 +38,10 @@ def compare(
     input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Train the same tokenizer with ramlet and with HF's library; compare time, memory and merges.
+    """Train the same tokenizer with ramlet and with HF tokenizers; compare time, memory and merges.
 
-    Each runs in a process of its own, HF's with all text in memory. Exits with 1 where the merges differ.
+    Each runs in its own process, HF tokenizers with all text in memory. The exit code is 1 if the merges differ.
 
       ramlet tokenizer compare corpus/ --vocab-size 8k --memory 512MB
     """
@@ -53,9 +51,9 @@ def compare(
     from ramlet.runtime.threads import available_threads
 
     if find_spec("tokenizers") is None:
-        raise SettingsError("HF's library is not there to compare with: pip install 'ramlet[hf]'")
+        raise SettingsError("HF tokenizers is not installed: pip install 'ramlet[hf]'")
     if "-" in inputs:
-        raise SettingsError("standard input can be read only once: give files to compare on")
+        raise SettingsError("standard input can be read only once: give files instead")
     settings = TrainSettings(**given)
     reading = {name: getattr(settings, name) for name in declared(ReadSettings)}
     threads = threads or available_threads()
@@ -71,7 +69,7 @@ def compare(
         result = json_module.loads((scratch / "theirs.json").read_text())
         our_merges = json_module.loads((scratch / "ours" / "tokenizer.json").read_text())["model"]["merges"]
     same = our_merges == result["merges"]
-    figures = {
+    results = {
         "ramlet": ours,
         "hf": {**theirs, "call_seconds": result["call_seconds"], "version": result["version"]},
         "memory_saved": theirs["peak"] - ours["peak"],
@@ -81,9 +79,9 @@ def compare(
         "first_difference": None if same else _first_difference(our_merges, result["merges"]),
     }
     if json:
-        print_json(figures)
+        print_json(results)
     else:
-        _print_table(figures, memory)
+        _print_table(results, memory)
     if not same:
         raise typer.Exit(1)
 
@@ -109,14 +107,14 @@ def _their_command(inputs: list[str], settings: Any, reading: dict[str, Any], sc
 
 
 def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """Seconds and peak RSS of a process, as the kernel tells them when it ends."""
+    """Seconds and peak RSS of a process, as reported by the kernel when it ends."""
     began = time.monotonic()
     process = subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     try:
-        said = process.stderr.read()
+        output = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
     except BaseException:
         process.kill()
@@ -124,7 +122,7 @@ def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
         raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        last = said.strip().splitlines()[-1].removeprefix("error: ") if said.strip() else "it said nothing"
+        last = output.strip().splitlines()[-1].removeprefix("error: ") if output.strip() else "no error message"
         raise RamletError(f"{command[2]} failed (exit code {process.returncode}): {last}")
     unit = 1 if sys.platform == "darwin" else 1024
     return {"seconds": round(time.monotonic() - began, 3), "peak": usage.ru_maxrss * unit}
@@ -134,22 +132,22 @@ def _first_difference(ours: list[str], theirs: list[str]) -> int:
     return next((at for at, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
 
 
-def _print_table(figures: dict[str, Any], memory: str) -> None:
+def _print_table(results: dict[str, Any], memory: str) -> None:
     rows = [
-        (f"HF tokenizers {figures['hf']['version']}, in memory", figures["hf"]),
-        (f"ramlet --memory {memory}", figures["ramlet"]),
+        (f"HF tokenizers {results['hf']['version']}, in memory", results["hf"]),
+        (f"ramlet --memory {memory}", results["ramlet"]),
     ]
     width = max(len(name) for name, _ in rows)
     print(f"{'':<{width}}   {'time':>12}   {'peak memory':>12}")
     for name, run in rows:
         print(f"{name:<{width}}   {format_duration(run['seconds']):>12}   {format_bytes(run['peak']):>12}")
-    saved = figures["memory_saved"]
-    part = abs(saved) / figures["hf"]["peak"]
+    saved = results["memory_saved"]
+    part = abs(saved) / results["hf"]["peak"]
     print(
-        f"ramlet is {figures['times_as_fast']:.1f} times as fast and takes {format_bytes(abs(saved))} "
+        f"ramlet is {results['times_as_fast']:.1f} times as fast and uses {format_bytes(abs(saved))} "
         f"({part:.0%}) {'less' if saved >= 0 else 'more'} memory"
     )
-    if figures["same_merges"]:
-        print(f"both learned the same {plural(figures['merges'], 'merge')}")
+    if results["same_merges"]:
+        print(f"both learned the same {plural(results['merges'], 'merge')}")
     else:
-        print(f"the merges differ from number {figures['first_difference'] + 1:,} on")
+        print(f"the merges differ, starting at number {results['first_difference'] + 1:,}")

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ramlet.cli.options import Debug, Json
-from ramlet.cli.tokenizer.options import Pattern, TokenizerName, print_json
+from ramlet.cli.options import Json, print_json
+from ramlet.cli.tokenizer.options import Pattern, TokenizerName
 from ramlet.errors import SettingsError, SourceError
 from ramlet.runtime.small_files import open_regular
 
@@ -21,24 +21,21 @@ def decode(
     tokenizer: TokenizerName,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ID...|FILE.bin]", show_default=False, help="Ids, or a file of them; else standard input."
-        ),
+        typer.Argument(metavar="[ID...|FILE.bin]", show_default="standard input", help="Ids, or a file of ids."),
     ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype", metavar="uint16|uint32", show_default="by vocabulary", help="How a .bin file holds ids."
+            "--dtype", metavar="uint16|uint32", show_default="by vocabulary size", help="Data type of a .bin file."
         ),
     ] = None,
     pattern: Pattern = None,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """Turn token ids back into text.
+    """Decode token ids to text.
 
-    Ids are numbers on the command line or on standard input, with spaces or commas between them, or a file
-    as `encode --out` writes it. The text comes out byte by byte as it went in.
+    Ids are numbers on the command line or on standard input, separated by spaces or commas, or a file written by
+    `encode --out`. The text is exactly the one that was encoded.
 
       ramlet tokenizer decode --tokenizer gpt2 15496 11 995
       ramlet tokenizer decode --tokenizer my-tokenizer ids.bin
@@ -46,7 +43,7 @@ def decode(
     from ramlet.tokenizer.tokenizer import Tokenizer
 
     if dtype not in (None, "uint16", "uint32"):
-        raise SettingsError(f"ids are stored as uint16 or uint32, not {dtype}")
+        raise SettingsError(f"--dtype must be uint16 or uint32, not {dtype!r}")
     loaded = Tokenizer.load(tokenizer, pattern=pattern)
     if ids and len(ids) == 1 and not re.fullmatch(r"[\d\s,\[\]]*", ids[0]):
         wide = loaded.vocab_size > 1 << 16 if dtype is None else dtype == "uint32"
@@ -69,7 +66,7 @@ def _from_words(lines: Iterator[str]) -> Iterator[list[int]]:
             yield [int(word) for word in words]
         except ValueError:
             wrong = next(word for word in words if not word.isdecimal())
-            raise SettingsError(f"{wrong!r} is no token id: give numbers, or one file of them") from None
+            raise SettingsError(f"{wrong!r} is not a token id: give numbers, or one file of ids") from None
 
 
 def _from_file(path: Path, dtype: str) -> Iterator[list[int]]:
@@ -78,8 +75,9 @@ def _from_file(path: Path, dtype: str) -> Iterator[list[int]]:
     try:
         size = path.stat().st_size
         if size % np.dtype(dtype).itemsize:
+            width, name = np.dtype(dtype).itemsize, np.dtype(dtype).name
             raise SourceError(
-                f"{path} is not made of {np.dtype(dtype).name} ids: its size is odd; --dtype tells another"
+                f"{path} does not contain {name} ids: its size is not a multiple of {width}; try another --dtype"
             )
         with BufferedReader(open_regular(path, SourceError)) as file:
             while block := file.read(1 << 18):

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import Debug, Json, Memory, Quiet
+from ramlet.cli.options import MEMORY, Json, Memory, Quiet, Threads, note, print_json, reading_notes
 from ramlet.cli.progress import Progress, format_duration
-from ramlet.cli.tokenizer.options import Pattern, Threads, TokenizerName, note, plural, print_json, reading_notes
+from ramlet.cli.tokenizer.options import AllowSpecial, Pattern, TokenizerName, allowed_special
 from ramlet.errors import SettingsError, SourceError
-from ramlet.inputs.settings import ReadSettings
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.inputs.settings import READING, ReadSettings
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
 
 if TYPE_CHECKING:
@@ -24,25 +26,22 @@ if TYPE_CHECKING:
     from ramlet.tokenizer.engines import Arrays
     from ramlet.tokenizer.tokenizer import Tokenizer
 
-AllowSpecial = Annotated[
-    list[str] | None,
-    typer.Option("--allow-special", metavar="TEXT|all", help="Special tokens to find in the text; else it is text."),
-]
 
-
-@with_settings(*options(ReadSettings))
+@with_settings(*options(ReadSettings), panels=(READING, MEMORY))
 def encode(
     tokenizer: TokenizerName,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT...]", show_default=False, help="Files, folders, globs, or - (standard input)."),
+        typer.Argument(metavar="[INPUT...]", show_default="standard input", help="Files, folders or globs."),
     ] = None,
     text: Annotated[
         str | None, typer.Option("--text", metavar="TEXT", help="Encode this text instead of files.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write ids here, little-endian uint16 or uint32, no header."),
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="File for the ids: little-endian uint16 or uint32, no header."
+        ),
     ] = None,
     allow_special: AllowSpecial = None,
     pattern: Pattern = None,
@@ -52,11 +51,10 @@ def encode(
     given: Given,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Turn text into token ids.
+    """Encode text as token ids.
 
-    Prints the ids, one document a line; with --out writes all of them into one file, in bounded memory.
+    Prints the ids, one document per line; with --out, writes all of them to one file. Memory stays bounded.
 
       ramlet tokenizer encode --tokenizer my-tokenizer --text "Hello, world"
       ramlet tokenizer encode --tokenizer gpt2 corpus/ --memory 1GB --out ids.bin
@@ -69,19 +67,19 @@ def encode(
     from ramlet.tokenizer.encode import divide_memory, encode_files
     from ramlet.tokenizer.tokenizer import Tokenizer
 
-    allowed: Any = "all" if allow_special and "all" in allow_special else set(allow_special or ())
+    allowed = allowed_special(allow_special)
     budget = Budget.parse(memory)
     loaded = Tokenizer.load(tokenizer, pattern=pattern)
     if text is not None:
         if inputs or out is not None:
-            raise SettingsError("--text is encoded and printed: leave out the inputs and --out")
+            raise SettingsError("--text cannot be combined with inputs or --out: its ids are printed")
         ids = loaded.encode(text, allowed)
         print_json({"ids": ids}) if json else print(*ids)
         return
     settings = ReadSettings(**given)
     names = inputs or ["-"]
     if names == ["-"] and sys.stdin.isatty():
-        note("reading text from the terminal; end it with Ctrl-D", quiet=quiet)
+        note("reading text from the terminal; press Ctrl-D to end it", quiet=quiet)
     threads = threads or available_threads()
     decoding = survey(names, format=settings.format).decoding
     cache, block_bytes = divide_memory(
@@ -94,26 +92,25 @@ def encode(
             _print_ids(encode_files(loaded, names, settings, Path(scratch), **options), json)
             return
         with Progress(meter, silent=quiet or json) as bar:
-            figures = _write_ids(loaded, names, settings, Path(scratch), options, out, bar)
+            result = _write_ids(loaded, names, settings, Path(scratch), options, out, bar)
     if json:
-        print_json({"path": str(out), **figures, "memory": meter.summary()})
+        print_json({"path": str(out), **result, "memory": meter.summary()})
         return
-    tokens, size = figures["tokens"], figures["read"]["text_bytes"]
-    ratio = f", {size / tokens:.2f} bytes a token" if tokens else ""
-    print(
-        f"{plural(tokens, 'token')} of {plural(figures['read']['documents'], 'document')} in {out}, {figures['dtype']}"
-    )
-    note(f"read {format_bytes(size)} of text{ratio}, in {format_duration(figures['seconds'])}", quiet=quiet)
-    for line in reading_notes(figures["read"]):
-        note(line)  # what is lost is told also where notes are not wanted
+    tokens, read = result["tokens"], result["read"]
+    print(f"{plural(tokens, 'token')} of {plural(read['documents'], 'document')} in {out}, {result['dtype']}")
+    ratio = f"{read['text_bytes'] / tokens:.2f} bytes per token"  # an output without tokens is an error
+    seconds = format_duration(result["seconds"])
+    note(f"read {format_bytes(read['text_bytes'])} of text, {ratio}, in {seconds}", quiet=quiet)
+    for line in reading_notes(read):
+        note(line)  # lost data is reported even with --quiet
     print(meter.closing_line())
 
 
 def _print_ids(blocks: Iterator[Arrays], as_json: bool) -> None:
-    """One document a line, however many blocks it comes in."""
+    """One document per line; a document may span several blocks."""
     put = sys.stdout.write
     before, between, after = ('{"ids": [', ", ", "]}\n") if as_json else ("", " ", "\n")
-    lead = before  # what comes before the next id of the line
+    lead = before  # printed before the next id of the line
     for ids, ends in blocks:
         start = 0
         for end in [*ends.tolist(), None]:
@@ -143,7 +140,7 @@ def _write_ids(
     total = sum(source.size or 0 for source in sources.expand(names, format=settings.format))
     read: dict[str, Any] = {}
 
-    def tell(counters: dict[str, Any]) -> None:
+    def show_progress(counters: dict[str, Any]) -> None:
         read.update(counters)
         bar.update("encoding", counters["bytes_on_disk"], total or None)
 
@@ -151,11 +148,11 @@ def _write_ids(
     tokens = 0
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     with hold(out, "tokenizer encode", makes_folder=False), replacing(out, binary=True, streams=True) as file:
-        for ids, _ in encode_files(tokenizer, names, settings, scratch, counters=tell, **options):
+        for ids, _ in encode_files(tokenizer, names, settings, scratch, counters=show_progress, **options):
             file.write(ids.astype(dtype, copy=False).data)
             tokens += len(ids)
         if not tokens:
-            raise SourceError("there is no text to encode: every input is empty")
+            raise SourceError("no text to encode: every input is empty")
     return {
         "tokens": tokens,
         "dtype": "uint16" if dtype == "<u2" else "uint32",

@@ -8,11 +8,23 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, Debug, Inputs, Json, Memory, Quiet
+from ramlet.cli.options import (
+    MEMORY,
+    InputFlag,
+    Inputs,
+    Json,
+    Memory,
+    Processes,
+    Quiet,
+    note,
+    print_json,
+    reading_notes,
+)
 from ramlet.cli.progress import Progress, format_duration
-from ramlet.cli.tokenizer.options import InputFlag, Processes, note, plural, print_json, reading_notes
 from ramlet.inputs.settings import READING
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
 from ramlet.tokenizer.settings import MERGES, VOCABULARY, TrainSettings
 
@@ -25,7 +37,7 @@ def train(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", "--output-prefix", metavar="DIR", show_default=False, help="Folder for the result."
+            "--out", "-o", "--output-prefix", metavar="DIR", show_default=False, help="Folder for the tokenizer."
         ),
     ],
     memory: Memory = "auto",
@@ -37,21 +49,20 @@ def train(
             metavar="DIR",
             show_default="in --out",
             rich_help_panel=MEMORY,
-            help="Folder for counts on disk.",
+            help="Folder for temporary files.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write into --out whatever is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write to --out even if it has another result.")] = False,
     *,
     given: Given,
     input_flag: InputFlag = False,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
-    """Learn a tokenizer from text, within a memory budget.
+    """Train a tokenizer on text within a memory budget.
 
-    Writes tokenizer.json and stats.json into --out. The budget changes how long it takes, never the result.
-    Interrupted, the same command goes on where it was.
+    Writes tokenizer.json and stats.json to --out. The budget affects the speed, never the result. After an
+    interruption, the same command resumes.
 
       ramlet tokenizer train corpus/ -v 32k -s "<|endoftext|>" -m 2GB --out tok
       ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|eot|>" -o my-tokenizer
@@ -64,16 +75,23 @@ def train(
     with Meter(budget) as meter, Progress(meter, silent=quiet or json) as bar:
         latest = ("", 0)
 
-        def tell(stage: str, done: int, total: int) -> None:
+        def show_progress(stage: str, done: int, total: int) -> None:
             nonlocal latest
             if latest[0] not in ("", stage):
-                # The core is asked now and then, not at the very end of a stage.
+                # The native core reports now and then, not at the very end of a stage.
                 bar.update(latest[0], latest[1], latest[1], UNITS[latest[0]])
             latest = (stage, max(done, total))
             bar.update(stage, done, total or None, UNITS[stage])
 
         result = train_to_folder(
-            inputs, out, settings, meter=meter, threads=threads, spill_dir=spill_dir, force=force, progress=tell
+            inputs,
+            out,
+            settings,
+            meter=meter,
+            threads=threads,
+            spill_dir=spill_dir,
+            force=force,
+            progress=show_progress,
         )
         if latest[0] == "merging":
             made = result.statistics["tokenizer"]
@@ -82,7 +100,7 @@ def train(
         print_json({"path": str(out), **result.statistics, "already_done": result.already_done})
         return
     if result.already_done:
-        print(f"{out} already holds this tokenizer, from the same inputs and settings: nothing to do")
+        print(f"{out} already has this tokenizer, from the same inputs and settings: nothing to do")
         return
     _report(result.statistics, out, settings.vocab_size, quiet)
     print(meter.closing_line())
@@ -93,25 +111,24 @@ def _report(statistics: dict[str, Any], out: Path, wanted: int | None, quiet: bo
     specials = len(made["special_tokens"])
     parts = [f"{plural(made['merges'], 'merge')} learned"] if statistics["settings"]["kind"] == "bpe" else []
     parts += [f"{specials:,} special"] if specials else []
-    of_them = f" ({', '.join(parts)})" if parts else ""
-    print(f"{plural(made['vocab_size'], 'token')}{of_them} in {out}/tokenizer.json")
+    detail = f" ({', '.join(parts)})" if parts else ""
+    print(f"{plural(made['vocab_size'], 'token')}{detail} in {out}/tokenizer.json")
     if read is None:
         return
-    figures = [plural(read["files"], "file"), plural(read["documents"], "document")]
-    figures.append(f"{format_bytes(read['text_bytes'])} of text")
+    counts = [plural(read["files"], "file"), plural(read["documents"], "document")]
+    counts.append(f"{format_bytes(read['text_bytes'])} of text")
     if "pieces" in statistics:
-        figures.append(f"{plural(statistics['pieces'], 'piece')}, {statistics['distinct_pieces']:,} of them distinct")
-    note(f"read {', '.join(figures)} in {format_duration(statistics['seconds'])}", quiet=quiet)
+        counts.append(f"{plural(statistics['pieces'], 'piece')}, {statistics['distinct_pieces']:,} of them distinct")
+    note(f"read {', '.join(counts)} in {format_duration(statistics['seconds'])}", quiet=quiet)
     for line in reading_notes(read):
-        note(line)  # what is lost is told also where notes are not wanted
+        note(line)  # lost data is reported even with --quiet
     if statistics.get("cut_pieces"):
-        note(f"{plural(statistics['cut_pieces'], 'piece')} longer than 4096 bytes cut", quiet=quiet)
+        note(f"{plural(statistics['cut_pieces'], 'piece')} longer than 4096 bytes split", quiet=quiet)
     if statistics.get("regex_failures"):
-        note(f"the regex gave up on {plural(statistics['regex_failures'], 'piece')}", quiet=quiet)
-    passed_over = statistics["inputs"]["passed_over"]
-    if passed_over:
-        shown = ", ".join(f"{count:,} {reason}" for reason, count in passed_over.items())
-        note(f"files passed over: {shown}", quiet=quiet)
+        note(f"the regex failed on {plural(statistics['regex_failures'], 'piece')}", quiet=quiet)
+    if skipped := statistics["inputs"]["passed_over"]:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+        note(f"skipped files: {reasons}", quiet=quiet)
     if wanted is not None and made["vocab_size"] < wanted and statistics["settings"]["kind"] == "bpe":
         note(
             f"the text has no more pairs to merge: {made['vocab_size']:,} tokens instead of the {wanted:,} asked for",

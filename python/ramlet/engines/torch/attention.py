@@ -16,8 +16,6 @@ from torch.autograd import Function
 from ramlet.engines.torch.kernels.plain import Heads
 from ramlet.engines.torch.layers import Layer, Rotary, grad_of
 
-__all__ = ["FlashAttention", "QKNorm", "has_flash"]
-
 
 def has_flash(device: str, compute: torch.dtype, document_mask: bool) -> bool:
     """Whether `FlashAttention` applies; `Sizes.separate` of blocks.py follows the same rule."""

@@ -48,11 +48,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ramlet import _native
 from ramlet.errors import SettingsError
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.threads import available_threads
-
-__all__ = ["keep_large_blocks", "load_torch", "release_heap", "release_library_pages", "settled_memory"]
 
 _LARGE_LIBRARIES = (
     *("cudart", "c10", "cupti", "torch_cpu", "cublasLt", "cublas", "cufft", "nvJitLink", "cusparse", "cusparseLt"),
@@ -75,8 +74,6 @@ def load_torch(threads: int | None = None) -> Any:
         import torch
 
         _skip_compiler(torch)
-        from ramlet import _native
-
         # Of the libraries that a step on a CPU runs through.
         _native.split_file_pages([f"lib{name}.so" for name in ("torch_cpu", "torch_python", "c10")])
         release_library_pages()
@@ -146,8 +143,6 @@ def _skip_compiler(torch: Any) -> None:
 
 def release_library_pages() -> int:
     """Releases the library pages that were only read, and returns their bytes. Not while a library is being loaded."""
-    from ramlet import _native
-
     return _native.release_file_pages()
 
 
@@ -160,14 +155,10 @@ def settled_memory() -> int:
 
 def release_heap() -> None:
     """Returns freed memory to the system."""
-    from ramlet import _native
-
     gc.collect()
     _native.release_freed_memory()
 
 
 def keep_large_blocks(keep: bool) -> None:
     """Whether the allocator keeps freed tensors, which is faster, or returns them at once, which is smaller."""
-    from ramlet import _native
-
     _native.keep_large_blocks(keep)

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["tensors"]
-
 
 def tensors(*arrays: Any) -> tuple[Tensor | None, ...]:
     """Arrays as tensors that share their memory; None stays None."""

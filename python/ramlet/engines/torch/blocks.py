@@ -17,8 +17,6 @@ from ramlet.engines.plan import Choice
 from ramlet.engines.torch.sizes import BYTES
 from ramlet.model.shape import Shape
 
-__all__ = ["Block", "Blocks", "Sizes", "gradient_scratch", "layer_blocks", "sizes_of"]
-
 
 @dataclass(frozen=True)
 class Sizes:

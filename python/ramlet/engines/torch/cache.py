@@ -14,8 +14,6 @@ from torch import Tensor
 
 from ramlet.model.shape import Shape
 
-__all__ = ["KVCache"]
-
 
 class KVCache:
     def __init__(

@@ -13,8 +13,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["CapturedStep", "warm_up"]
-
 Learn = Callable[[Mapping[str, Tensor], float], Tensor]
 
 WARM_UP = 2

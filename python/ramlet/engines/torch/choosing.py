@@ -15,8 +15,6 @@ from torch import Tensor
 from ramlet.engines import LARGEST_SEED, Sampling
 from ramlet.errors import ModelError, option
 
-__all__ = ["Chooser"]
-
 
 class Chooser:
     def __init__(

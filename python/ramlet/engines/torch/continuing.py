@@ -26,8 +26,6 @@ from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.forward_memory import READING_PIECE
 from ramlet.engines.torch.gpt import GPT
 
-__all__ = ["Continuation"]
-
 
 class Continuation:
     def __init__(

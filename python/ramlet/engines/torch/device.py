@@ -16,9 +16,8 @@ import torch
 
 from ramlet.engines.torch.base_memory import release_heap
 from ramlet.errors import BudgetError, SettingsError, option
-from ramlet.runtime.budget import Budget, Meter
-
-__all__ = ["Device", "choose_device"]
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 
 
 @dataclass(frozen=True)

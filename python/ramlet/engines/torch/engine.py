@@ -26,10 +26,9 @@ from ramlet.engines.torch.trial import tried
 from ramlet.engines.torch.weights import DTYPES
 from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
-from ramlet.runtime.budget import Budget, Meter, with_reserve
+from ramlet.runtime.budget import Budget, with_reserve
 from ramlet.runtime.memory import free_memory, resident_memory
-
-__all__ = ["TorchEngine"]
+from ramlet.runtime.meter import Meter
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ class TorchEngine(Device):
 
     def sketch(self, task: Task) -> Plan:
         # As a run starts with it: what is planned here must not be refused there.
-        return self._planned(task, allowance(task.budget) if self.kind == "cpu" else None)
+        return self._plan(task, correction=allowance(task.budget) if self.kind == "cpu" else None)
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
-        replan = partial(self._planned, task)
+        replan = partial(self._plan, task)
 
         def build(choice: Choice) -> Trainee:
             return Trainee(task.shape, choice, settings, device=self.name)
@@ -91,22 +90,9 @@ class TorchEngine(Device):
         self.release()
         return plan
 
-    def _planned(self, task: Task, correction: Correction | None = None) -> Plan:
-        return make_plan(
-            task.shape,
-            seq_len=task.seq_len,
-            batch_size=task.batch_size,
-            budget=task.budget,
-            device=self.kind,
-            compute=task.precision,
-            forced=task.forced,
-            base=task.resident,
-            loader_bytes=task.loader_bytes,
-            document_mask=task.document_mask,
-            world=self.ranks.world,
-            threads=self.threads,
-            correction=correction,
-        )
+    def _plan(self, task: Task, *, correction: Correction | None) -> Plan:
+        world = self.ranks.world
+        return make_plan(task, device=self.kind, world=world, threads=self.threads, correction=correction)
 
     def eval_rows(self, seq_len: int) -> int:
         return max(1, EVAL_TOKENS // seq_len)

@@ -14,10 +14,9 @@ from ramlet.engines import Division, Sampling
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.blocks import layer_blocks, sizes_of
 from ramlet.engines.torch.order import unit_rows
+from ramlet.engines.torch.predict import SCRATCH
 from ramlet.engines.torch.sizes import BYTES
 from ramlet.model.shape import Shape
-
-__all__ = ["EVAL_CHUNK", "EVAL_TOKENS", "READING_PIECE", "divisions", "generation_parts"]
 
 EVAL_TOKENS = 2048
 """In a micro-batch of an evaluation. During training on a GPU, its memory comes on top of what training keeps."""
@@ -27,7 +26,7 @@ READING_PIECE = 256
 """Tokens of a prompt in one forward pass, over all samples."""
 LOADING = 16 << 20
 """The buffer for reading weights of another type."""
-LIBRARIES = 64 << 20
+LIBRARIES = {"cpu": 64 << 20, "cuda": SCRATCH["cuda"]}
 """What torch and its libraries allocate with the first matrix products."""
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up; the tokenizer itself is resident before."""
@@ -58,7 +57,7 @@ def divisions(
                 "a micro-batch": activations + batch,
                 "logits": chunk * shape.padded_vocab * (item + 4),
                 "the byte lengths of tokens": shape.vocab_size * TOKEN_BYTES,
-                "libraries": LIBRARIES,
+                "libraries": LIBRARIES[device],
             },
         )
         if micro_batch // 2 >= unit_rows(seq_len):
@@ -97,7 +96,7 @@ def generation_parts(
         "the KV cache": cache,
         "a forward pass": max(layer, attention) + logits + reordered,
         **({"the tokenizer": vocabulary * TOKEN_BYTES} if vocabulary else {}),
-        "reading and libraries": LOADING + LIBRARIES,
+        "reading and libraries": LOADING + LIBRARIES[device],
     }
 
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from ramlet.engines.torch.cache import KVCache
     from ramlet.engines.torch.continuing import Continuation
 
-__all__ = ["GPT", "document_mask"]
-
 
 class GPT:
     """A Llama-shaped model over `Weights`."""

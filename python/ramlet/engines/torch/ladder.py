@@ -1,6 +1,7 @@
 """The choices of a plan, from the fastest to the smallest, and the first that fits.
 
-    plan = make_plan(shape, seq_len=256, batch_size=32, budget=Budget.parse("1GB"), compute="bf16", base=310_000_000)
+    task = Task(shape, seq_len=256, batch_size=32, budget=Budget.parse("1GB"), precision="bf16", resident=310_000_000)
+    plan = make_plan(task)
     plan.choice.micro_batch, plan.accumulation, plan.peak, plan.notes
 
 The cheapest savings come first: smaller micro-batches (with gradient accumulation, so the effective batch stays the
@@ -18,15 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ramlet.engines.plan import Choice, Correction, LoaderBytes, Plan, too_small
+from ramlet.engines.plan import Choice, Correction, Plan, Task, too_small
 from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.order import group_rows, head_chunk, unit_rows
 from ramlet.engines.torch.predict import Prediction, predict
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
-from ramlet.runtime.budget import Budget
-
-__all__ = ["make_plan"]
 
 FAST_TOKENS = 16384
 """Beyond this many tokens a micro-batch is not faster on a GPU."""
@@ -42,40 +40,24 @@ AUTO = (("adamw", "fp32"), ("adamw8bit", "fp32"), ("adamw8bit", "bf16"))
 
 
 def make_plan(
-    shape: Shape,
-    *,
-    seq_len: int,
-    batch_size: int,
-    budget: Budget,
-    device: str = "cpu",
-    compute: str = "fp32",
-    forced: Mapping[str, Any] | None = None,
-    base: int = 0,
-    loader_bytes: LoaderBytes = 0,
-    document_mask: bool = False,
-    world: int = 1,
-    threads: int = 1,
-    correction: Correction | None = None,
+    task: Task, *, device: str = "cpu", world: int = 1, threads: int = 1, correction: Correction | None = None
 ) -> Plan:
-    """The cheapest choice that fits.
-
-    `forced` is what the user has fixed, by the names of `Choice`; `base` is what is resident already. The budget is
-    that of this process.
-    """
-    _check(shape, seq_len, batch_size, world)
-    forced = {name: value for name, value in (forced or {}).items() if value is not None}
-    share = -(-batch_size // world)
+    """The cheapest choice that fits."""
+    shape, seq_len, budget, loader_bytes = task.shape, task.seq_len, task.budget, task.loader_bytes
+    _check(shape, seq_len, task.batch_size, world)
+    forced = {name: value for name, value in task.forced.items() if value is not None}
+    share = -(-task.batch_size // world)
     available = budget.total - budget.reserve
     least: tuple[Choice, Prediction] | None = None
-    for choice in _choices(shape, seq_len, share, device, compute, forced):
+    for choice in _choices(shape, seq_len, share, device, task.precision, forced):
         prediction = predict(
             shape,
             choice,
             seq_len=seq_len,
             device=device,
-            base=base,
+            base=task.resident,
             loader_bytes=loader_bytes if isinstance(loader_bytes, int) else loader_bytes(choice.micro_batch),
-            document_mask=document_mask,
+            document_mask=task.document_mask,
             threads=threads,
             correction=correction,
         )
@@ -83,7 +65,7 @@ def make_plan(
             return Plan(
                 shape,
                 seq_len,
-                batch_size,
+                task.batch_size,
                 device,
                 choice,
                 prediction.parts,
@@ -92,7 +74,7 @@ def make_plan(
                 prediction.logits,
                 world,
                 _notes(choice, seq_len, share, device, forced),
-                document_mask,
+                task.document_mask,
                 correction or Correction(),
                 held=budget.held,
             )

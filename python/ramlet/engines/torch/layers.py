@@ -18,12 +18,6 @@ from torch.autograd import Function
 
 from ramlet.engines.torch.weights import Weight
 
-__all__ = [
-    *("LAYER_WEIGHTS", "QKV", "QK_NORMS", "AttentionOut", "BackwardFrom", "Embed", "FeedForward", "HeldGrads"),
-    *("Layer", "Normed", "Project", "Rotary", "grad_of"),
-]
-
-
 LAYER_WEIGHTS = ("norm_attention", "qkv", "out", "norm_feed_forward", "gate_up", "down")
 QK_NORMS = ("norm_q", "norm_k")
 

@@ -23,8 +23,6 @@ from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
 from ramlet.model.names import named_tensors
 from ramlet.model.tensor_file import read_tensors_into, write_tensors
 
-__all__ = ["load_model", "load_weights", "save_model", "tensors_by_name"]
-
 
 def tensors_by_name(weights: Weights) -> dict[str, Tensor]:
     """Views of the weights, by transformers' names."""

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["GROUP_TOKENS", "even_parts", "group_rows", "head_chunk", "unit_rows"]
-
 UNIT_TOKENS = 256
 """Smaller units cost time, because each is a pass over the gradients (2% of a step with 256 instead of 2,048); larger
 ones cost memory, because a micro-batch has at least one."""

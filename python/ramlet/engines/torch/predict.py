@@ -21,8 +21,6 @@ from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.sizes import BYTES, flat_elements
 from ramlet.model.shape import Shape
 
-__all__ = ["Prediction", "predict", "state_bytes", "work_bytes"]
-
 SCRATCH = {"cpu": 54_000_000, "cuda": 100_000_000}
 """Memory of the libraries: on a CPU their pages that a step touches, and code generated at run time; on CUDA the
 workspaces of cuBLAS, one per stream."""

@@ -1,6 +1,6 @@
 """A few real steps before the first: measures the memory of a plan and corrects it.
 
-    replan = partial(make_plan, shape, ..., base=base)          # called with `correction=`
+    replan = partial(make_plan, task)                           # called with `correction=`
     plan = probe(plan, build, gauge=ResidentGauge(meter), replan=replan)
 
 Two micro-batches of 1 with an optimizer step in between, then two of the planned size, with random ids. The two peaks
@@ -24,10 +24,9 @@ from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.base_memory import release_heap
 from ramlet.engines.torch.predict import work_bytes
 from ramlet.errors import BudgetError, option
-from ramlet.runtime.budget import Budget, Meter, format_bytes
+from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.memory import resident_memory
-
-__all__ = ["Gauge", "ResidentGauge", "allowance", "expected", "probe", "work"]
+from ramlet.runtime.meter import Meter
 
 SLACK = 64
 """One part in this many of the budget stays free after measuring: hours of training need more than a probe of a second.

@@ -18,8 +18,6 @@ from torch import Tensor
 from ramlet.engines import Ranks
 from ramlet.errors import SettingsError
 
-__all__ = ["TorchRanks", "joined"]
-
 
 @dataclass(frozen=True)
 class TorchRanks(Ranks):

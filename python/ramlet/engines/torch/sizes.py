@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ramlet.model.shape import Shape
 
-__all__ = ["ALIGNMENT", "BLOCK", "BYTES", "SMALLEST_QUANTIZED", "adamw8bit_bytes", "flat_elements"]
-
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 BLOCK = 256

@@ -32,8 +32,6 @@ from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import Stored
 
-__all__ = ["Trainee"]
-
 LARGEST_LOSS_SCALE = 2.0**16
 STEPS_TO_DOUBLE = 2000
 

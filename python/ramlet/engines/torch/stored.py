@@ -19,8 +19,6 @@ from torch import Tensor
 from ramlet.model.dtypes import DTYPES
 from ramlet.model.tensor_file import Stored
 
-__all__ = ["NAMES", "TYPES", "stored"]
-
 TYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype.name) for name, dtype in DTYPES.items()}
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 

@@ -20,8 +20,6 @@ from ramlet.engines.torch.step import Trainee
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget
 
-__all__ = ["tried"]
-
 ATTEMPTS = 8
 LEAST_STEP = 50_000_000
 """The smallest correction after a plan that did not fit."""

@@ -22,8 +22,6 @@ from torch import Tensor
 from ramlet.engines.torch.sizes import ALIGNMENT
 from ramlet.model.shape import Shape
 
-__all__ = ["DTYPES", "Weight", "Weights", "layout"]
-
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """By the names that settings use."""
 

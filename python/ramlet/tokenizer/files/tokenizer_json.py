@@ -1,22 +1,22 @@
-"""HF's tokenizer.json: the one file that holds everything, and that the rest of the field opens.
+"""HF's tokenizer.json: the one format that has everything, and that other libraries read.
 
     {"version": "1.0", "truncation": null, "padding": null,
      "added_tokens": [{"id": 1000, "content": "<|endoftext|>", "special": true, ...}],
      "normalizer": null,
-     "pre_tokenizer": {"type": "ByteLevel", ...}        how text is cut; or [Split by a regex, ByteLevel]
+     "pre_tokenizer": {"type": "ByteLevel", ...}        how text is split; or [Split by a regex, ByteLevel]
      "post_processor": null,
      "decoder": {"type": "ByteLevel", ...},
      "model": {"type": "BPE", ..., "vocab": {"!": 0, ...}, "merges": ["Ġ t", ...]}}
 
-`read` gives a TokenizerModel for what the native core encodes exactly as HF does: byte-level BPE with
-one pattern, and our own byte and character files. For anything else it gives None and a reason, and
-the caller goes through HF's library. Truncation, padding and post-processing (begin-of-text tokens) are
-kept in the file but not applied: ids are those of `encode(text, add_special_tokens=False)`.
+`read` returns a TokenizerModel for what the native core encodes exactly like HF: byte-level BPE with one pattern, and
+our own byte and character files. For anything else it returns None and a reason, and the caller uses HF's library.
+Truncation, padding and post-processing (begin-of-text tokens) are kept in the file but not applied: ids are those of
+`encode(text, add_special_tokens=False)`.
 
-`write` writes token by token, so that a vocabulary is never held a second time as text. Merges are
-written as strings: libraries from before 2024 read nothing else. Special tokens are listed apart from the
-ordinary ones where their ids follow them, else (gaps in the ids) in both places, for only then does HF's
-library keep their ids.
+`write` writes token by token, so that the vocabulary is never in memory a second time as text. Merges are written as
+strings: libraries older than 2024 read nothing else. Special tokens are listed only in `added_tokens` if their ids
+follow the ordinary ones, else (gaps in the ids) also in the vocabulary, because only then does HF's library keep their
+ids.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ from ramlet.errors import TokenizerError
 from ramlet.runtime.small_files import TOKENIZER, read_json
 from ramlet.tokenizer.byte_alphabet import unspell
 from ramlet.tokenizer.files.vocab_merges import parse_merges, parse_vocab, spelled_tokens, write_merges, write_vocab
-from ramlet.tokenizer.model import TokenizerModel
-
-__all__ = ["read", "write"]
+from ramlet.tokenizer.model import TokenizerModel, place_token
 
 
-class _Foreign(Exception):
-    """Raised on what the native core does not do; the reason is in words."""
+class _Unsupported(Exception):
+    """Raised for what the native core does not support, with the reason."""
 
 
 def read(path: Path) -> tuple[TokenizerModel | None, str]:
-    """The tokenizer, or None and why HF's library has to run it."""
+    """The tokenizer, or None and the reason why HF's library has to run it."""
     document = read_json(path, TokenizerError, TOKENIZER)
     try:
         if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
-            raise TokenizerError('there is no "model" in it: is this a tokenizer.json?')
+            raise TokenizerError('it has no "model": is this a tokenizer.json?')
         return _model(document), ""
-    except _Foreign as reason:
+    except _Unsupported as reason:
         return None, str(reason)
     except TokenizerError as error:
         raise TokenizerError(f"{path} cannot be used: {error}") from None
@@ -59,48 +57,46 @@ def _model(document: dict[str, Any]) -> TokenizerModel:
     model = document["model"]
     kind = model.get("type") or ("BPE" if "merges" in model else None)
     if kind != "BPE":
-        raise _Foreign(f"its model is {kind}, not BPE")
+        raise _Unsupported(f"its model is {kind}, not BPE")
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(name):
-            raise _Foreign(f"its model uses {name}")
+            raise _Unsupported(f"its model uses {name}")
     ids = parse_vocab(model.get("vocab"))
     listed = _added_tokens(document)
     frame = {key: value for key, value in document.items() if key != "model"}
     frame["model"] = {key: value for key, value in model.items() if key not in ("vocab", "merges")}
-    apart: dict[str, Any] = {
+    named: dict[str, Any] = {
         "specials": {one["content"]: one["id"] for one in listed if one.get("special")},
         "added": {one["content"]: one["id"] for one in listed if not one.get("special")},
         "frame": frame,
         "kept_in_vocab": frozenset(one["content"] for one in listed if one["content"] in ids),
     }
     if document.get("pre_tokenizer") is None and not model.get("merges"):
-        return _characters(document, ids, apart)
+        return _characters(document, ids, named)
     pattern = _pattern(document.get("pre_tokenizer"))
     decoder = document.get("decoder")
     if decoder is not None and decoder.get("type") != "ByteLevel":
-        raise _Foreign(f"its decoder is {decoder.get('type')}")
+        raise _Unsupported(f"its decoder is {decoder.get('type')}")
     merges = parse_merges(model.get("merges"), ids)
     in_merges = {number for merge in merges for number in merge}
     tokens = _tokens(ids, {one["content"] for one in listed}, in_merges)
     if model.get("unk_token") is not None and len([token for token in tokens if token and len(token) == 1]) < 256:
-        raise _Foreign("it lacks some bytes and has an unknown token")
+        raise _Unsupported("some bytes are missing and it has an unknown token")
     return TokenizerModel(
-        tokens, merges, pattern, ignore_merges=bool(model.get("ignore_merges")), nfc=_normalises(document), **apart
+        tokens, merges, pattern, ignore_merges=bool(model.get("ignore_merges")), nfc=_uses_nfc(document), **named
     )
 
 
-def _tokens(ids: dict[str, int], apart: set[str], in_merges: set[int]) -> list[bytes | None]:
-    """The bytes of ordinary tokens by id. One that is also special or added counts if merges can make it."""
-    tokens: list[bytes | None] = [None] * (max(ids.values(), default=-1) + 1)
+def _tokens(ids: dict[str, int], named: set[str], in_merges: set[int]) -> list[bytes | None]:
+    """The bytes of ordinary tokens by id. One that is also special or added counts if merges can produce it."""
+    tokens: list[bytes | None] = []
     for name, number in ids.items():
         token = unspell(name)
-        if name in apart and number not in in_merges and (token is None or len(token) != 1):
+        if name in named and number not in in_merges and (token is None or len(token) != 1):
             continue
         if not token:
-            raise _Foreign(f"the token {name!r} is not spelled in bytes")
-        tokens[number] = token
-    while tokens and tokens[-1] is None:
-        tokens.pop()
+            raise _Unsupported(f"the token {name!r} is not in the byte alphabet")
+        place_token(tokens, number, token)
     return tokens
 
 
@@ -108,102 +104,102 @@ def _added_tokens(document: dict[str, Any]) -> list[dict[str, Any]]:
     listed = document.get("added_tokens") or []
     seen: dict[int, str] = {}
     vocab = document["model"]["vocab"]
-    taken = set(vocab.values()) if listed else set()
+    used = set(vocab.values()) if listed else set()
     for one in listed:
         number, content = one["id"], one["content"]
         if not isinstance(content, str) or not isinstance(number, int) or not 0 <= number < 1 << 24:
-            raise TokenizerError(f"the added token {one!r} has no proper id and content")
+            raise TokenizerError(f"the added token {one!r} has no valid id and content")
         if seen.setdefault(number, content) != content:
             raise TokenizerError(f"the added tokens {seen[number]!r} and {content!r} have the same id {number}")
-        if content not in vocab and number in taken:
+        if content not in vocab and number in used:
             raise TokenizerError(f"the added token {content!r} has the id {number} of an ordinary token")
         if content in vocab and vocab[content] != number:
-            raise TokenizerError(f"the added token {content!r} has the id {number}, in the vocabulary {vocab[content]}")
+            raise TokenizerError(
+                f"the added token {content!r} has the id {number}, but {vocab[content]} in the vocabulary"
+            )
         for trait in ("lstrip", "rstrip", "single_word"):
             if one.get(trait):
-                raise _Foreign(f"its added token {content!r} has {trait}")
+                raise _Unsupported(f"its added token {content!r} has {trait}")
         if one.get("normalized") and document.get("normalizer") is not None:
-            raise _Foreign(f"its added token {content!r} is looked for in normalized text")
+            raise _Unsupported(f"its added token {content!r} is matched in normalized text")
     usual = [one for one in listed if one["content"]]
     if len({bool(one.get("normalized")) for one in usual if not one.get("special")}) > 1:
-        raise _Foreign("its added tokens are looked for in two rounds")
+        raise _Unsupported("its added tokens are matched in two passes")
     special = [one["content"] for one in usual if one.get("special")]
     others = [one["content"] for one in usual if not one.get("special")]
-    if any(_hides(name, other) for other in others for name in special):
-        raise _Foreign("its special and added tokens overlap")
+    if any(_can_cover(name, other) for other in others for name in special):
+        raise _Unsupported("its special and added tokens overlap")
     return usual
 
 
-def _hides(special: str, other: str) -> bool:
-    """Whether a special token can lie over another one that begins behind its start or is shorter.
+def _can_cover(special: str, other: str) -> bool:
+    """Whether a special token can cover another one that starts after it or is shorter.
 
-    Even where special tokens are text HF then does not find the other one, and we would.
+    Then HF does not match the other one even where special tokens are plain text, and we would.
     """
     return other in special or any(
         special[at] == other[0] and other.startswith(special[at:]) for at in range(1, len(special))
     )
 
 
-def _characters(document: dict[str, Any], ids: dict[str, int], apart: dict[str, Any]) -> TokenizerModel:
+def _characters(document: dict[str, Any], ids: dict[str, int], named: dict[str, Any]) -> TokenizerModel:
     decoder = document.get("decoder") or {}
     if document.get("normalizer") is not None or decoder.get("type") != "Fuse" or document["model"].get("fuse_unk"):
-        raise _Foreign("it does not cut text into bytes")
+        raise _Unsupported("it does not split text into bytes")
     name = document["model"].get("unk_token")
     unknown = (name, ids[name]) if name is not None else None
-    tokens: list[bytes | None] = [None] * (max(ids.values(), default=-1) + 1)
+    tokens: list[bytes | None] = []
     for character, number in ids.items():
         if len(character) == 1:
-            tokens[number] = character.encode()
-        elif character != name and character not in apart["kept_in_vocab"]:
-            raise _Foreign(f"the token {character!r} is more than a character")
-    while tokens and tokens[-1] is None:
-        tokens.pop()
-    return TokenizerModel(tokens, characters=True, unknown=unknown, **apart)
+            place_token(tokens, number, character.encode())
+        elif character != name and character not in named["kept_in_vocab"]:
+            raise _Unsupported(f"the token {character!r} is more than one character")
+    return TokenizerModel(tokens, characters=True, unknown=unknown, **named)
 
 
-def _normalises(document: dict[str, Any]) -> bool:
+def _uses_nfc(document: dict[str, Any]) -> bool:
     normalizer = document.get("normalizer")
     if normalizer is None:
         return False
     steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
     kinds = [step.get("type") for step in steps]
     if any(kind != "NFC" for kind in kinds):
-        raise _Foreign(f"its normalizer is {' and '.join(map(str, kinds))}")
+        raise _Unsupported(f"its normalizer is {' and '.join(map(str, kinds))}")
     return bool(kinds)
 
 
 def _pattern(pre_tokenizer: dict[str, Any] | None) -> str:
-    """The pattern's name, or its regex where it has none."""
+    """The name of the pattern, or its regex if it has no name."""
     from ramlet import _native
 
     if pre_tokenizer is None:
-        raise _Foreign("it does not cut text into bytes")
+        raise _Unsupported("it does not split text into bytes")
     steps = pre_tokenizer["pretokenizers"] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
     kinds = [step.get("type") for step in steps]
     if kinds not in (["ByteLevel"], ["Split", "ByteLevel"]):
-        raise _Foreign(f"it cuts text by {' and '.join(map(str, kinds)) or 'nothing'}")
+        raise _Unsupported(f"its pre-tokenizer is {' and '.join(map(str, kinds)) or 'empty'}")
     last = steps[-1]
     if last.get("add_prefix_space", True):
-        raise _Foreign("it puts a space before every text")
+        raise _Unsupported("it adds a space before every text")
     if len(steps) == 1:
         return "gpt2" if last.get("use_regex", True) else "whole"
     if last.get("use_regex", True):
-        raise _Foreign("it cuts text twice")
+        raise _Unsupported("it splits text twice")
     split = steps[0]
     regex = split["pattern"].get("Regex")
     if regex is None:
-        raise _Foreign("it cuts text at a fixed string")
+        raise _Unsupported("it splits text at a fixed string")
     name = _native.recognise_pattern(regex)
     how = split.get("behavior"), bool(split.get("invert"))
-    # A named pattern leaves no gaps between its matches, so it does not matter what becomes of gaps.
+    # A named pattern leaves no gaps between its matches, so what happens to gaps does not matter.
     if how != ("Isolated", False) and not (name and how in (("Removed", True), ("Isolated", True))):
-        raise _Foreign(f"it cuts text by the rule {split.get('behavior')}")
+        raise _Unsupported(f"it splits text with the behavior {split.get('behavior')}")
     return name or regex
 
 
 def write(model: TokenizerModel, file: IO[str]) -> None:
-    """Writes the tokenizer; what a loaded file held besides is kept as it was."""
-    merges, ignore_merges = (model.merges, model.ignore_merges) if model.frame else model.settled
+    """Writes the tokenizer; everything else that was in a loaded file is kept."""
+    merges, ignore_merges = (model.merges, model.ignore_merges) if model.frame else model.ranked_merges
     frame = model.frame or _frame(model, ignore_merges)
     in_vocab = model.kept_in_vocab if model.frame else _needed_in_vocab(model)
     put = file.write
@@ -227,27 +223,27 @@ def write(model: TokenizerModel, file: IO[str]) -> None:
 
 
 def _entries(model: TokenizerModel, spelled: list[str], in_vocab: frozenset[str]) -> Iterator[tuple[str, int]]:
-    """Spelled tokens with their ids, in the order of the ids."""
+    """Tokens as spelled in files, with their ids, in the order of the ids."""
     if model.unknown:
         in_vocab |= {model.unknown[0]}
     for number in range(model.size):
         token = model.tokens[number] if number < len(model.tokens) else None
         if token is not None:
             yield token.decode() if model.characters else spelled[number], number
-        elif (name := model.apart.get(number)) in in_vocab and name is not None:
+        elif (name := model.named_tokens.get(number)) in in_vocab and name is not None:
             yield name, number
 
 
 def _needed_in_vocab(model: TokenizerModel) -> frozenset[str]:
-    """HF's library numbers added tokens from the count of the others on, whatever the file says."""
+    """HF's library numbers added tokens after the others, by count, whatever ids the file has."""
     ordinary = sum(token is not None for token in model.tokens) + (model.unknown is not None)
-    apart = {**model.specials, **model.added}
-    follow = sorted(apart.values()) == list(range(ordinary, ordinary + len(apart)))
-    return frozenset() if follow and model.size == ordinary + len(apart) else frozenset(apart)
+    listed = {**model.specials, **model.added}
+    follow = sorted(listed.values()) == list(range(ordinary, ordinary + len(listed)))
+    return frozenset() if follow and model.size == ordinary + len(listed) else frozenset(listed)
 
 
 def _frame(model: TokenizerModel, ignore_merges: bool) -> dict[str, Any]:
-    apart = sorted((number, name) for name, number in {**model.specials, **model.added}.items())
+    listed = sorted((number, name) for name, number in {**model.specials, **model.added}.items())
     traits = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
@@ -255,7 +251,7 @@ def _frame(model: TokenizerModel, ignore_merges: bool) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": number, "content": name, **traits, "special": name in model.specials} for number, name in apart
+            {"id": number, "content": name, **traits, "special": name in model.specials} for number, name in listed
         ],
         "normalizer": {"type": "NFC"} if model.nfc else None,
         "pre_tokenizer": None if model.characters else _pre_tokenizer(model.pattern, byte_level),

@@ -1,15 +1,15 @@
-"""vocab.json and merges.txt: token -> id, and one merge a line in order of rank, in GPT-2's alphabet.
+"""vocab.json and merges.txt: token -> id, and one merge per line in order of rank, in GPT-2's byte alphabet.
 
-The two files name neither a pattern nor special tokens. By convention the pattern is GPT-2's (a reader
-that knows better gives another), and a token that is neither a byte nor made by a merge is special.
+The two files have neither a pattern nor special tokens. By convention the pattern is GPT-2's unless the caller gives
+another, and a token that is neither a byte nor the result of a merge is special.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping
-from json.encoder import encode_basestring as quoted  # what json.dumps does with a str, without its set-up
+from collections.abc import Iterable, Iterator, Mapping
+from json.encoder import encode_basestring as quoted  # what json.dumps does with a str, without its setup
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,13 @@ from ramlet.errors import TokenizerError
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.small_files import TOKENIZER, read_json, read_text
 from ramlet.tokenizer.byte_alphabet import spell, unspell
-from ramlet.tokenizer.model import Merge, TokenizerModel
+from ramlet.tokenizer.model import Merge, TokenizerModel, merges_by_id, place_token
 
-__all__ = [
-    "check_gaps",
-    "parse_merges",
-    "parse_vocab",
-    "read",
-    "spelled_tokens",
-    "write",
-    "write_merges",
-    "write_vocab",
-]
-
-MOST_FREE = 1 << 18
-"""Ids that no token has; published tokenizers leave some thousand free."""
+MOST_UNUSED = 1 << 18
+"""Unused ids; published tokenizers have a few thousand."""
 
 
 def read(vocab: Path, merges: Path, pattern: str | None = None) -> TokenizerModel:
-    """The tokenizer of the two files."""
     spelled = read_json(vocab, TokenizerError, TOKENIZER)
     try:
         ids = parse_vocab(spelled)
@@ -44,27 +32,25 @@ def read(vocab: Path, merges: Path, pattern: str | None = None) -> TokenizerMode
     except TokenizerError as error:
         raise TokenizerError(f"{vocab} and {merges.name} cannot be used: {error}") from None
     reached = {made for _, _, made in learned}
-    tokens: list[bytes | None] = [None] * (max(ids.values(), default=-1) + 1)
+    tokens: list[bytes | None] = []
     specials = {}
     for name, number in ids.items():
         token = unspell(name)
         if token is not None and (len(token) == 1 or number in reached):
-            tokens[number] = token
+            place_token(tokens, number, token)
         else:
             specials[name] = number
-    while tokens and tokens[-1] is None:
-        tokens.pop()
     return TokenizerModel(tokens, learned, pattern or "gpt2", specials)
 
 
 def parse_vocab(spelled: Any) -> dict[str, int]:
-    """A vocabulary as JSON gives it, checked."""
+    """A vocabulary as parsed from JSON, checked."""
     if not isinstance(spelled, dict):
         raise TokenizerError(f"its vocabulary is a {type(spelled).__name__}, not an object of tokens and ids")
     owners: dict[int, str] = {}
     for name, number in spelled.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 24:
-            raise TokenizerError(f"the id of the token {name!r} is {number!r}, not a number below 16,777,216")
+            raise TokenizerError(f"the id of the token {name!r} is {number!r}, not a whole number below 16,777,216")
         if owners.setdefault(number, name) != name:
             raise TokenizerError(f"the tokens {owners[number]!r} and {name!r} have the same id {number}")
     check_gaps(owners)
@@ -72,8 +58,8 @@ def parse_vocab(spelled: Any) -> dict[str, int]:
 
 
 def check_gaps(owners: Mapping[int, object]) -> None:
-    """Every id up to the last takes memory, whether there is a token for it or not."""
-    if owners and max(owners) > 4 * len(owners) + MOST_FREE:
+    """Every id up to the largest takes memory, whether it has a token or not."""
+    if owners and max(owners) > 4 * len(owners) + MOST_UNUSED:
         raise TokenizerError(f"its largest id is {max(owners):,}, far beyond its {len(owners):,} tokens: it is damaged")
 
 
@@ -81,21 +67,19 @@ def parse_merges(pairs: Any, ids: dict[str, int]) -> list[Merge]:
     """Merges, each `"left right"` or `["left", "right"]`, as ids."""
     if not isinstance(pairs, list):
         raise TokenizerError(f"its merges are a {type(pairs).__name__}, not a list")
-    learned = []
-    for at, pair in enumerate(pairs, 1):
-        parts = pair.split(" ") if isinstance(pair, str) else pair
-        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise TokenizerError(f"merge {at} is {pair!r}, not a pair of tokens")
-        left, right = parts
-        for token in (left, right, left + right):
-            if token not in ids:
-                raise TokenizerError(f"merge {at}, {left!r} + {right!r}, names {token!r}, which the vocabulary lacks")
-        learned.append((ids[left], ids[right], ids[left + right]))
-    return learned
+
+    def checked() -> Iterator[tuple[str, str]]:
+        for at, pair in enumerate(pairs, 1):
+            parts = pair.split(" ") if isinstance(pair, str) else pair
+            if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+                raise TokenizerError(f"merge {at} is {pair!r}, not a pair of tokens")
+            yield parts[0], parts[1]
+
+    return merges_by_id(checked(), ids)
 
 
 def write_vocab(entries: Iterable[tuple[str, int]], put: Any) -> None:
-    """The vocabulary as a JSON object, one token at a time: the whole would double what it takes in memory."""
+    """The vocabulary as a JSON object, token by token: at once it would take twice the memory."""
     put("{")
     for at, (name, number) in enumerate(entries):
         put(f"{',' if at else ''}\n      {quoted(name)}: {number}")
@@ -103,19 +87,21 @@ def write_vocab(entries: Iterable[tuple[str, int]], put: Any) -> None:
 
 
 def spelled_tokens(model: TokenizerModel) -> list[str]:
-    """Every token as files write it, by its id: merges name each a few times over."""
+    """Every token as files write it, by id: merges repeat each of them several times."""
     return ["" if token is None else spell(token) for token in model.tokens]
 
 
 def write_merges(spelled: list[str], merges: list[Merge]) -> Iterable[str]:
-    """The merges as lines."""
     return (f"{spelled[left]} {spelled[right]}" for left, right, _ in merges)
 
 
 def write(model: TokenizerModel, folder: str | os.PathLike[str]) -> None:
-    """vocab.json and merges.txt in the folder."""
-    _check(model)
-    merges, _ = model.settled
+    check_plain_bpe(model, "vocab.json and merges.txt")
+    merges, needs_lookup = model.ranked_merges
+    if model.pattern != "gpt2":
+        raise not_representable("vocab.json and merges.txt", f"the pattern {model.pattern!r}, only GPT-2's")
+    if needs_lookup:
+        raise not_representable("vocab.json and merges.txt", "tokens that no merge produces")
     os.makedirs(folder, exist_ok=True)
     spelled = spelled_tokens(model)
     entries = [(spelled[number], number) for number, token in enumerate(model.tokens) if token is not None]
@@ -128,15 +114,13 @@ def write(model: TokenizerModel, folder: str | os.PathLike[str]) -> None:
         file.write("\n")
 
 
-def _check(model: TokenizerModel) -> None:
-    what = ""
+def check_plain_bpe(model: TokenizerModel, form: str) -> None:
+    """Refuses what only tokenizer.json can represent."""
     if model.characters:
-        what = "a character tokenizer"
-    elif model.nfc or model.added:
-        what = "a tokenizer that normalizes text or has added tokens"
-    elif model.pattern != "gpt2":
-        what = f"the pattern {model.pattern!r}, for they are read with GPT-2's"
-    elif model.settled[1]:
-        what = "tokens that no merge makes"
-    if what:
-        raise TokenizerError(f'vocab.json and merges.txt cannot hold {what}: save it with format="json"')
+        raise not_representable(form, "a character tokenizer")
+    if model.nfc or model.added:
+        raise not_representable(form, "a tokenizer that normalizes text or has added tokens")
+
+
+def not_representable(form: str, what: str) -> TokenizerError:
+    return TokenizerError(f'{form} cannot represent {what}: save it with format="json"')

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 def kernels_for(device: torch.device | str) -> ModuleType:
     """The fastest kernels for a device."""
     kind = str(device).partition(":")[0]
+    name = "native" if kind == "cpu" else "plain"
     if kind == "cuda" and find_spec("triton") and _finds_c_compiler():
-        return import_module("ramlet.engines.torch.kernels.fused")
-    if kind == "cpu" and find_spec("ramlet.engines.torch.kernels.native"):
-        return import_module("ramlet.engines.torch.kernels.native")
-    return import_module("ramlet.engines.torch.kernels.plain")
+        name = "fused"
+    return import_module(f"ramlet.engines.torch.kernels.{name}")
 
 
 def _finds_c_compiler() -> bool:

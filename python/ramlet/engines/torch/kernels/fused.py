@@ -58,7 +58,6 @@ def _norm_kernel(x, gain, out, tokens, width, eps, ROWS: tl.constexpr, COLUMNS: 
 
 
 def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """RMSNorm: x over its root mean square, times the gain."""
     tokens, width = x.shape
     out = torch.empty_like(x)
     rows, columns, warps = _tile(width, 2048)
@@ -102,7 +101,6 @@ def _add_columns_kernel(out, table, rows, width, ROWS: tl.constexpr, COLUMNS: tl
 
 
 def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
-    """dx; the gain's gradient is added to `gain_grad`."""
     tokens, width = x.shape
     dx = torch.empty_like(x)
     rows, columns, warps = _tile(width, 2048)
@@ -132,7 +130,6 @@ def _rotate_kernel(
 
 
 def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, inverse: bool = False) -> None:
-    """Rotates the first `heads` heads of every row by the angles of its position, in place; the rest is unchanged."""
     tokens, width = qkv.shape
     half = cos.shape[1]
     columns = triton.next_power_of_2(half)
@@ -268,7 +265,6 @@ def _gate_kernel(gate_up, out, width, COLUMNS: tl.constexpr):
 
 
 def gate(gate_up: Tensor) -> Tensor:
-    """SwiGLU: silu of the first half of the columns times the second half."""
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((tokens, width), dtype=gate_up.dtype, device=gate_up.device)
     _gate_kernel[(tokens, triton.cdiv(width, 1024))](gate_up, out, width, 1024, num_warps=4)
@@ -292,7 +288,6 @@ def _gate_backward_kernel(gate_up, d_act, act, width, COLUMNS: tl.constexpr):
 
 
 def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
-    """Overwrites `gate_up` with its gradient and returns what `gate` returned."""
     tokens, width = d_act.shape
     act = torch.empty_like(d_act)
     _gate_backward_kernel[(tokens, triton.cdiv(width, 1024))](gate_up, d_act, act, width, 1024, num_warps=4)
@@ -337,7 +332,6 @@ def _cross_entropy_kernel(logits, labels, losses, vocab, width, scale, ROWS: tl.
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
-    """The loss of each token, fp32 (tokens,); `logits` (tokens, >= vocab) become `scale` times their gradient."""
     tokens, width = logits.shape
     losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
     _cross_entropy_kernel[(tokens,)](logits, labels, losses, vocab, width, scale, 4, 2048, num_warps=8)

@@ -50,7 +50,6 @@ def _run(kernel: Callable[..., None], first: Tensor, *arguments: Tensor | float 
 
 
 def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """RMSNorm: x over its root mean square, times the gain."""
     if not (_supported(x) and _flat_fp32(gain)):
         return plain.norm(x, gain, eps)
     out = torch.empty_like(x)
@@ -59,7 +58,6 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 
 def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
-    """dx; the gain's gradient is added to `gain_grad`."""
     if not (_supported(x, dy) and _flat_fp32(gain, gain_grad)):
         return plain.norm_backward(dy, x, gain, eps, gain_grad, unit)
     rows, width = x.shape
@@ -69,7 +67,6 @@ def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Te
 
 
 def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, inverse: bool = False) -> None:
-    """Rotates the first `heads` heads of every row by the angles of its position, in place; the rest is unchanged."""
     wide = positions.dtype is torch.int64
     if not (_supported(qkv) and _flat_fp32(cos, sin) and _flat(positions) and (wide or positions.dtype is torch.int32)):
         plain.rotate_(qkv, cos, sin, positions, heads, inverse)
@@ -112,7 +109,6 @@ def _sizes(qkv: Tensor, heads: Heads) -> tuple[int, ...]:
 
 
 def gate(gate_up: Tensor) -> Tensor:
-    """SwiGLU: silu of the first half of the columns times the second half."""
     if not _supported(gate_up):
         return plain.gate(gate_up)
     rows, width = gate_up.shape
@@ -122,7 +118,6 @@ def gate(gate_up: Tensor) -> Tensor:
 
 
 def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
-    """Overwrites `gate_up` with its gradient and returns what `gate` returned."""
     if not _supported(gate_up, d_act):
         return plain.gate_backward_(gate_up, d_act)
     act = torch.empty_like(d_act)
@@ -131,7 +126,6 @@ def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
-    """The loss of each token, fp32 (tokens,); `logits` (tokens, >= vocab) become `scale` times their gradient."""
     if not (_supported(logits) and labels.dtype is torch.int64 and _flat(labels)):
         return plain.cross_entropy_(logits, labels, vocab, scale)
     losses = torch.empty(len(logits), dtype=torch.float32)
@@ -140,7 +134,6 @@ def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> 
 
 
 def accumulate_(grad: Tensor, dy: Tensor, x: Tensor, unit: int = 0) -> None:
-    """grad += dy^T @ x: the gradient of a matrix from those of its output and its input."""
     if grad.dtype == dy.dtype:
         plain.accumulate_(grad, dy, x, unit)
         return
@@ -161,7 +154,6 @@ def add_(grad: Tensor, part: Tensor) -> None:
 
 
 def grad_norm(grad: Tensor) -> Tensor:
-    """The L2 norm, fp32."""
     if not _supported(grad):
         return plain.grad_norm(grad)
     total = _native.kernel_squares(grad.dtype is torch.bfloat16, grad.data_ptr(), grad.numel(), torch.get_num_threads())

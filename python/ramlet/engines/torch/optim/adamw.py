@@ -17,8 +17,6 @@ from ramlet.engines.torch.sizes import flat_elements
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
-__all__ = ["WEIGHTS", "AdamW", "make", "state_bytes"]
-
 WEIGHTS = ("fp32",)
 
 # Unwrapped before any AdamW exists: the first one wraps it again, for profiling.

@@ -34,8 +34,6 @@ from ramlet.engines.torch.weights import Weights
 from ramlet.errors import SettingsError
 from ramlet.model.shape import Shape
 
-__all__ = ["WEIGHTS", "AdamW8bit", "make", "state_bytes"]
-
 WEIGHTS = ("fp32", "bf16")
 Step = Callable[[torch.Tensor, torch.Tensor, Moments, Factors, int, int], None]
 

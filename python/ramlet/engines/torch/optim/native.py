@@ -12,8 +12,6 @@ from ramlet import _native
 from ramlet.engines.torch.optim.factors import Factors
 from ramlet.engines.torch.optim.state import Moments
 
-__all__ = ["step"]
-
 
 def step(
     weights: torch.Tensor, gradients: torch.Tensor, moments: Moments, factors: Factors, key: int, first_index: int

@@ -12,8 +12,6 @@ import torch
 
 from ramlet.engines.torch.optim.factors import BLOCK
 
-__all__ = ["Moments", "new_state"]
-
 _SHAPES = {
     "exp_avg_codes": (torch.uint8, 1),
     "exp_avg_scales": (torch.float32, BLOCK),

@@ -14,8 +14,6 @@ import torch
 from ramlet.engines.torch.optim.factors import BLOCK, Factors
 from ramlet.engines.torch.optim.state import Moments
 
-__all__ = ["TILE", "round_stochastically", "step", "values"]
-
 TILE = 1 << 19
 """Elements updated at a time."""
 

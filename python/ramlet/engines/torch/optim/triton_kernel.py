@@ -16,8 +16,6 @@ import triton.language as tl
 from ramlet.engines.torch.optim.factors import BLOCK, Factors
 from ramlet.engines.torch.optim.state import Moments
 
-__all__ = ["step"]
-
 _BLOCKS = 4  # per program; 1024 elements on 4 warps are 8 per thread
 
 

@@ -1,12 +1,12 @@
-"""Staging in a process of its own, so that the libraries it takes do not stay in the memory of the caller.
+"""Staging in a separate process, so that its libraries do not stay in the memory of the caller.
 
-    paths = stage_apart(["org/name:train", "corpus/"], "OUT/.work/staged", reading=settings)
+    paths = stage_in_subprocess(["org/name:train", "corpus/"], "OUT/.work/staged", reading=settings)
 
-The other process gets the task as one line of JSON and answers in lines of JSON:
+The process gets its task as one line of JSON and answers in lines of JSON:
 
-    {"progress": ["staging", 1000000, 0]}    as often as there is something to tell
-    {"paths": ["OUT/.work/staged/..."]}      the end
-    {"error": "SourceError", "sentence": "there is no s3://..."}
+    {"progress": ["staging", 1000000, 0]}    any number of times
+    {"paths": ["OUT/.work/staged/..."]}      at the end, or:
+    {"error": {"type": "SourceError", "sentence": "s3://... does not exist, or ...", "facts": {}}}
 """
 
 from __future__ import annotations
@@ -22,39 +22,35 @@ from dataclasses import asdict, fields
 from ramlet import errors
 from ramlet.inputs.named import as_input
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.shelf import Progress
 from ramlet.inputs.staging import Input, needs_staging, stage
+from ramlet.inputs.staging_folder import Progress
 
-__all__ = ["stage_apart"]
 
-
-def stage_apart(
+def stage_in_subprocess(
     inputs: Iterable[str | os.PathLike[str] | Input],
     folder: str | os.PathLike[str],
     *,
     reading: ReadSettings,
     progress: Progress | None = None,
 ) -> list[str]:
-    """As `stage`; what takes no library, standard input included, is done here."""
+    """As `stage`; inputs that need no library, standard input included, are staged in this process."""
     paths: list[str] = []
     for given in dict.fromkeys(map(as_input, inputs)):
         if given.path == "-" or not needs_staging(given):
             paths += stage([given], folder, reading=reading, progress=progress)
         else:
-            paths += _in_another_process(given, folder, reading, progress)
+            paths += _run(given, folder, reading, progress)
     return list(dict.fromkeys(paths))
 
 
-def _in_another_process(
-    given: Input, folder: str | os.PathLike[str], reading: ReadSettings, progress: Progress | None
-) -> list[str]:
+def _run(given: Input, folder: str | os.PathLike[str], reading: ReadSettings, progress: Progress | None) -> list[str]:
     common = {each.name: getattr(reading, each.name) for each in fields(ReadSettings)}
     task = {"input": asdict(given), "folder": os.fspath(folder), "reading": common}
-    # It must find the ramlet that is running here, wherever that was imported from.
+    # It must import the same ramlet as this process.
     home = os.path.dirname(os.path.dirname(os.path.abspath(errors.__file__)))
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ramlet.inputs.apart"],
+        [sys.executable, "-m", "ramlet.inputs.staging_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
@@ -62,7 +58,7 @@ def _in_another_process(
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        with suppress(BrokenPipeError):  # it is gone already: told below
+        with suppress(BrokenPipeError):  # it has ended already: reported below
             process.stdin.write(json.dumps(task).encode())
             process.stdin.close()
         for line in process.stdout:
@@ -71,44 +67,45 @@ def _in_another_process(
                 if progress is not None:
                     progress(*answer["progress"])
             elif "error" in answer:
-                raise getattr(errors, answer["error"])(answer["sentence"])
+                raise errors.from_json(answer["error"])
             else:
                 return list(answer["paths"])
     finally:
-        # Of no use any more, whatever happened; what it had finished has its name.
+        # Whatever happened, it is not needed any more; files that it has finished have their names.
         process.kill()
         process.stdout.close()
         process.wait()
-    raise errors.SourceError(f"staging {given.path} ended without a result: run the same again")
+    raise errors.SourceError(f"staging {given.path} ended without a result: run the same command again")
 
 
-def _answer(**words: object) -> None:
-    _OUT.write(json.dumps(words) + "\n")
+def _answer(**answer: object) -> None:
+    _OUT.write(json.dumps(answer) + "\n")
     _OUT.flush()
 
 
 def _main() -> None:
     task = json.loads(sys.stdin.buffer.read())
-    told = 0
+    reported = 0
 
-    def tell(stage_name: str, done: int, total: int) -> None:
-        nonlocal told
-        if done - told >= 1 << 22:
-            told = done
+    def report(stage_name: str, done: int, total: int) -> None:
+        nonlocal reported
+        if done - reported >= 1 << 22:
+            reported = done
             _answer(progress=[stage_name, done, total])
 
+    reading = ReadSettings(**task["reading"])
     try:
-        paths = stage([Input(**task["input"])], task["folder"], reading=ReadSettings(**task["reading"]), progress=tell)
+        paths = stage([Input(**task["input"])], task["folder"], reading=reading, progress=report)
     except errors.RamletError as error:
-        _answer(error=type(error).__name__, sentence=str(error))
+        _answer(error=error.as_json())
     except KeyboardInterrupt:
-        sys.exit(130)  # the caller hears Ctrl-C itself
+        sys.exit(130)  # the caller gets Ctrl-C itself
     else:
         _answer(paths=paths)
 
 
 if __name__ == "__main__":
-    # Libraries may print; the answers must not mix with that.
+    # Libraries may print to stdout, which must not mix with the answers.
     _OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _main()

@@ -1,11 +1,11 @@
-//! The characters of a text: line ends made one, controls removed, NFC.
+//! Normalizing the characters of a text: line ends, control characters, NFC.
 
 use super::characters::{self, ASCII, Characters, DECOMPOSES, MAY_COMPOSE, NOT_NFC, REPLACEABLE, UNSETTLED};
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::{canonical_combining_class, compose as composed_pair};
 
-/// The bytes that may begin a replaceable character: the controls, and the leads of U+0080..U+009F, of U+2028 and its
-/// neighbours, of U+FDD0 to U+FFFF, and of all beyond.
+/// The bytes that may begin a replaceable character: the ASCII controls, and the lead bytes of U+0080..U+009F, of
+/// U+2028 and its neighbors, of U+FDD0 to U+FFFF, and of everything above.
 const CANDIDATES: [bool; 256] = {
     let mut candidates = [false; 256];
     let mut byte = 0;
@@ -16,14 +16,14 @@ const CANDIDATES: [bool; 256] = {
     candidates
 };
 
-/// Line ends become `\n`; controls, U+FEFF and noncharacters go. Says whether any of these others went, which brings
-/// together what may compose.
+/// Line ends become `\n`; controls, U+FEFF and noncharacters are removed. Returns whether any were removed: their
+/// neighbors, now adjacent, may compose.
 pub fn replace_characters(text: &str, out: &mut String) -> bool {
     out.clear();
     out.reserve(text.len());
     let bytes = text.as_bytes();
     let characters = Characters::get();
-    let mut others = false;
+    let mut removed = false;
     let mut copied = 0;
     let mut at = 0;
     while at < bytes.len() {
@@ -38,16 +38,16 @@ pub fn replace_characters(text: &str, out: &mut String) -> bool {
             match &text[at..copied] {
                 "\r" if bytes.get(copied) == Some(&b'\n') => {}
                 "\r" | "\u{85}" | "\u{2028}" | "\u{2029}" => out.push('\n'),
-                _ => others = true,
+                _ => removed = true,
             }
         }
         at += width;
     }
     out.push_str(&text[copied..]);
-    others
+    removed
 }
 
-/// NFC. Only a run of unsettled characters can change, with the character right before it; the rest is copied.
+/// NFC. Only a run of unsettled characters can change, together with the character right before it; the rest is copied.
 pub fn compose(text: &str, out: &mut String) {
     out.clear();
     out.reserve(text.len());
@@ -86,7 +86,7 @@ struct Stretch {
     /// The flags of all of them.
     all: u8,
     several: bool,
-    /// Their combining classes never fall, but to 0.
+    /// Their combining classes never decrease, except to 0.
     ordered: bool,
 }
 
@@ -119,7 +119,7 @@ impl Stretch {
         }
     }
 
-    /// What is cheap comes first: in Bengali or Tamil every tenth character may compose in principle, and hardly one
+    /// The cheap checks come first: in Bengali or Tamil every tenth character may compose in principle, but hardly any
     /// does.
     #[inline]
     fn is_composed(&self, text: &str) -> bool {
@@ -133,8 +133,9 @@ impl Stretch {
             let run = &text[..self.end];
             return run.nfc().eq(run.chars());
         };
-        // One character behind one that does not come apart: the two compose or they stay. If that one comes apart, a
-        // mark may have to go between its parts (ê and a dot below make ệ, although no pair of the three says so).
+        // One character after one that does not decompose: either the two compose or nothing changes. If that one
+        // decomposes, a mark may have to go between its parts (ê and a dot below make ệ, although no pair of the three
+        // composes).
         if !self.several && (self.all | characters::flags(before)) & DECOMPOSES == 0 {
             let run = text[self.start..].chars().next();
             return run.is_none_or(|run| composed_pair(before, run).is_none());

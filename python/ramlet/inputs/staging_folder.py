@@ -1,11 +1,11 @@
-"""The folder of staged files: which are there already, and how new ones get their names.
+"""The folder of staged files: which exist already, and how new ones are written.
 
     FOLDER/<key>-<name>                        a file
-    FOLDER/<key>-<name>/part-00000.jsonl.gz    rows, at most 256 MB of text in a part
-    FOLDER/<key>-<name>/.staged.json           how far they have come: {"mark", "parts": [documents of each], "whole"}
+    FOLDER/<key>-<name>/part-00000.jsonl.gz    rows, at most 256 MB of text per part
+    FOLDER/<key>-<name>/.staged.json           progress: {"mark", "parts": [documents of each], "whole"}
 
-The key is a hash of what the input is called, the mark one of what its source says of its state. A file's time of
-change is made from its mark (`time_of`): so a name, a size and a time tell all that is to be known of it.
+The key is a hash of the input's name, the mark identifies the version of its source. A file's modification time is
+computed from its mark (`time_of`), so name, size and time identify its content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -26,28 +25,26 @@ from ramlet.runtime.digest import digest
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.runtime.small_files import read_json_object
 
-__all__ = ["PART_BYTES", "Progress", "Row", "Shelf", "Staged", "first_line", "key_of"]
-
 PART_BYTES = 256_000_000
-"""Text in a part: compressed files are not read from the middle, so this is what one thread works on."""
+"""Text in a part: compressed files cannot be read from the middle, so one thread reads a whole part."""
 
 COMPRESSION_LEVEL = 1
-"""As fast as the network; the files are read twice and removed."""
+"""As fast as the network; the files are read twice, then removed."""
 
 Progress = Callable[[str, int, int], None]
 Row = tuple[str | None, bool]
-"""A stretch of a document's text and whether the document ends with it; None for a row without a text."""
+"""A piece of a document's text, and whether the document ends there; None for a row without text."""
 
 
 class Staged(Protocol):
-    """An input on its way to local files."""
+    """An input that becomes local files."""
 
     @property
     def size(self) -> int | None:
-        """Bytes to come, if they are known."""
+        """Bytes to copy, if known."""
 
-    def stage(self, shelf: Shelf) -> list[str]:
-        """The paths to read, once they are there."""
+    def stage(self, folder: StagingFolder) -> list[str]:
+        """Writes the files and returns the paths to read."""
 
 
 def key_of(*parts: str | None) -> str:
@@ -59,38 +56,38 @@ def key_of(*parts: str | None) -> str:
 
 
 def time_of(mark: str) -> int:
-    """Seconds made from a mark; even ones, for some file systems keep no others."""
+    """A modification time from a mark, in even seconds because some file systems store no others."""
     return 1_000_000_000 + 2 * (int(digest(iter([mark.encode()]))[:7], 16))
 
 
 def first_line(error: BaseException) -> str:
-    """The reason in an error of another library, to stand inside a sentence."""
+    """The first line of another library's error, to put into a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
-class Shelf:
-    """Where staged files go, and who is told of the bytes."""
+class StagingFolder:
+    """Where staged files go; reports progress in bytes."""
 
-    def __init__(self, folder: Path, progress: Progress | None = None, sizes: Sequence[int | None] = ()) -> None:
-        self.folder = folder
+    def __init__(self, path: Path, progress: Progress | None = None, sizes: Sequence[int | None] = ()) -> None:
+        self.path = path
         self._progress = progress
         self._done = 0
         self._total = 0 if None in sizes else sum(size or 0 for size in sizes)
 
-    def tell(self, count: int) -> None:
-        """So many bytes more."""
+    def report(self, count: int) -> None:
+        """Adds this many bytes to the progress."""
         self._done += count
         if self._progress is not None:
             self._progress("staging", self._done, self._total)
 
     def place(self, key: str, name: str) -> Path:
-        """The path for a name; its end stays as it is, for the suffixes say how to read the file."""
+        """The path for a name; its end is kept, because the suffixes say how to read the file."""
         safe = re.sub(r"[^\w.+-]", "_", name)[-100:].lstrip(".")
-        return self.folder / f"{key}-{safe}"
+        return self.path / f"{key}-{safe}"
 
-    def holds(self, path: Path, mark: str, size: int | None = None) -> bool:
-        """Whether this very file is there."""
+    def has(self, path: Path, mark: str, size: int | None = None) -> bool:
+        """Whether this version of the file exists."""
         try:
             status = path.stat()
         except OSError:
@@ -99,7 +96,7 @@ class Shelf:
 
     @contextmanager
     def writing(self, path: Path, mark: str | Callable[[], str]) -> Iterator[IO[bytes]]:
-        """A file that gets its name, and the time of its mark, when the block ends without an error."""
+        """A file that gets its name, and the time of its mark, if the block ends without an error."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -111,14 +108,14 @@ class Shelf:
             os.utime(file.fileno(), (seconds, seconds))
 
     def rows(self, folder: Path, mark: str, field: str, rows: Callable[[], Iterable[Row]]) -> list[str]:
-        """Parts made of the rows; what an earlier run has made of the same rows stays."""
+        """The rows written as parts; those that an earlier run wrote of the same rows are kept."""
         parts = self._parts(folder, mark)
         paths = [folder / f"part-{at:05}.jsonl.gz" for at in range(len(parts["parts"]))]
         if not parts["whole"]:
             for stale in sorted(folder.glob("part-*.jsonl.gz")):
                 if stale not in paths:
                     stale.unlink()
-            left = _behind(rows(), sum(parts["parts"]))
+            left = _after(rows(), sum(parts["parts"]))
             while not parts["whole"]:
                 path = folder / f"part-{len(paths):05}.jsonl.gz"
                 with self.writing(path, f"{mark} {len(paths)}") as file:
@@ -131,11 +128,11 @@ class Shelf:
         return [str(path) for path in paths]
 
     def _parts(self, folder: Path, mark: str) -> dict[str, Any]:
-        """The note of an earlier run, if all that it speaks of is there; else a new one."""
+        """The progress of an earlier run, if all its parts exist; else a new one."""
         note = folder / ".staged.json"
         try:
             parts = read_json_object(note, SourceError, MANIFEST_BYTES)
-            there = (self.holds(folder / f"part-{at:05}.jsonl.gz", f"{mark} {at}") for at in range(len(parts["parts"])))
+            there = (self.has(folder / f"part-{at:05}.jsonl.gz", f"{mark} {at}") for at in range(len(parts["parts"])))
             if parts["mark"] == mark and all(there):
                 return parts
         except (OSError, ValueError, KeyError, TypeError):
@@ -145,16 +142,16 @@ class Shelf:
         return {"mark": mark, "parts": [], "whole": False}
 
     def _fill(self, file: IO[bytes], field: str, rows: Iterator[Row]) -> tuple[int, bool]:
-        """One part: how many documents it got, and whether there are more."""
+        """Writes one part: the number of its documents, and whether there are more."""
         start = f"{{{json.dumps(field, ensure_ascii=False)}: "
-        documents = size = told = 0
+        documents = size = reported = 0
         inside = False
         # No name and no time: the same rows give the same bytes.
         with gzip.GzipFile("", "wb", COMPRESSION_LEVEL, file, mtime=0) as packed:
             for text, ends in rows:
                 line = start if not inside else ""
                 if text is None:
-                    line += '""}\n'  # a row without a text is an empty document, and counted as one
+                    line += '""}\n'  # a row without text counts as an empty document
                 else:
                     line += ("" if inside else '"') + json.dumps(text, ensure_ascii=False)[1:-1] + '"}\n' * ends
                 encoded = line.encode("utf-8", "replace")
@@ -162,21 +159,18 @@ class Shelf:
                 size += len(encoded)
                 inside = not ends
                 documents += ends
-                if size - told >= 1 << 20 or (ends and size >= PART_BYTES):
-                    self.tell(size - told)
-                    told = size
+                if size - reported >= 1 << 20 or (ends and size >= PART_BYTES):
+                    self.report(size - reported)
+                    reported = size
                 if ends and size >= PART_BYTES:
                     return documents, True
-        self.tell(size - told)
+        self.report(size - reported)
         return documents, False
 
 
-def _behind(rows: Iterable[Row], documents: int) -> Iterator[Row]:
-    """The rows after so many documents."""
+def _after(rows: Iterable[Row], documents: int) -> Iterator[Row]:
+    """The rows after this many documents."""
     left = iter(rows)
-    while documents:
-        ends = [ends for _, ends in islice(left, 1)]
-        if not ends:
-            break
-        documents -= ends[0]
+    while documents and (row := next(left, None)):
+        documents -= row[1]
     return left
