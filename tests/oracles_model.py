@@ -1,7 +1,8 @@
-"""transformers' Llama with the weights of our model, and small models to compare with it."""
+"""transformers' Llama or Qwen3 with the weights of our model, and small models to compare with it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from ramlet.tokenizer.tokenizer import Tokenizer
 SMALL = Shape(vocab_size=131, context=48, layers=2, width=32, heads=4, feed_forward=80)
 GROUPED = Shape(vocab_size=131, context=48, layers=3, width=48, heads=6, kv_heads=2, feed_forward=96, rope_base=500.0)
 UNTIED = Shape(vocab_size=131, context=48, layers=2, width=32, heads=2, kv_heads=1, tied=False, norm_eps=1e-3)
-SHAPES = {"small": SMALL, "grouped": GROUPED, "untied": UNTIED}
+QK_NORM = replace(SMALL, qk_norm=True)
+GROUPED_QK_NORM = replace(GROUPED, qk_norm=True)
+SHAPES = {
+    "small": SMALL,
+    "grouped": GROUPED,
+    "untied": UNTIED,
+    "qk_norm": QK_NORM,
+    "grouped_qk_norm": GROUPED_QK_NORM,
+}
 
 
 def model_of(shape: Shape, seed: int = 1, **options: Any) -> GPT:
@@ -35,9 +44,10 @@ def model_of(shape: Shape, seed: int = 1, **options: Any) -> GPT:
 
 def llama_of(model: GPT) -> Any:
     """transformers' model with the same weights, in fp32."""
-    config = transformers.LlamaConfig.from_dict(hf_config(model.shape, dtype="float32", end_id=None))
+    written = hf_config(model.shape, dtype="float32", end_id=None)
+    config = transformers.AutoConfig.for_model(**written)
     config._attn_implementation = "eager"
-    llama = transformers.LlamaForCausalLM(config).eval()
+    llama = getattr(transformers, written["architectures"][0])(config).eval()
     state = {name: tensor.float() for name, tensor in tensors_by_name(model.weights).items()}
     if model.shape.tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]

@@ -136,6 +136,81 @@ def test_rotate(
     assert_close(there_and_back, qkv.float(), scale=8)
 
 
+def heads_of(heads: int, kv_heads: int, half: int, count: int) -> plain.Heads:
+    gains = torch.rand(2, 2 * half) + 0.5
+    return plain.Heads(*gains, EPS, *angles(50, half), torch.randint(0, 50, (count,)), heads, kv_heads)
+
+
+QK_SIZES = [(1, 1, 1), (3, 1, 5), (4, 2, 16), (2, 2, 24), (6, 3, 33)]
+
+
+@implementations
+@dtypes
+@pytest.mark.parametrize(("heads", "kv_heads", "half"), QK_SIZES)
+@pytest.mark.parametrize("count", [1, 9, 700])
+def test_qk_norm(kernels: ModuleType, dtype: torch.dtype, heads: int, kv_heads: int, half: int, count: int) -> None:
+    given = heads_of(heads, kv_heads, half, count)
+    qkv = rows((count, (heads + 2 * kv_heads) * 2 * half), dtype)
+    got, expected = kernels.qk_norm(qkv, given), plain.qk_norm(qkv, given)
+    assert got.shape == (count, given.columns)
+    assert_close(got, expected, scale=8)
+    mostly_equal(got, expected)
+    grads = rows(tuple(qkv.shape), dtype)
+    got, expected = grads.clone(), grads.clone()
+    got_gains, expected_gains = torch.ones(2, 2 * half), torch.ones(2, 2 * half)
+    kernels.qk_norm_backward_(got, qkv, given, *got_gains, unit=8)
+    plain.qk_norm_backward_(expected, qkv, given, *expected_gains, unit=8)
+    assert_close(got, expected, scale=16)
+    assert_close(got_gains, expected_gains, scale=8 * count)
+    assert torch.equal(got[:, given.columns :], grads[:, given.columns :])
+
+
+@implementations
+@pytest.mark.parametrize(("heads", "kv_heads", "half"), QK_SIZES)
+def test_qk_norm_is_that_of_autograd(kernels: ModuleType, heads: int, kv_heads: int, half: int) -> None:
+    given = heads_of(heads, kv_heads, half, 20)
+    qkv, grads = torch.randn(20, (heads + 2 * kv_heads) * 2 * half), torch.randn(20, given.columns)
+    wide = qkv.double().requires_grad_()
+    gains = [gain.double().requires_grad_() for gain in given[:2]]
+    parts = []
+    for head in range(heads + kv_heads):
+        x = wide[:, head * 2 * half : (head + 1) * 2 * half]
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * gains[head >= heads]
+        c, s = given.cos.double()[given.positions], given.sin.double()[given.positions]
+        parts += [x[:, :half] * c - x[:, half:] * s, x[:, half:] * c + x[:, :half] * s]
+    result = torch.cat(parts, dim=1)
+    result.backward(grads.double())
+    assert wide.grad is not None
+    assert_close(kernels.qk_norm(qkv, given), result.detach().float(), scale=8)
+    got, gain_grads = torch.zeros_like(qkv), torch.zeros(2, 2 * half)
+    got[:, : given.columns] = grads
+    kernels.qk_norm_backward_(got, qkv, given, *gain_grads)
+    assert_close(got, wide.grad.float(), scale=16)
+    for found, gain in zip(gain_grads, gains):
+        assert gain.grad is not None
+        assert_close(found, gain.grad.float(), scale=200)
+
+
+@implementations
+@dtypes
+def test_qk_norm_in_units_and_threads(kernels: ModuleType, dtype: torch.dtype) -> None:
+    """The same bits for rows at once or unit by unit, on any number of threads."""
+    given = heads_of(4, 2, 16, 600)
+    qkv, grads = rows((600, 256), dtype), rows((600, 256), dtype)
+    found = []
+    for threads, at_once in ((1, 600), (2, 600), (2, 200), (3, 100)):
+        torch.set_num_threads(threads)
+        gain_grads, made = torch.zeros(2, 32), grads.clone()
+        for first in range(0, 600, at_once):
+            part = given._replace(positions=given.positions[first : first + at_once])
+            some = slice(first, first + at_once)
+            kernels.qk_norm_backward_(made[some], qkv[some], part, *gain_grads, unit=100)
+        found.append((made, gain_grads))
+    for made, gain_grads in found[1:]:
+        assert torch.equal(made, found[0][0])
+        assert torch.equal(gain_grads, found[0][1])
+
+
 @implementations
 def test_rotate_pairs_a_dimension_with_the_one_half_a_head_on(kernels: ModuleType) -> None:
     row = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]])

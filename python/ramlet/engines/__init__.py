@@ -49,7 +49,7 @@ __all__ = [
 
 ENGINES = ("torch",)
 """The first is the default."""
-OPTIMIZERS = ("adamw", "adamw8bit")
+OPTIMIZERS = ("adamw", "adamw8bit", "muon")
 """Each is a file of this name in the engine's `optim/`, which has all that is known of it."""
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")

@@ -26,7 +26,14 @@ MOST = 10**13
 
 
 def shape_for(
-    parameters: int, *, vocab_size: int, context: int, tied: bool = True, kv_groups: int = 1, layers: int | None = None
+    parameters: int,
+    *,
+    vocab_size: int,
+    context: int,
+    tied: bool = True,
+    kv_groups: int = 1,
+    qk_norm: bool = False,
+    layers: int | None = None,
 ) -> Shape:
     """The best-proportioned shape of this size; `kv_groups` heads share one key/value head."""
     if parameters > MOST:
@@ -38,7 +45,7 @@ def shape_for(
             f"{parameters:,} parameters are too few for a vocabulary of {vocab_size:,}: "
             f"give {option('params', search.least_above(parameters))} or more, or use a smaller vocabulary"
         )
-    return best
+    return replace(best, qk_norm=qk_norm)  # a few gains, which no proportion depends on
 
 
 def _widths() -> Iterator[int]:

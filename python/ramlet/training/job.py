@@ -82,6 +82,7 @@ def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0
             context=seq_len,
             tied=settings.tied,
             kv_groups=settings.kv_groups,
+            qk_norm=settings.qk_norm,
         )
     else:
         shape = known
@@ -104,10 +105,11 @@ def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0
         precision=engine.precision(settings.precision),
         schedule=Schedule(
             peak=peak,
-            floor=peak / 10 if settings.min_lr is None else settings.min_lr,
+            floor=_floor(settings, peak),
             warmup=warmup,
             steps=steps,
             kind=settings.schedule,
+            decay=settings.decay,
         ),
         eval_every=eval_every,
         eval_tokens=eval_tokens,
@@ -204,6 +206,12 @@ def read_model_config(path: str) -> dict[str, Any]:
     if not isinstance(model, dict):
         raise SettingsError(f"{path}: `model` is not a mapping: write the model's shape as KEY: VALUE lines")
     return model
+
+
+def _floor(settings: RunSettings, peak: float) -> float:
+    if settings.min_lr is not None:
+        return settings.min_lr
+    return 0.0 if settings.schedule == "wsd" else peak / 10
 
 
 def _steps(settings: RunSettings, feed: Feed, seq_len: int, sequences: int) -> int:

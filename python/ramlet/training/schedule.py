@@ -1,4 +1,4 @@
-"""The learning rate schedule: linear warmup, then decay.
+"""The learning rate schedule: linear warmup, then decay. `wsd` stays at the peak and decays linearly over the last part.
 
 >>> rate = Schedule(peak=1.0, floor=0.1, warmup=10, steps=110, kind="linear")
 >>> rate(0), rate(9), rate(60), rate(110)
@@ -28,6 +28,13 @@ class Schedule:
     warmup: int
     steps: int
     kind: str = "cosine"
+    decay: float = 0.4
+    """Of wsd: the fraction of the steps in which it decays."""
+
+    @property
+    def decay_start(self) -> int:
+        """The first step of the decay of wsd."""
+        return max(self.warmup, self.steps - math.ceil(self.decay * self.steps))
 
     def __call__(self, step: int) -> float:
         """The rate at a step, counted from 0."""
@@ -35,6 +42,9 @@ class Schedule:
             return self.peak * (step + 1) / self.warmup
         if self.kind == "constant":
             return self.peak
-        part = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-        height = 1 - part if self.kind == "linear" else 0.5 * (1 + math.cos(math.pi * part))
+        start = self.decay_start if self.kind == "wsd" else self.warmup
+        if step < start:
+            return self.peak
+        part = min(1.0, (step - start) / max(1, self.steps - start))
+        height = 1 - part if self.kind in ("linear", "wsd") else 0.5 * (1 + math.cos(math.pi * part))
         return self.floor + (self.peak - self.floor) * height

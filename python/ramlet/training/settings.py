@@ -17,7 +17,7 @@ from ramlet.errors import SettingsError, option
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Count, Number, Place, Switch, Text, share
 
-SCHEDULES = ("cosine", "linear", "constant")
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
 EVALUATIONS = 10
 """The default number in a run."""
 EVAL_TOKENS = 131_072
@@ -67,6 +67,8 @@ class RunSettings(Declared):
     kv_groups: int = setting(1, Count(), "Query heads per key/value head (grouped-query attention).", panel=MODEL)
     tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
 
+    qk_norm: bool = setting(False, Switch(), "RMSNorm of queries and keys, as in Qwen3.", panel=MODEL, later=True)
+
     batch_size: int = setting(
         32,
         Count(metavar="B"),
@@ -96,11 +98,18 @@ class RunSettings(Declared):
         panel=LEARNING,
         shown="depends on size, 0.0025 up to 5M, 0.0006 at 124M; a tenth of that with {init_from}",
     )
-    min_lr: float | None = setting(None, Number(), "Final learning rate.", panel=LEARNING, shown="lr / 10")
+    min_lr: float | None = setting(None, Number(), "Final learning rate.", panel=LEARNING, shown="lr / 10; 0 with wsd")
     warmup: int | None = setting(
         None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of the steps, at most 2000"
     )
     schedule: str = setting("cosine", Choice(SCHEDULES), "Learning rate schedule after the warmup.", panel=LEARNING)
+    decay: float = setting(
+        0.4,
+        share(),
+        "Fraction of the steps at the end in which wsd decays the learning rate.",
+        panel=LEARNING,
+        later=True,
+    )
     weight_decay: float = setting(0.1, Number(), "Weight decay; not applied to norms.", panel=LEARNING)
     beta1: float = setting(0.9, Number(below=1), "AdamW's beta1.", panel=LEARNING)
     beta2: float = setting(0.95, Number(below=1), "AdamW's beta2.", panel=LEARNING)

@@ -87,7 +87,7 @@ class Blocks(NamedTuple):
     @property
     def forward_only(self) -> int:
         """A pass without gradients, at its peak: a layer's tensors are freed only when it returns (`GPT._through`)."""
-        return self.keeps + self.feed_forward.forward
+        return self.keeps + self.attention.forward + self.feed_forward.forward
 
 
 def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blocks:
@@ -98,15 +98,22 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
         return gradient_scratch(rows, columns, choice, device)
 
     grads = sizes.qkv + sizes.repeated
+    scratch = _attention_scratch(sizes, choice, device)
+    attention = Block(sizes.qkv + sizes.repeated + sizes.log_sums + sizes.mask, backward=stream + grads + scratch)
+    projected = grads + sizes.qkv
+    if shape.qk_norm and (sizes.mask or (device == "cuda" and choice.compute == "fp32")):
+        attention = attention._replace(keeps=attention.keeps + sizes.qk)
+    elif shape.qk_norm:
+        # Normalized queries and keys exist while they are needed (attention.py).
+        backward = stream + grads + max(sizes.qk + scratch, sizes.qkv)
+        attention = Block(sizes.qkv + sizes.log_sums, forward=sizes.qk, backward=backward)
+        projected = sizes.qkv
     down = 2 * hidden + product(width, wide)
     up = stream + max(product(2 * wide, width), stream)
     return Blocks(
         # Keeps its input. Backward: the gradients of queries, keys and values, separate and concatenated.
-        project=Block(stream, backward=grads + sizes.qkv + stream + max(product(shape.qkv_width, width), stream)),
-        attention=Block(
-            sizes.qkv + sizes.repeated + sizes.log_sums + sizes.mask,
-            backward=stream + grads + _attention_scratch(sizes, choice, device),
-        ),
+        project=Block(stream, backward=projected + stream + max(product(shape.qkv_width, width), stream)),
+        attention=attention,
         # The attention's result.
         attention_out=Block(stream),
         # Keeps its input, gate and up. Forward: the normalized input, the gated product and the result.

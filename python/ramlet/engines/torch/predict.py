@@ -40,7 +40,7 @@ class Prediction:
 
     parts: dict[str, int]
     moment: str
-    """When the peak is: `forward`, `head`, `feed-forward`, `attention` or `again` (activation checkpointing)."""
+    """When the peak is: `forward`, `head`, `feed-forward`, `attention`, `again` (activation checkpointing) or `update`."""
     logits: int
     """The logits of a chunk, which may be freed before the peak."""
 
@@ -83,7 +83,13 @@ def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> dict[st
         "again": forward + sizes.stream if choice.recompute else 0,
         "feed-forward": held + blocks.feed_forward.backward,
         "attention": max(attention + blocks.attention.backward, project + blocks.project.backward),
+        # On CUDA what a captured micro-batch used is not free for the optimizer (`_scratch`).
+        "update": _update_scratch(shape, choice, device) if device == "cpu" else 0,
     }
+
+
+def _update_scratch(shape: Shape, choice: Choice, device: str) -> int:
+    return int(optimizer_module(choice.optimizer).scratch_bytes(shape, choice.compute, device))
 
 
 def predict(
@@ -111,17 +117,21 @@ def predict(
         "activations": int(work * correction.factor) - logits,
         "logits": logits,
         "data": loader_bytes + _batch_bytes(choice.micro_batch * seq_len, seq_len, document_mask),
-        "overhead": base + _scratch(choice, device, states) + THREAD_SCRATCH[device] * threads + correction.extra,
+        "overhead": base
+        + _scratch(shape, choice, device, states)
+        + THREAD_SCRATCH[device] * threads
+        + correction.extra,
     }
     return Prediction(parts, moment, sizes.logits)
 
 
-def _scratch(choice: Choice, device: str, states: Mapping[str, int]) -> int:
+def _scratch(shape: Shape, choice: Choice, device: str, states: Mapping[str, int]) -> int:
     if device == "cpu":
         return SCRATCH["cpu"]
     total = sum(states.values())
     pieces = PIECES * total // (total + PIECES_FROM)
-    return SCRATCH["cuda"] + pieces - (UNCAPTURED if choice.compute == "fp16" else 0)
+    captured = 0 if choice.compute == "fp16" else UNCAPTURED
+    return SCRATCH["cuda"] - UNCAPTURED + captured + pieces + _update_scratch(shape, choice, device)
 
 
 def work_bytes(shape: Shape, choice: Choice, *, seq_len: int, device: str, document_mask: bool = False) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ramlet.model.shape import Shape
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -21,13 +23,49 @@ def adamw8bit_bytes(elements: int) -> int:
     return elements * 8 if elements < SMALLEST_QUANTIZED else 2 * (elements + 4 * -(-elements // BLOCK))
 
 
+class Stack(NamedTuple):
+    """The same matrix of every layer, in the flat matrices from `hidden_start` on."""
+
+    start: int
+    rows: int
+    columns: int
+    stride: int
+    """From one layer to the next."""
+
+
 def flat_elements(shape: Shape) -> tuple[int, int]:
     """Elements of the two flat tensors of weights.py: matrices and gains."""
-    width = shape.width
-    layer = [shape.qkv_width * width, width * width, 2 * shape.feed_forward * width, width * shape.feed_forward]
-    embeddings = [shape.padded_vocab * width] * (1 if shape.tied else 2)
-    gains = [width, *[shape.head_width] * (2 if shape.qk_norm else 0), width]
-    return _aligned(embeddings + layer * shape.layers), _aligned([*gains * shape.layers, width])
+    gains = [shape.width, *[shape.head_width] * (2 if shape.qk_norm else 0), shape.width]
+    matrices = _embeddings(shape) + _layer_matrices(shape) * shape.layers
+    return _aligned(matrices), _aligned([*gains * shape.layers, shape.width])
+
+
+def hidden_start(shape: Shape) -> int:
+    """Where the embeddings end and the layers begin in the flat matrices."""
+    return _aligned([*_embeddings(shape), 0])
+
+
+def stacks(shape: Shape) -> list[Stack]:
+    """All matrices inside layers; queries, keys, values, gate and up are matrices of their own."""
+    width, wide, kv = shape.width, shape.feed_forward, shape.kv_heads * shape.head_width
+    parts = (((width, width), (kv, width), (kv, width)), ((width, width),), ((wide, width),) * 2, ((width, wide),))
+    stride = _aligned([*_layer_matrices(shape), 0])
+    found = []
+    for fused, before in zip(parts, range(4)):
+        start = _aligned([*_layer_matrices(shape)[:before], 0])
+        for rows, columns in fused:
+            found.append(Stack(start, rows, columns, stride))
+            start += rows * columns
+    return found
+
+
+def _embeddings(shape: Shape) -> list[int]:
+    return [shape.padded_vocab * shape.width] * (1 if shape.tied else 2)
+
+
+def _layer_matrices(shape: Shape) -> list[int]:
+    width, wide = shape.width, shape.feed_forward
+    return [shape.qkv_width * width, width * width, 2 * wide * width, width * wide]
 
 
 def _aligned(sizes: list[int]) -> int:

@@ -170,10 +170,10 @@ class Trainee:
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimizer's states by name: the tensors themselves."""
         named: dict[str, Tensor] = {}
-        for part, flat in zip(("matrices", "gains"), self.model.weights.flat):
-            for name, value in sorted(self.optimizer.state[flat].items()):
+        for group in self.optimizer.param_groups:
+            for name, value in sorted(self.optimizer.state[group["params"][0]].items()):
                 if isinstance(value, Tensor):
-                    named[f"{part}.{name}"] = value
+                    named[f"{group['name']}.{name}"] = value
         return named
 
     def prepare_states(self) -> None:

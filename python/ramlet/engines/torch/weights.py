@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramlet.engines.torch.sizes import ALIGNMENT
+from ramlet.engines.torch.sizes import ALIGNMENT, hidden_start
 from ramlet.model.shape import Shape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -78,6 +78,8 @@ class Weights:
             ends[len(size)] = start + math.prod(size)
         self.matrices = torch.zeros(ends[2], device=device, dtype=dtype)
         self.gains = torch.zeros(ends[1], device=device, dtype=torch.float32)
+        start = hidden_start(shape)
+        self.embeddings, self.hidden = self.matrices[:start], self.matrices[start:]
         self.compute = self.matrices
         if compute is not None and compute != dtype:
             self.compute = torch.zeros(ends[2], device=device, dtype=compute)
@@ -110,6 +112,8 @@ class Weights:
         """Allocates gradients, all zero; `GPT.learn` needs them."""
         self.matrices.grad = torch.zeros_like(self.matrices)
         self.gains.grad = torch.zeros_like(self.gains)
+        start = hidden_start(self.shape)
+        self.embeddings.grad, self.hidden.grad = self.matrices.grad[:start], self.matrices.grad[start:]
         for weight in self:
             flat = self._flat(weight.name).grad
             assert flat is not None

@@ -2,11 +2,11 @@
 
     WEIGHTS = ("fp32",)              the precisions of stored weights that it can update
     state_bytes(shape, item)         the memory of its states; `item` is the size of a stored weight in bytes
-    make(weights, settings)          a torch optimizer for the two flat tensors `weights.flat`
+    scratch_bytes(shape, compute, device)   the scratch memory of a step
+    make(weights, settings)          a torch optimizer for the flat tensors of `weights`, one in each named group
 
 Its `step(grad_scale=...)` multiplies the gradients by a factor. A checkpoint stores the tensors of its `state` under
-the names that they have there: `matrices.exp_avg`, `gains.exp_avg`. Scratch memory of a step is not predicted but
-measured by the probe.
+the names that they have there, after the name of the group: `matrices.exp_avg`, `gains.exp_avg`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ def param_groups(weights: Weights, settings: Hyperparameters) -> list[dict[str, 
     """Weight decay applies to the matrices, not to the gains of the norms."""
     matrices, gains = weights.flat
     return [
-        {"params": [matrices], "weight_decay": settings.weight_decay},
-        {"params": [gains], "weight_decay": 0.0},
+        {"name": "matrices", "params": [matrices], "weight_decay": settings.weight_decay},
+        {"name": "gains", "params": [gains], "weight_decay": 0.0},
     ]

@@ -44,6 +44,13 @@ def state_bytes(shape: Shape, item: int) -> int:
     return 2 * (matrices * item + gains * 4)
 
 
+def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
+    return 0
+
+
 def make(weights: Weights, settings: Hyperparameters) -> AdamW:
-    betas = (settings.beta1, settings.beta2)
-    return AdamW(param_groups(weights, settings), lr=0.0, betas=betas, eps=settings.eps, fused=True)
+    return over(param_groups(weights, settings), settings)
+
+
+def over(groups: list[dict[str, Any]], settings: Hyperparameters) -> AdamW:
+    return AdamW(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.eps, fused=True)

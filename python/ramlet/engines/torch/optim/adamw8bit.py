@@ -42,9 +42,16 @@ def state_bytes(shape: Shape, item: int) -> int:
     return sum(map(adamw8bit_bytes, flat_elements(shape)))
 
 
+def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
+    return 0
+
+
 def make(weights: Weights, settings: Hyperparameters) -> AdamW8bit:
-    betas = (settings.beta1, settings.beta2)
-    return AdamW8bit(param_groups(weights, settings), lr=0.0, betas=betas, eps=settings.eps, seed=settings.seed)
+    return over(param_groups(weights, settings), settings)
+
+
+def over(groups: list[dict[str, Any]], settings: Hyperparameters) -> AdamW8bit:
+    return AdamW8bit(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.eps, seed=settings.seed)
 
 
 class AdamW8bit(torch.optim.Optimizer):
