@@ -77,7 +77,7 @@ def test_how_often_a_run_is_evaluated() -> None:
     """The pages and the help say what is done; the sample outputs are of runs that did it."""
     for page in (TRAINING, ROOT / "docs" / "troubleshooting.md"):
         assert f"{EVALUATIONS} times in a run" in page.read_text()
-    assert f"{EVALUATIONS} over the run" in declared(RunSettings)["eval_every"].shown
+    assert f"{EVALUATIONS} evaluations per run" in declared(RunSettings)["eval_every"].shown
     for page, steps in ((TRAINING, 300), (ADAPTING, 80)):
         told = [int(step) for block in blocks(page) for step in re.findall(r"^step (\d+): val:", block, re.MULTILINE)]
         assert told
