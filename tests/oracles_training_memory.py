@@ -11,6 +11,8 @@ from torch import Tensor
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
+from ramlet.engines.torch.kernels import plain
+
 LIBRARY = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product")
 LARGE = 64
 """Smaller allocations are scalars, which the predictions ignore."""
@@ -69,6 +71,12 @@ def lean_kernels() -> ModuleType:
     def rotate_(qkv: Tensor, *given: Any, **named: Any) -> None:
         pass
 
+    def qk_norm(qkv: Tensor, heads: plain.Heads) -> Tensor:
+        return qkv.new_empty((len(qkv), heads.columns)).copy_(qkv[:, : heads.columns])
+
+    def qk_norm_backward_(grad: Tensor, *given: Any) -> None:
+        pass
+
     def gate(gate_up: Tensor) -> Tensor:
         return gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2)).zero_()
 
@@ -84,6 +92,7 @@ def lean_kernels() -> ModuleType:
         else:
             dy.t() @ x
 
-    for function in (norm, norm_backward, rotate_, gate, gate_backward_, cross_entropy_, accumulate_):
+    made = (norm, norm_backward, rotate_, qk_norm, qk_norm_backward_, gate, gate_backward_, cross_entropy_, accumulate_)
+    for function in made:
         setattr(lean, function.__name__, function)
     return lean

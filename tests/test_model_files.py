@@ -42,7 +42,7 @@ class TestTransformersOpensOurs:
         model = model_of(shape)
         save_model(model, tmp_path)
         llama, told = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-        assert type(llama) is transformers.LlamaForCausalLM
+        assert type(llama) is (transformers.Qwen3ForCausalLM if shape.qk_norm else transformers.LlamaForCausalLM)
         assert not any(told.values()), told
         ids = some_ids(shape, 3, shape.context)
         with torch.no_grad():
@@ -100,8 +100,10 @@ class TestWeOpenTheirs:
     @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
     @pytest.mark.parametrize("sharded", [False, True])
     def test_a_model_saved_by_transformers(self, tmp_path: Path, shape: Shape, sharded: bool) -> None:
-        theirs = transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(
+        kind = "Qwen3" if shape.qk_norm else "Llama"
+        theirs = getattr(transformers, f"{kind}ForCausalLM")(
+            getattr(transformers, f"{kind}Config")(
+                head_dim=shape.head_width,
                 vocab_size=shape.vocab_size,
                 hidden_size=shape.width,
                 intermediate_size=shape.feed_forward,

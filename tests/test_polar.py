@@ -36,7 +36,7 @@ def test_the_coefficients() -> None:
         values = grid * (fitted[0] + grid**2 * (fitted[1] + fitted[2] * grid**2))
         if low < CUSHION * high:  # centered around 1 again
             fitted *= 2 / (values.min() + values.max())
-        np.testing.assert_allclose(given, fitted, rtol=2e-3)
+        np.testing.assert_allclose(given, fitted, rtol=1e-4)
         values = grid * (given[0] + grid**2 * (given[1] + given[2] * grid**2))
         low, high = values.min(), values.max()
     assert 0.9 < low < high < 1.1

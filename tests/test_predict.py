@@ -16,13 +16,13 @@ from ramlet.engines.plan import PARTS, Choice, Correction
 from ramlet.engines.torch import gpt
 from ramlet.engines.torch.blocks import layer_blocks, sizes_of
 from ramlet.engines.torch.kernels import kernels_for
-from ramlet.engines.torch.optim.adamw import AdamW
-from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
+from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.predict import predict, state_bytes, work_bytes
 from ramlet.engines.torch.weights import Weights
 from ramlet.errors import SettingsError
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
+from ramlet.training.settings import RunSettings
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SHAPES = {
@@ -30,6 +30,9 @@ SHAPES = {
     "grouped": Shape(512, 256, 3, 128, 4, 2, feed_forward=128),
     "untied": Shape(8192, 256, 1, 64, 2, tied=False),
     "deep": Shape(512, 256, 8, 64, 2, feed_forward=512),
+    "qk_norm": Shape(2048, 256, 4, 128, 4, qk_norm=True),
+    "attention": Shape(256, 256, 1, 128, 4, feed_forward=64, qk_norm=True),
+    "grouped_qk_norm": Shape(512, 256, 3, 128, 4, 2, feed_forward=128, qk_norm=True),
 }
 
 
@@ -138,19 +141,19 @@ def test_the_real_kernels_take_no_more(
         ("adamw8bit", "fp32", "fp32"),
         ("adamw8bit", "fp32", "bf16"),
         ("adamw8bit", "bf16", "bf16"),
+        ("muon", "fp32", "bf16"),
     ],
 )
 def test_states_are_exact(name: str, weights: str, compute: str, optimizer: str) -> None:
     made = Weights(SHAPES[name], dtype=DTYPES[weights], compute=DTYPES[compute])
     made.make_gradients()
-    kind = AdamW if optimizer == "adamw" else AdamW8bit
-    stepped = kind([{"params": [flat]} for flat in made.flat], lr=1e-3)
+    stepped = optimizer_module(optimizer).make(made, RunSettings())
     stepped.step()
     kept = {id(flat): flat for flat in (*made.flat, made.compute)}.values()
     predicted = state_bytes(SHAPES[name], Choice(1, 1, False, optimizer, weights, compute))
     assert predicted["weights"] == sum(flat.nbytes for flat in kept)
     assert predicted["gradients"] == sum(flat.grad.nbytes for flat in made.flat)
-    states = [value for flat in made.flat for name, value in stepped.state[flat].items() if name != "step"]
+    states = [value for state in stepped.state.values() for name, value in state.items() if name != "step"]
     assert predicted["optimizer"] == sum(value.nbytes for value in states)
 
 

@@ -20,6 +20,7 @@ from ramlet.training.listener import Listener
 KINDS: dict[str, dict[str, Any]] = {
     "adamw": {},
     "adamw8bit": {"optimizer": "adamw8bit", "weights": "bf16", "precision": "bf16"},
+    "muon": {"optimizer": "muon", "qk_norm": True, "schedule": "wsd", "precision": "bf16"},
 }
 
 

@@ -75,7 +75,7 @@ def test_default_rates_fall_with_size() -> None:
     ("given", "said"),
     [
         ({"precision": "fp8"}, "precision must be one of auto, bf16, fp16, fp32, not 'fp8'"),
-        ({"optimizer": "sgd"}, "optimizer must be one of auto, adamw, adamw8bit, not 'sgd'"),
+        ({"optimizer": "sgd"}, "optimizer must be one of auto, adamw, adamw8bit, muon, not 'sgd'"),
         ({"schedule": "step"}, "schedule must be one of"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
         ({"weights": "fp16"}, "weights must be one of"),
@@ -243,7 +243,7 @@ def test_a_rank_that_has_nothing_to_learn_takes_part() -> None:
     assert not any(flat.grad.any() for flat in made.model.weights.flat if flat.grad is not None)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit", "muon"])
 def test_states_are_made_without_a_step(optimizer: str) -> None:
     made = trainee(optimizer=optimizer)
     before = made.model.weights.matrices.clone()

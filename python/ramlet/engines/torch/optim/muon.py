@@ -112,7 +112,8 @@ class Muon(torch.optim.Optimizer):
     def _update(self, weights: Tensor, direction: Tensor, row_squares: Tensor, rate: float) -> None:
         """Of (count, rows, columns) each."""
         tall = weights.shape[1] > weights.shape[2]
-        x = (direction.mT if tall else direction).to(self._compute, memory_format=torch.contiguous_format)
+        given = direction.mT if tall else direction
+        x = torch.empty(given.shape, dtype=self._compute, device=given.device).copy_(given)
         for matrix in x if x.device.type == "cpu" else ():
             # torch's norm adds in an order that depends on the threads.
             matrix.div_(kernels_for("cpu").grad_norm(matrix.view(-1)) * MARGIN + TINY)
@@ -124,7 +125,8 @@ class Muon(torch.optim.Optimizer):
         row_squares.lerp_(squares, 1 - ROW_DECAY)
         # Rows of equal size, and the matrix as large as it was.
         scale = (row_squares + TINY).rsqrt()
-        scale *= (squares.sum(1, keepdim=True) / (squares * scale.square()).sum(1, keepdim=True)).sqrt()
+        before, after = squares.sum(1, keepdim=True), (squares * scale.square()).sum(1, keepdim=True)
+        scale *= ((before + TINY) / (after + TINY)).sqrt()
         weights.sub_(update * (scale * (rate * UPDATE_SIZE * math.sqrt(max(weights.shape[1:])))))
 
 
