@@ -3,8 +3,8 @@
     config = hf_config(shape, dtype="float32", end_id=0)
     shape_from_hf(config, "RUN/config.json") == shape
 
-A `LlamaForCausalLM` or `Qwen3ForCausalLM` without biases and RoPE scaling can be read; anything else is refused by name, because
-a model that is loaded almost correctly generates almost correct text.
+A `LlamaForCausalLM` or `Qwen3ForCausalLM` without biases and RoPE scaling can be read; anything else is refused by
+name, because a model that is loaded almost correctly generates almost correct text.
 """
 
 from __future__ import annotations

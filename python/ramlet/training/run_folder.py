@@ -25,11 +25,15 @@ from ramlet.errors import ModelError, SettingsError, option
 from ramlet.runtime.atomic_files import is_temporary, replacing
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import YAML, read_json_object, read_text
+from ramlet.settings.declared import declared
 from ramlet.training import run_files
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
+from ramlet.training.settings import RunSettings
 
 _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
+_NEWER = {"qk_norm": False}
+"""Of a shape: what models before it are."""
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule")
 """What the setting `resume` may change: a run that continues for longer than planned."""
 
@@ -121,8 +125,10 @@ class RunFolder:
                 f"{self.path} was trained on other data ({_shown(noted['data'])}): "
                 f"choose another {option('out')}, or give the same data"
             )
+        known = declared(RunSettings)
         for name, value in now["settings"].items():
-            before = noted["settings"].get(name)
+            # A setting that is newer than the run has the default that does as before.
+            before = noted["settings"].get(name, known[name].default)
             if before == value or (resume and name in EXTENDABLE):
                 continue
             hint = f", or {option('resume')} to continue it" if name in EXTENDABLE else ""
@@ -130,7 +136,7 @@ class RunFolder:
                 f"{self.path} has a run with {name} {before}, not {value}: "
                 f"choose another {option('out')}, or give the same value{hint}"
             )
-        if noted["job"]["shape"] != shape:
+        if {**_NEWER, **noted["job"]["shape"]} != shape:
             raise SettingsError(
                 f"{self.path} has a model of another shape: choose another {option('out')}, or give the same shape"
             )

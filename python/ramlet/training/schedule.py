@@ -1,4 +1,4 @@
-"""The learning rate schedule: linear warmup, then decay. `wsd` stays at the peak and decays linearly over the last part.
+"""The learning rate schedule: linear warmup, then decay; `wsd` stays at the peak and decays linearly at the end.
 
 >>> rate = Schedule(peak=1.0, floor=0.1, warmup=10, steps=110, kind="linear")
 >>> rate(0), rate(9), rate(60), rate(110)

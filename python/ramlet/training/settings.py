@@ -118,7 +118,7 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "Optimizer; auto uses adamw, and adamw8bit only if adamw cannot fit.",
+        "Optimizer; auto uses adamw, and adamw8bit only if adamw cannot fit; muon learns more per step.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )

@@ -18,12 +18,13 @@ from ramlet.engines.torch.layers import Layer, Rotary, grad_of
 
 
 def has_flash(device: str, compute: torch.dtype, document_mask: bool) -> bool:
-    """Whether `FlashAttention` applies; `Sizes.separate` of blocks.py follows the same rule."""
+    """Whether `FlashAttention` applies; blocks.py follows the same rule."""
     return not document_mask and (device == "cpu" or compute != torch.float32)
 
 
 def _heads_of(layer: Layer, rotary: Rotary) -> Heads:
-    assert layer.norm_q is not None and layer.norm_k is not None
+    assert layer.norm_q is not None
+    assert layer.norm_k is not None
     gains = (layer.norm_q.master, layer.norm_k.master)
     return Heads(*gains, layer.eps, *rotary, layer.heads, layer.kv_heads)
 
@@ -54,7 +55,8 @@ class FlashAttention(Function):
         result, *rest = _flash(qkv, *_parts(qkv, layer, rotary, batch))
         ctx.others = [each for each in rest if not isinstance(each, Tensor)]
         ctx.save_for_backward(qkv, result, *(each for each in rest if isinstance(each, Tensor)))
-        return result.transpose(1, 2).reshape(len(qkv), -1)
+        flat: Tensor = result.transpose(1, 2).reshape(len(qkv), -1)
+        return flat
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
@@ -71,7 +73,8 @@ class FlashAttention(Function):
 
 def _qk_norm_backward(ctx: Any, qkv: Tensor, grads: Any) -> Tensor:
     layer: Layer = ctx.layer
-    assert layer.norm_q is not None and layer.norm_k is not None
+    assert layer.norm_q is not None
+    assert layer.norm_k is not None
     d_qkv = torch.cat(list(grads), dim=1)
     heads = _heads_of(layer, ctx.rotary)
     layer.kernels.qk_norm_backward_(d_qkv, qkv, heads, grad_of(layer.norm_q), grad_of(layer.norm_k), ctx.unit)
@@ -100,13 +103,15 @@ def _flash(qkv: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
 def _flash_backward(
     d_result: Tensor, parts: tuple[Tensor, Tensor, Tensor], result: Tensor, tensors: list[Tensor], others: list[Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
+    aten: Any = torch.ops.aten
     if result.device.type == "cpu":
-        grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             d_result, *parts, result, tensors[0], 0.0, True
         )
-        return grads
-    log_sums, seed, offset = tensors
-    grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        d_result, *parts, result, log_sums, *others, 0.0, True, seed, offset
-    )
-    return grads
+    else:
+        log_sums, seed, offset = tensors
+        grads = aten._scaled_dot_product_flash_attention_backward(
+            d_result, *parts, result, log_sums, *others, 0.0, True, seed, offset
+        )
+    d_q, d_k, d_v = grads
+    return d_q, d_k, d_v

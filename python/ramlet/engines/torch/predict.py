@@ -40,7 +40,7 @@ class Prediction:
 
     parts: dict[str, int]
     moment: str
-    """When the peak is: `forward`, `head`, `feed-forward`, `attention`, `again` (activation checkpointing) or `update`."""
+    """When it peaks: `forward`, `head`, `feed-forward`, `attention`, `again` (activation checkpointing) or `update`."""
     logits: int
     """The logits of a chunk, which may be freed before the peak."""
 
@@ -89,7 +89,8 @@ def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> dict[st
 
 
 def _update_scratch(shape: Shape, choice: Choice, device: str) -> int:
-    return int(optimizer_module(choice.optimizer).scratch_bytes(shape, choice.compute, device))
+    scratch_bytes = getattr(optimizer_module(choice.optimizer), "scratch_bytes", None)
+    return scratch_bytes(shape, choice.compute, device) if scratch_bytes is not None else 0
 
 
 def predict(

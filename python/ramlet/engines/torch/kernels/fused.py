@@ -205,7 +205,7 @@ def _qk_norm_backward_kernel(
     first_sum = tl.zeros([HEADS, COLUMNS], tl.float32)
     second_sum = tl.zeros([HEADS, COLUMNS], tl.float32)
     for number in range(tl.program_id(0), tokens, tl.num_programs(0)):
-        token = number.to(tl.int64)
+        token = tl.cast(number, tl.int64)
         at = token * qkv_width + head * (2 * HALF) + column
         first = tl.load(qkv + at, mask=inside, other=0.0).to(tl.float32)
         second = tl.load(qkv + at + HALF, mask=inside, other=0.0).to(tl.float32)

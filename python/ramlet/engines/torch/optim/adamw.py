@@ -44,10 +44,6 @@ def state_bytes(shape: Shape, item: int) -> int:
     return 2 * (matrices * item + gains * 4)
 
 
-def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
-    return 0
-
-
 def make(weights: Weights, settings: Hyperparameters) -> AdamW:
     return over(param_groups(weights, settings), settings)
 

@@ -42,10 +42,6 @@ def state_bytes(shape: Shape, item: int) -> int:
     return sum(map(adamw8bit_bytes, flat_elements(shape)))
 
 
-def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
-    return 0
-
-
 def make(weights: Weights, settings: Hyperparameters) -> AdamW8bit:
     return over(param_groups(weights, settings), settings)
 

@@ -3,9 +3,9 @@
     update = orthogonal factor of (gradient + momentum), every row divided by its running root mean square (NorMuon)
     weight = (1 - lr * weight_decay) * weight - lr * 0.2 * sqrt(longer side) * update
 
-The factor 0.2 sqrt(longer side) makes updates as large as AdamW's, so that one learning rate serves both. Queries, keys,
-values, gate and up are matrices of their own. Embeddings have no weight decay. The states are one moment and a number
-per row, half of AdamW's. What was tried: docs/design/recipe.md.
+The factor 0.2 sqrt(longer side) makes updates as large as AdamW's, so that one learning rate serves both. Queries,
+keys, values, gate and up are matrices of their own. Embeddings have no weight decay. The states are one moment and a
+number per row, half of AdamW's. What was tried: docs/design/recipe.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torch import Tensor
 from ramlet.engines import Hyperparameters
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.optim import adamw
+from ramlet.engines.torch.optim.adamw import AdamW
+from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.optim.polar import MARGIN, orthogonalize
 from ramlet.engines.torch.sizes import BYTES, Stack, flat_elements, hidden_start, stacks
 from ramlet.engines.torch.weights import Weights
@@ -70,7 +72,7 @@ def others(weights: Weights) -> list[dict[str, Any]]:
 
 
 class Muon(torch.optim.Optimizer):
-    def __init__(self, weights: Weights, settings: Hyperparameters, rest: torch.optim.Optimizer) -> None:
+    def __init__(self, weights: Weights, settings: Hyperparameters, rest: AdamW | AdamW8bit) -> None:
         self._shape = weights.shape
         self._compute = weights.compute.dtype
         self._rest = rest
@@ -81,8 +83,8 @@ class Muon(torch.optim.Optimizer):
         self.param_groups += rest.param_groups
 
     @torch.no_grad()
-    def step(self, closure: Any = None, *, grad_scale: float = 1.0) -> None:
-        self._rest.step(grad_scale=grad_scale)  # type: ignore[call-arg]
+    def step(self, closure: Any = None, *, grad_scale: float = 1.0) -> Any:
+        self._rest.step(grad_scale=grad_scale)
         group = self.param_groups[0]
         (hidden,) = group["params"]
         state = self.state[hidden]

@@ -1,9 +1,9 @@
 """The orthogonal factor of a matrix, approximately: U V^T of U S V^T, by matrix products alone.
 
-Four steps x <- a x + (b A + c A^2) x with A = x x^T, each with its own coefficients: the odd polynomial of degree 5 whose
-values lie closest to 1 on the interval that the step before left ("Polar Express", arXiv 2505.16932; tests/test_polar.py
-derives them again). Singular values from 0.005 to 1 of the largest end between 0.91 and 1.09, smaller ones below.
-Compared on the clock in docs/design/recipe.md: five steps of Newton-Schulz are slower and no better, three are worse.
+Four steps x <- a x + (b A + c A^2) x with A = x x^T, each with its own coefficients: the odd polynomial of degree 5
+whose values are closest to 1 on the interval that the previous step left ("Polar Express", arXiv 2505.16932;
+tests/test_polar.py derives them). Singular values from 0.005 to 1 end between 0.91 and 1.09, smaller ones below. Other
+numbers of steps are in docs/design/recipe.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARGIN = 1.02
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Of (count, rows, columns) with rows <= columns and a Frobenius norm of at most 1 each; `matrices` is overwritten."""
+    """Of (count, rows, columns), rows <= columns, each with a Frobenius norm of at most 1; overwrites `matrices`."""
     if matrices.device.type != "cpu":
         return _batched(matrices)
     threads = torch.get_num_threads()
