@@ -167,6 +167,30 @@ else:
         close(got, wanted)
 
     @pytest.mark.parametrize("dtype", DTYPES)
+    @settings(max_examples=12)
+    @given(
+        tokens=st.integers(1, 5),
+        half=st.sampled_from([1, 3, 32]),
+        heads=st.integers(1, 3),
+        kv_heads=st.integers(1, 2),
+    )
+    def test_qk_norm_and_back(
+        fused: ModuleType, dtype: torch.dtype, tokens: int, half: int, heads: int, kv_heads: int
+    ) -> None:
+        qkv = normal(1, tokens, (heads + 2 * kv_heads) * 2 * half, dtype=dtype)
+        gains, angles = normal(2, 2, 2 * half), normal(3, 11, half)
+        positions = torch.randint(0, 11, (tokens,), generator=torch.Generator().manual_seed(4))
+        given_heads = plain.Heads(*gains, 1e-5, angles.cos(), angles.sin(), positions, heads, kv_heads)
+        close(fused.qk_norm(qkv, given_heads), plain.qk_norm(qkv, given_heads), 4.0)
+        got = normal(5, *qkv.shape, dtype=dtype)
+        wanted, got_gains, wanted_gains = got.clone(), torch.ones(2, 2 * half), torch.ones(2, 2 * half)
+        fused.qk_norm_backward_(got, qkv, given_heads, *got_gains)
+        plain.qk_norm_backward_(wanted, qkv, given_heads, *wanted_gains)
+        # One head of two numbers has hardly a gradient: what is left are roundings of large terms.
+        close(got, wanted, 64.0)
+        close(got_gains, wanted_gains, 64.0)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
     @FEW
     @given(tokens=st.integers(0, 4), width=WIDTHS)
     def test_gate_and_back(fused: ModuleType, dtype: torch.dtype, tokens: int, width: int) -> None:
