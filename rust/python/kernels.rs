@@ -173,6 +173,7 @@ unsafe fn heads<'a>(
 }
 
 #[pyfunction]
+#[allow(clippy::too_many_arguments)]
 pub fn kernel_qk_norm(
     py: Python<'_>,
     bf16: bool,
