@@ -42,7 +42,7 @@ def test_not_a_number(command: str, message: str, capsys: pytest.CaptureFixture[
     ("command", "message"),
     [
         ("train --data d --out r --max-steps 0", "--max-steps must be at least 1, not 0"),
-        ("train --data d --out r --schedule step", "--schedule must be one of cosine, linear, constant, wsd, not 'step'"),
+        ("train -d d -o r --schedule step", "--schedule must be one of cosine, linear, constant, wsd, not 'step'"),
         ("generate r -p x --top-p 2", "--top-p must be above 0 and at most 1, not 2"),
     ],
 )
