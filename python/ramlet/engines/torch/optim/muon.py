@@ -123,7 +123,8 @@ class Muon(torch.optim.Optimizer):
             x.div_(torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32) * MARGIN + TINY)
         update = orthogonalize(x)
         update = update.mT if tall else update
-        squares = update.float().square_().mean(2, keepdim=True)
+        # A copy also of fp32, where `float()` would be the update itself.
+        squares = update.to(torch.float32, copy=True).square_().mean(2, keepdim=True)
         row_squares.lerp_(squares, 1 - ROW_DECAY)
         # Rows of equal size, and the matrix as large as it was.
         scale = (row_squares + TINY).rsqrt()
