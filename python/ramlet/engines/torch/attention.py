@@ -17,11 +17,6 @@ from ramlet.engines.torch.kernels.plain import Heads
 from ramlet.engines.torch.layers import Layer, Rotary, grad_of
 
 
-def has_flash(device: str, compute: torch.dtype, document_mask: bool) -> bool:
-    """Whether `FlashAttention` applies; blocks.py follows the same rule."""
-    return not document_mask and (device == "cpu" or compute != torch.float32)
-
-
 def _heads_of(layer: Layer, rotary: Rotary) -> Heads:
     assert layer.norm_q is not None
     assert layer.norm_k is not None

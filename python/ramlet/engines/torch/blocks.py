@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramlet.engines.plan import Choice
-from ramlet.engines.torch.sizes import BYTES
+from ramlet.engines.torch.sizes import BYTES, has_flash
 from ramlet.model.shape import Shape
 
 
@@ -42,7 +42,8 @@ def sizes_of(shape: Shape, choice: Choice, seq_len: int, device: str, document_m
     tokens = choice.micro_batch * seq_len
     compute = BYTES[choice.compute]
     # CUDA's flash attention supports grouped keys and values; its replacements do not.
-    repeats = device == "cuda" and shape.heads != shape.kv_heads and (choice.compute == "fp32" or document_mask)
+    flash = has_flash(device, document_mask, fp32=choice.compute == "fp32")
+    repeats = device == "cuda" and shape.heads != shape.kv_heads and not flash
     allocated = _reserved if device == "cuda" else int
     kv = shape.kv_heads * shape.head_width
     return Sizes(
@@ -101,7 +102,7 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
     scratch = _attention_scratch(sizes, choice, device)
     attention = Block(sizes.qkv + sizes.repeated + sizes.log_sums + sizes.mask, backward=stream + grads + scratch)
     projected = grads + sizes.qkv
-    if shape.qk_norm and (sizes.mask or (device == "cuda" and choice.compute == "fp32")):
+    if shape.qk_norm and not has_flash(device, bool(sizes.mask), fp32=choice.compute == "fp32"):
         attention = attention._replace(keeps=attention.keeps + sizes.qk)
     elif shape.qk_norm:
         # Normalized queries and keys exist while they are needed (attention.py).

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ramlet.engines import Sampling, training_names
-from ramlet.engines.torch.attention import FlashAttention, QKNorm, has_flash
+from ramlet.engines.torch.attention import FlashAttention, QKNorm
 from ramlet.engines.torch.forward_memory import EVAL_CHUNK
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.layers import (
@@ -39,6 +39,7 @@ from ramlet.engines.torch.layers import (
     Rotary,
 )
 from ramlet.engines.torch.order import even_parts, unit_rows
+from ramlet.engines.torch.sizes import has_flash
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
@@ -133,7 +134,9 @@ class GPT:
     ) -> Tensor:
         if self.shape.qk_norm:
             qkv = QKV.apply(x, layer, unit)  # type: ignore[no-untyped-call]
-            if torch.is_grad_enabled() and has_flash(self.device.type, self.compute, mask is not None):
+            if torch.is_grad_enabled() and has_flash(
+                self.device.type, mask is not None, fp32=self.compute == torch.float32
+            ):
                 attended = FlashAttention.apply(qkv, layer, rotary, unit, batch)  # type: ignore[no-untyped-call]
             else:
                 parts = QKNorm.apply(qkv, layer, rotary, unit)  # type: ignore[no-untyped-call]

@@ -23,6 +23,11 @@ def adamw8bit_bytes(elements: int) -> int:
     return elements * 8 if elements < SMALLEST_QUANTIZED else 2 * (elements + 4 * -(-elements // BLOCK))
 
 
+def has_flash(device: str, document_mask: bool, *, fp32: bool) -> bool:
+    """Whether torch's flash attention applies; `fp32` is the precision of the products."""
+    return not document_mask and (device == "cpu" or not fp32)
+
+
 class Stack(NamedTuple):
     """The same matrix of every layer, in the flat matrices from `hidden_start` on."""
 
