@@ -47,7 +47,7 @@ class FlashAttention(Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layer: Layer, rotary: Rotary, unit: int, batch: int) -> Tensor:
         ctx.layer, ctx.rotary, ctx.unit, ctx.batch = layer, rotary, unit, batch
-        result, *rest = _flash(qkv, *_parts(qkv, layer, rotary, batch))
+        result, *rest = _flash(*_parts(qkv, layer, rotary, batch))
         ctx.others = [each for each in rest if not isinstance(each, Tensor)]
         ctx.save_for_backward(qkv, result, *(each for each in rest if isinstance(each, Tensor)))
         flat: Tensor = result.transpose(1, 2).reshape(len(qkv), -1)
@@ -85,13 +85,20 @@ def _parts(qkv: Tensor, layer: Layer, rotary: Rotary, batch: int) -> tuple[Tenso
     return q, k, v
 
 
-def _flash(qkv: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
-    """The result, and what the backward function wants of it."""
-    if qkv.device.type == "cpu":
-        return tuple(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True))
-    result, log_sums, cum_q, cum_k, max_q, max_k, seed, offset, _ = torch.ops.aten._scaled_dot_product_flash_attention(
-        q, k, v, 0.0, True
-    )
+_CUDNN = 3
+"""Of torch's SDPBackend, whose import needs torch's compiler."""
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
+    """The result, and what the backward function takes of it: tensors and other values, in this order."""
+    aten: Any = torch.ops.aten
+    if q.device.type == "cpu":
+        return tuple(aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True))
+    if _backend(q, k, v) == _CUDNN:
+        found = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)
+    else:
+        found = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
+    result, log_sums, cum_q, cum_k, max_q, max_k, seed, offset, _ = found
     return result, log_sums, seed, offset, cum_q, cum_k, max_q, max_k
 
 
@@ -103,6 +110,11 @@ def _flash_backward(
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             d_result, *parts, result, tensors[0], 0.0, True
         )
+    elif _backend(*parts) == _CUDNN:
+        log_sums, seed, offset = tensors
+        grads = aten._scaled_dot_product_cudnn_attention_backward(
+            d_result, *parts, result, log_sums, seed, offset, None, *others, 0.0, True
+        )
     else:
         log_sums, seed, offset = tensors
         grads = aten._scaled_dot_product_flash_attention_backward(
@@ -110,3 +122,9 @@ def _flash_backward(
         )
     d_q, d_k, d_v = grads
     return d_q, d_k, d_v
+
+
+def _backend(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """The one that torch itself would choose: cuDNN's is the fastest on Hopper."""
+    groups = {} if q.shape[1] == k.shape[1] else {"enable_gqa": True}
+    return int(torch._fused_sdp_choice(q, k, v, None, 0.0, True, **groups))

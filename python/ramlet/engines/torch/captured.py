@@ -1,8 +1,8 @@
-"""A micro-batch as a CUDA graph: captured once, then replayed.
+"""A micro-batch and an optimizer step as CUDA graphs: captured once, then replayed.
 
 Forward and backward pass of a layer are about forty kernel launches. With small micro-batches an H200 runs them faster
 than Python issues them: 124M parameters, 8 x 1024 tokens, 105 ms per step eagerly. A replay is one launch, so small
-micro-batches, which save memory, cost next to nothing.
+micro-batches, which save memory, cost next to nothing. Muon's update is about 300 launches more, 15 ms.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Learn = Callable[[Mapping[str, Tensor], float], Tensor]
+Update = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 WARM_UP = 2
 """Runs before the capture: in the first, kernels are compiled and libraries allocate their workspaces."""
@@ -73,3 +74,20 @@ class CapturedStep:
             self._inputs[name].copy_(value, non_blocking=True)
         self._graph.replay()
         return self._total.clone()
+
+
+class CapturedUpdate:
+    """A captured optimizer step with the learning rate, the largest norm and the correction of the gradients."""
+
+    def __init__(self, update: Update, device: torch.device, shared: CapturedStep) -> None:
+        """The optimizer's states exist. `shared` is a captured micro-batch whose memory pool is used again."""
+        self._given = torch.zeros(3, device=device)
+        self._graph = torch.cuda.CUDAGraph()
+        stream = _capture_stream(torch.cuda.current_device())
+        with torch.cuda.graph(self._graph, pool=shared._graph.pool(), stream=stream):
+            self._grad_norm = update(*self._given.unbind())
+
+    def replay(self, rate: float, clip: float, correction: float) -> Tensor:
+        self._given.copy_(torch.tensor((rate, clip, correction)), non_blocking=True)
+        self._graph.replay()
+        return self._grad_norm.clone()

@@ -21,7 +21,7 @@ from torch import Tensor
 from ramlet.engines import Hyperparameters, Pending, training_names
 from ramlet.engines.plan import Choice, Plan
 from ramlet.engines.torch.base_memory import keep_large_blocks
-from ramlet.engines.torch.captured import CapturedStep, warm_up
+from ramlet.engines.torch.captured import CapturedStep, CapturedUpdate, warm_up
 from ramlet.engines.torch.gpt import GPT, document_mask
 from ramlet.engines.torch.model_files import load_weights, tensors_by_name
 from ramlet.engines.torch.optim import optimizer_module
@@ -54,10 +54,13 @@ class Trainee:
             held=choice.held,
         )
         self.model.weights.make_gradients()
-        self.optimizer = optimizer_module(choice.optimizer).make(self.model.weights, settings)
+        module = optimizer_module(choice.optimizer)
+        self.optimizer = module.make(self.model.weights, settings)
+        self._capturable = getattr(module, "CAPTURABLE", False) and self.ranks.world == 1
         self.loss_scale = LARGEST_LOSS_SCALE if choice.compute == "fp16" else 1.0
         self._scaled = choice.compute == "fp16"
         self._captured: dict[int, CapturedStep] = {}
+        self._captured_update: CapturedUpdate | None = None
         self._good_steps = 0
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> Tensor:
@@ -99,6 +102,10 @@ class Trainee:
             first = next(iter(self._captured.values()), None)
             self._captured[len(blank["targets"])] = CapturedStep(self._learn, blank, scale, shared=first)
         self.model.weights.clear_gradients()
+        if self._capturable and self._captured:
+            self._grad_norm()  # compiles its kernel
+            shared = next(iter(self._captured.values()))
+            self._captured_update = CapturedUpdate(self._update, self.model.device, shared)
 
     def over_ranks(self, loss: Pending, tokens: int) -> tuple[Pending, int]:
         if self.ranks.world == 1:
@@ -115,18 +122,20 @@ class Trainee:
         a CPU, and with fp16, a NaN or infinite norm skips the update; on a GPU the caller reads it a step later, so
         that the device never waits.
         """
-        weights = self.model.weights
         self.model.flush_gradients()
-        grads = [flat.grad for flat in weights.flat if flat.grad is not None]
-        self.ranks.sum(*grads)
+        self.ranks.sum(*self._grads())
+        if self._captured_update is not None:
+            return self._captured_update.replay(rate, clip or math.inf, correction)
+        return self._update(rate, clip or math.inf, correction)
+
+    def _update(self, rate: float | Tensor, clip: float | Tensor, correction: float | Tensor) -> Tensor:
+        """`rate`, `clip` and `correction` are tensors if it is captured."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norms = [self.model.kernels.grad_norm(grad) for grad in grads]
-        grad_norm: Tensor = torch.linalg.vector_norm(torch.stack(norms)) * (correction / self.loss_scale)
-        clipping = (clip / (grad_norm + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(grad_norm)
-        factor = correction / self.loss_scale * clipping
+        grad_norm = self._grad_norm() * (correction / self.loss_scale)
+        factor = correction / self.loss_scale * (clip / (grad_norm + 1e-6)).clamp(max=1.0)
         if self.model.device.type == "cuda" and not self._scaled:
-            for grad in grads:
+            for grad in self._grads():
                 grad.mul_(factor)
             self.optimizer.step()
         else:
@@ -134,9 +143,15 @@ class Trainee:
             if good:
                 self.optimizer.step(grad_scale=float(factor))
             self._rescale(good)
-        weights.refresh()
-        weights.clear_gradients()
+        self.model.weights.refresh()
+        self.model.weights.clear_gradients()
         return grad_norm
+
+    def _grads(self) -> list[Tensor]:
+        return [flat.grad for flat in self.model.weights.flat if flat.grad is not None]
+
+    def _grad_norm(self) -> Tensor:
+        return torch.linalg.vector_norm(torch.stack([self.model.kernels.grad_norm(grad) for grad in self._grads()]))
 
     def _rescale(self, good: bool) -> None:
         if not self._scaled:

@@ -18,6 +18,7 @@ from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32",)
+CAPTURABLE = True
 
 # Unwrapped before any AdamW exists: the first one wraps it again, for profiling.
 _step = inspect.unwrap(torch.optim.AdamW.step)
@@ -34,8 +35,11 @@ class AdamW(torch.optim.AdamW):
                     parameter.grad.mul_(grad_scale)
         return _step(self, closure)
 
-    def _cuda_graph_capture_health_check(self) -> None:
-        """Steps are never captured; the check would initialize the GPU driver, 150 MB, even for a run on the CPU."""
+    def _accelerator_graph_capture_health_check(self) -> None:
+        """The check would initialize the GPU driver, 150 MB, even for a run on the CPU; fused steps can be captured."""
+
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check
+    """Its name until torch 2.8."""
 
 
 def state_bytes(shape: Shape, item: int) -> int:

@@ -28,6 +28,7 @@ from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32",)
+CAPTURABLE = True
 
 MOMENTUM = 0.95
 ROW_DECAY = 0.95
@@ -96,7 +97,7 @@ class Muon(torch.optim.Optimizer):
         momentum.lerp_(gradient if grad_scale == 1.0 else gradient.mul_(grad_scale), 1 - MOMENTUM)
         gradient.lerp_(momentum, MOMENTUM)
         rate, decay = group["lr"], group["weight_decay"]
-        if rate and decay:
+        if decay:
             hidden.mul_(1 - rate * decay)
         for weights, updates, row_squares in self._batches(hidden, gradient, state["row_squares"]):
             self._update(weights, updates, row_squares, rate)
@@ -111,7 +112,7 @@ class Muon(torch.optim.Optimizer):
             views = (_view(hidden, stack, layers), _view(gradient, stack, layers), squares)
             yield from zip(*(view.split(count) for view in views))
 
-    def _update(self, weights: Tensor, direction: Tensor, row_squares: Tensor, rate: float) -> None:
+    def _update(self, weights: Tensor, direction: Tensor, row_squares: Tensor, rate: float | Tensor) -> None:
         """Of (count, rows, columns) each."""
         tall = weights.shape[1] > weights.shape[2]
         given = direction.mT if tall else direction
