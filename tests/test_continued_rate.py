@@ -45,14 +45,14 @@ def rate_of(out: Path) -> tuple[float, int]:
 
 def test_the_default_rate(data: Path, general: Path, tmp_path: Path) -> None:
     start = {"init_from": str(general), "params": None, "seq_len": None, "max_steps": 1}
-    for name, given, part in (
-        ("scratch", {"max_steps": 1, "lr": None}, 1.0),
-        ("continued", {**start, "lr": None}, CONTINUED),
+    for name, given, optimizer, part in (
+        ("scratch", {"max_steps": 1, "lr": None}, "muon", 1.0),
+        ("continued", {**start, "lr": None}, "adamw", CONTINUED),
     ):
         run(data, tmp_path / name, **given)
         rate, parameters = rate_of(tmp_path / name)
-        assert rate == pytest.approx(part * default_rate(parameters)), name
-    assert default_rate(parameters, continued=True) == CONTINUED * default_rate(parameters)
+        assert rate == pytest.approx(part * default_rate(parameters, optimizer)), name
+    assert default_rate(parameters, "adamw", continued=True) == CONTINUED * default_rate(parameters, "adamw")
     run(data, tmp_path / "given", **{**start, "lr": 2e-3})
     assert rate_of(tmp_path / "given")[0] == 2e-3
 

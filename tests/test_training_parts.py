@@ -60,12 +60,16 @@ def test_a_warm_up_longer_than_the_run_never_reaches_its_rate() -> None:
 
 
 def test_default_rates_fall_with_size() -> None:
-    rates = [default_rate(parameters) for parameters in (1_000, 10**6, 124 * 10**6, 10**9, 10**13)]
-    assert rates == sorted(rates, reverse=True)
-    assert rates[:2] == [2.5e-3, 2.5e-3]
+    for optimizer, most in (("adamw", 2.5e-3), ("muon", 1e-2)):
+        rates = [default_rate(parameters, optimizer) for parameters in (1_000, 10**5, 124 * 10**6, 10**9, 10**13)]
+        assert rates == sorted(rates, reverse=True)
+        assert rates[:2] == [most, most]
     # GPT-3's own.
     for parameters, rate in ((125e6, 6e-4), (1.3e9, 2e-4), (6.7e9, 1.2e-4), (13e9, 1e-4)):
-        assert default_rate(int(parameters)) == pytest.approx(rate, rel=0.25)
+        assert default_rate(int(parameters), "adamw") == pytest.approx(rate, rel=0.25)
+    # Measured.
+    for parameters, rate in ((10**6, 9e-3), (10**7, 6e-3), (124 * 10**6, 4e-3)):
+        assert default_rate(parameters, "muon") == pytest.approx(rate, rel=0.05)
 
 
 # -- settings

@@ -43,6 +43,8 @@ class Task:
     precision: str = "fp32"
     """Of matrix products."""
     document_mask: bool = False
+    optimizer: str = "adamw"
+    """Unless it is forced: this one, or its 8-bit form if only that fits."""
     forced: Mapping[str, Any] = field(default_factory=dict)
     """What the user has fixed, by the names of `Choice`."""
     resident: int = 0
@@ -185,7 +187,7 @@ def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int]) -> Budg
     return BudgetError(
         f"needs at least {enough}MB: {format_parts(parts, enough)}, with {how} "
         f"(the budget is {budget}); give more, or use a smaller model, a shorter {option('seq_len')}"
-        f"{'' if choice.optimizer == 'adamw8bit' else ' or ' + option('optimizer', 'adamw8bit')}",
+        f"{'' if choice.optimizer.endswith('8bit') else ' or ' + option('optimizer', f'{choice.optimizer}8bit')}",
         needed=enough * 1_000_000,
         parts=parts,
         budget=budget.asked,

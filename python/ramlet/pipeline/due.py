@@ -19,6 +19,7 @@ from typing import Any
 
 from ramlet.pipeline.record import Recorded
 from ramlet.pipeline.stages import Stage
+from ramlet.training.recipe import as_recorded_now
 
 ENDS = ("max_steps", "epochs", "tokens")
 MOST_SHOWN = 4
@@ -42,7 +43,7 @@ def decide(stage: Stage, recorded: Recorded | None, *, forced: bool = False) -> 
         return Decision("rebuild", "forced")
     if recorded is None:
         return Decision("continue", "not made yet")
-    if recorded.fingerprint == stage.fingerprint:
+    if recorded.fingerprint == stage.fingerprint or _same_in_other_words(stage, recorded):
         if recorded.done and stage.finished:
             return Decision("keep", "nothing changed")
         why = "its result is missing" if recorded.done else "it was interrupted"
@@ -55,11 +56,18 @@ def decide(stage: Stage, recorded: Recorded | None, *, forced: bool = False) -> 
     return Decision("rebuild", why)
 
 
+def _same_in_other_words(stage: Stage, recorded: Recorded) -> bool:
+    """Whether an earlier version recorded the same run: it did not know all settings of this one."""
+    if stage.name != "training" or stage.reads != recorded.reads:
+        return False
+    return as_recorded_now(recorded.settings) == stage.settings
+
+
 def _is_longer(stage: Stage, recorded: Recorded) -> bool:
     """Whether a run differs only in a later end."""
     if stage.name != "training" or stage.reads != recorded.reads:
         return False
-    now, before = dict(stage.settings), dict(recorded.settings)
+    now, before = dict(stage.settings), as_recorded_now(recorded.settings)
     later, earlier = ({name: each.pop(name, None) for name in ENDS} for each in (now, before))
     if now != before:
         return False

@@ -7,7 +7,8 @@ job.shape, job.seq_len, job.sequences, job.steps, job.schedule, job.precision
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ramlet.engines import Engine
@@ -17,6 +18,7 @@ from ramlet.model.sizing import shape_for
 from ramlet.runtime.small_files import YAML, parse_json, read_text
 from ramlet.training.feed import Feed
 from ramlet.training.pace import times_left
+from ramlet.training.recipe import QK_NORM, Recipe, recipe_for, recipe_of
 from ramlet.training.schedule import Schedule, default_rate
 from ramlet.training.settings import EVAL_SHARE, EVAL_TOKENS, EVALUATIONS, RunSettings, default_seq_len
 
@@ -32,6 +34,7 @@ LEAST_EVAL_TOKENS = 8192
 @dataclass(frozen=True)
 class Job:
     settings: RunSettings
+    recipe: Recipe
     shape: Shape
     seq_len: int
     sequences: int
@@ -59,13 +62,16 @@ class Job:
             "warmup": self.schedule.warmup,
             "eval_every": self.eval_every,
             "eval_tokens": self.eval_tokens,
+            "recipe": asdict(self.recipe),
         }
 
 
-def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0) -> Job:
+def resolve(
+    settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0, begun: Mapping[str, Any] | None = None
+) -> Job:
     """Resolves the defaults that depend on the data, and refuses settings that contradict each other.
 
-    `evals` is the number of evaluation sets besides the data's own.
+    `evals` is the number of evaluation sets besides the data's own, `begun` the settings.yaml of the run to resume.
     """
     settings.require_size()
     known = _known_shape(settings, feed)
@@ -82,7 +88,7 @@ def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0
             context=seq_len,
             tied=settings.tied,
             kv_groups=settings.kv_groups,
-            qk_norm=settings.qk_norm,
+            qk_norm=_qk_norm(settings, begun),
         )
     else:
         shape = known
@@ -94,10 +100,18 @@ def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0
     eval_every, eval_tokens = evaluations(settings, steps, sequences * seq_len, seq_len, sets)
     tenth = math.ceil(steps / EVALUATIONS)
     continued = settings.init_from is not None
-    peak = default_rate(shape.parameters, continued=continued) if settings.lr is None else settings.lr
+    if begun is None:
+        recipe = recipe_for(shape, step_tokens=sequences * seq_len, continued=continued)
+    else:
+        recipe = recipe_of(begun)
+    recipe = recipe.given(settings)
+    peak = settings.lr
+    if peak is None:
+        peak = default_rate(shape.parameters, recipe.optimizer, continued=continued)
     warmup = min(MOST_WARMUP, math.ceil(steps / 20)) if settings.warmup is None else settings.warmup
     return Job(
         settings=settings,
+        recipe=recipe,
         shape=shape,
         seq_len=seq_len,
         sequences=sequences,
@@ -105,11 +119,11 @@ def resolve(settings: RunSettings, feed: Feed, engine: Engine, *, evals: int = 0
         precision=engine.precision(settings.precision),
         schedule=Schedule(
             peak=peak,
-            floor=_floor(settings, peak),
+            floor=_floor(settings, recipe, peak),
             warmup=warmup,
             steps=steps,
-            kind=settings.schedule,
-            decay=settings.decay,
+            kind=recipe.schedule,
+            decay=recipe.decay,
         ),
         eval_every=eval_every,
         eval_tokens=eval_tokens,
@@ -149,6 +163,9 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
             raise SettingsError(
                 f"the model has the size of {settings.init_from}: do not give {option('params')} or {option('config')}"
             )
+        if settings.qk_norm not in (None, shape.qk_norm):
+            has = "QK-norm" if shape.qk_norm else "no QK-norm"
+            raise SettingsError(f"{settings.init_from} has {has}, which cannot be changed: omit {option('qk_norm')}")
         return shape
     if settings.config is None:
         return None
@@ -160,6 +177,8 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
             "remove vocab_size from it"
         )
     given: dict[str, Any] = {"vocab_size": feed.vocab_size}
+    if settings.qk_norm is not None:
+        given["qk_norm"] = settings.qk_norm
     if settings.seq_len or feed.packed_length:
         given["context"] = settings.seq_len or feed.packed_length
     return Shape.from_config(config, **given)
@@ -208,10 +227,16 @@ def read_model_config(path: str) -> dict[str, Any]:
     return model
 
 
-def _floor(settings: RunSettings, peak: float) -> float:
+def _qk_norm(settings: RunSettings, begun: Mapping[str, Any] | None) -> bool:
+    if settings.qk_norm is not None:
+        return settings.qk_norm
+    return QK_NORM if begun is None else bool(begun["job"]["shape"].get("qk_norm", False))
+
+
+def _floor(settings: RunSettings, recipe: Recipe, peak: float) -> float:
     if settings.min_lr is not None:
         return settings.min_lr
-    return 0.0 if settings.schedule == "wsd" else peak / 10
+    return 0.0 if recipe.schedule == "wsd" else peak / 10
 
 
 def _steps(settings: RunSettings, feed: Feed, seq_len: int, sequences: int) -> int:

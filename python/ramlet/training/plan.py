@@ -36,6 +36,7 @@ def plan_run(
         budget,
         job.precision,
         job.settings.document_mask,
+        job.recipe.optimizer,
         fixed(job.settings),
         resident=engine.resident(stepping=True),
         loader_bytes=(lambda rows: held(micro_batch=rows)) if engine.uses_host_memory else 0,

@@ -25,6 +25,7 @@ from ramlet.settings.declared import argv, differing, flag
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import fixed
+from ramlet.training.recipe import QK_NORM, recipe_for
 from ramlet.training.settings import RunSettings, default_seq_len
 
 PATIENCE = 3600.0
@@ -119,7 +120,7 @@ def plan(
     else:
         assert chosen.params is not None
         length = length or default_seq_len(chosen.params)
-        shape = shape_for(chosen.params, vocab_size=vocab_size, context=length)
+        shape = shape_for(chosen.params, vocab_size=vocab_size, context=length, qk_norm=QK_NORM)
         made = site.plan_shape(shape, length, batch, forced, document_mask)
     sequences = num_sequences or (found.tokens // made.seq_len if found else 0)
     return replace(made, whole_data=sequences * made.seq_len * 16)
@@ -211,6 +212,7 @@ class _Site:
                 self.budget,
                 self.compute,
                 document_mask,
+                recipe_for(shape, step_tokens=batch * seq_len, continued=False).optimizer,
                 forced,
                 resident=self._base and self._base + TOKENIZER_BYTES * shape.vocab_size,
                 loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
@@ -234,7 +236,7 @@ class _Site:
             length = seq_len or default_seq_len(params)
             course = course_for(params, text=dataset.tokens if dataset else 0, seq_len=length)
             try:
-                shape = shape_for(params, vocab_size=vocab, context=length)
+                shape = shape_for(params, vocab_size=vocab, context=length, qk_norm=QK_NORM)
             except SettingsError:
                 continue
             plan, refusal = None, None

@@ -25,10 +25,9 @@ from ramlet.errors import ModelError, SettingsError, option
 from ramlet.runtime.atomic_files import is_temporary, replacing
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import YAML, read_json_object, read_text
-from ramlet.settings.declared import declared
 from ramlet.training import run_files
+from ramlet.training.recipe import as_recorded_now, recipe_of
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
-from ramlet.training.settings import RunSettings
 
 _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
@@ -125,11 +124,13 @@ class RunFolder:
                 f"{self.path} was trained on other data ({_shown(noted['data'])}): "
                 f"choose another {option('out')}, or give the same data"
             )
-        known = declared(RunSettings)
+        known, recipe = as_recorded_now(noted["settings"]), recipe_of(noted)
+        resolved = {"schedule": recipe.schedule, "decay": recipe.decay, "qk_norm": noted["job"]["shape"].get("qk_norm")}
         for name, value in now["settings"].items():
-            # A setting that is newer than the run has the default that does as before.
-            before = noted["settings"].get(name, known[name].default)
-            if before == value or (resume and name in EXTENDABLE):
+            before = known[name]
+            if name in resolved and value is not None:
+                before = resolved[name]
+            if before == value or (resume and name in EXTENDABLE) or (value is None and name in resolved):
                 continue
             hint = f", or {option('resume')} to continue it" if name in EXTENDABLE else ""
             raise SettingsError(
@@ -193,6 +194,7 @@ def _invalid(noted: Mapping[str, Any]) -> str | None:
         "data": isinstance(data, list) and all(isinstance(each, dict) for each in data),
         "job.shape": isinstance(shape, dict),
         "job.seq_len": _is_count(length),
+        "job.recipe": _is_recipe(job.get("recipe")) if isinstance(job, dict) else False,
         "plan.choice": isinstance(choice, dict),
         **{f"plan.choice.{name}": isinstance(chosen.get(name), str) for name in ("optimizer", "weights", "compute")},
         **{f"plan.choice.{name}": _is_count(chosen.get(name)) for name in ("micro_batch", "chunk")},
@@ -201,6 +203,14 @@ def _invalid(noted: Mapping[str, Any]) -> str | None:
         "plan.choice.held": chosen.get("held", 0) == 0 or _is_count(chosen.get("held")),
     }
     return next((name for name, holds in checks.items() if not holds), None)
+
+
+def _is_recipe(found: Any) -> bool:
+    """Older runs do not have one."""
+    if not isinstance(found, dict):
+        return found is None
+    strings = all(isinstance(found.get(name), str) for name in ("optimizer", "schedule"))
+    return strings and isinstance(found.get("decay"), (int, float))
 
 
 def _is_count(value: Any) -> bool:

@@ -67,7 +67,9 @@ class RunSettings(Declared):
     kv_groups: int = setting(1, Count(), "Query heads per key/value head (grouped-query attention).", panel=MODEL)
     tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
 
-    qk_norm: bool = setting(False, Switch(), "RMSNorm of queries and keys, as in Qwen3.", panel=MODEL, later=True)
+    qk_norm: bool | None = setting(
+        None, Switch(), "RMSNorm of queries and keys, as in Qwen3.", panel=MODEL, shown="qk_norm", later=True
+    )
 
     batch_size: int = setting(
         32,
@@ -96,18 +98,23 @@ class RunSettings(Declared):
         "Peak learning rate.",
         called=("lr", "learning_rate"),
         panel=LEARNING,
-        shown="depends on size, 0.0025 up to 5M, 0.0006 at 124M; a tenth of that with {init_from}",
+        shown="depends on size and optimizer: with muon 0.006 at 10M, 0.004 at 124M; less with {init_from}",
     )
-    min_lr: float | None = setting(None, Number(), "Final learning rate.", panel=LEARNING, shown="lr / 10; 0 with wsd")
+    min_lr: float | None = setting(
+        None, Number(), "Final learning rate.", panel=LEARNING, shown="0 with wsd, else lr / 10"
+    )
     warmup: int | None = setting(
         None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of the steps, at most 2000"
     )
-    schedule: str = setting("cosine", Choice(SCHEDULES), "Learning rate schedule after the warmup.", panel=LEARNING)
-    decay: float = setting(
-        0.4,
+    schedule: str | None = setting(
+        None, Choice(SCHEDULES), "Learning rate schedule after the warmup.", panel=LEARNING, shown="wsd"
+    )
+    decay: float | None = setting(
+        None,
         share(),
         "Fraction of the steps at the end in which wsd decays the learning rate.",
         panel=LEARNING,
+        shown="0.4",
         later=True,
     )
     weight_decay: float = setting(0.1, Number(), "Weight decay; not applied to norms.", panel=LEARNING)
@@ -118,7 +125,7 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "Optimizer; auto uses adamw, and adamw8bit only if adamw cannot fit; muon learns more per step.",
+        "Optimizer; auto uses muon, or adamw for tiny steps and trained models; in 8 bits only if it cannot fit.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )

@@ -83,7 +83,6 @@ def train_run(
     """Trains in `out`, or resumes the run that is there."""
     with engine.joined() as joined:
         budget = joined.budget(memory)
-        job = resolve(settings, feed, joined, evals=len(evals))
         ranks = joined.ranks
         # Only the first rank writes, and locks the folder.
         with RunFolder(out) if ranks.first else nullcontext(RunFolder(out)) as folder:
@@ -92,6 +91,7 @@ def train_run(
             done = folder.statistics()
             # A run without a checkpoint has nothing to resume from, and nothing to lose.
             noted = None if resume is False or not folder.has_model() else folder.noted()
+            job = resolve(settings, feed, joined, evals=len(evals), begun=noted)
             if noted is not None:
                 folder.refuse_others(noted, described, job.shape.to_dict(), resume=bool(resume))
                 if done is not None and done["steps"] >= job.steps:

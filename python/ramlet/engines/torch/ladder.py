@@ -35,8 +35,8 @@ SMALL_TOKENS = 512
 FAST_CHUNK, LEAST_CHUNK = 4096, 256
 """Chunks of logits on a GPU: smaller ones make the head's matrix products too thin to be fast."""
 
-AUTO = (("adamw", "fp32"), ("adamw8bit", "fp32"), ("adamw8bit", "bf16"))
-"""Optimizer and weights if the user names neither; only the first changes no result."""
+EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
+"""The optimizers with smaller states."""
 
 
 def make_plan(
@@ -49,7 +49,7 @@ def make_plan(
     share = -(-task.batch_size // world)
     available = budget.total - budget.reserve
     least: tuple[Choice, Prediction] | None = None
-    for choice in _choices(shape, seq_len, share, device, task.precision, forced):
+    for choice in _choices(task, share, device, forced):
         prediction = predict(
             shape,
             choice,
@@ -88,12 +88,11 @@ def make_plan(
     raise too_small(budget, least[0], least[1].parts)
 
 
-def _choices(
-    shape: Shape, seq_len: int, share: int, device: str, compute: str, forced: Mapping[str, Any]
-) -> Iterator[Choice]:
+def _choices(task: Task, share: int, device: str, forced: Mapping[str, Any]) -> Iterator[Choice]:
     """All possible choices, the cheapest first."""
-    compute = forced.get("compute", compute)
-    for optimizer, weights in _states(compute, forced):
+    shape, seq_len = task.shape, task.seq_len
+    compute = forced.get("compute", task.precision)
+    for optimizer, weights in _states(task.optimizer, compute, forced):
         for recompute in [forced["recompute"]] if "recompute" in forced else [False, True]:
             for reuse in [forced["reuse"]] if "reuse" in forced else [True, False]:
                 for micro_batch in _micro_batches(seq_len, share, device, forced):
@@ -121,14 +120,15 @@ def _may_reuse(
     return reuse or micro_batch == 1 or tokens <= SMALL_TOKENS or "micro_batch" in forced
 
 
-def _states(compute: str, forced: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Optimizer and weights, the most exact first."""
+def _states(wanted: str, compute: str, forced: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Optimizer and weights, the most exact first; only the first changes no result."""
     named = forced.get("optimizer")
-    for optimizer, weights in AUTO if named is None else ((named, each) for each in optimizer_module(named).WEIGHTS):
-        # With fp32 products, bf16 weights would need an fp32 copy: nothing saved.
-        saves = weights == "fp32" or compute != "fp32" or "weights" in forced
-        if saves and forced.get("weights", weights) == weights:
-            yield optimizer, weights
+    for optimizer in (wanted, EIGHT_BIT[wanted]) if named is None else (named,):
+        for weights in optimizer_module(optimizer).WEIGHTS:
+            # With fp32 products, bf16 weights would need an fp32 copy: nothing saved.
+            saves = weights == "fp32" or compute != "fp32" or "weights" in forced
+            if saves and forced.get("weights", weights) == weights:
+                yield optimizer, weights
 
 
 def _micro_batches(seq_len: int, share: int, device: str, forced: Mapping[str, Any]) -> Iterator[int]:
@@ -191,8 +191,8 @@ def _notes(choice: Choice, seq_len: int, share: int, device: str, forced: Mappin
             f"micro-batches of {choice.micro_batch} sum gradients in a different order: "
             "the last digits differ from those with the default micro-batch"
         )
-    if choice.optimizer == "adamw8bit" and "optimizer" not in forced:
-        notes.append("the optimizer's states are 8-bit because nothing else fits: results differ slightly from adamw")
+    if choice.optimizer in EIGHT_BIT.values() and "optimizer" not in forced:
+        notes.append("the optimizer's states are 8-bit because nothing else fits: results differ slightly")
     if choice.weights == "bf16" and "weights" not in forced:
         notes.append("the weights are stored in bf16 because nothing else fits: results are less exact than with fp32")
     return tuple(notes)

@@ -151,7 +151,10 @@ class Trainee:
         return [flat.grad for flat in self.model.weights.flat if flat.grad is not None]
 
     def _grad_norm(self) -> Tensor:
-        return torch.linalg.vector_norm(torch.stack([self.model.kernels.grad_norm(grad) for grad in self._grads()]))
+        norm: Tensor = torch.linalg.vector_norm(
+            torch.stack([self.model.kernels.grad_norm(grad) for grad in self._grads()])
+        )
+        return norm
 
     def _rescale(self, good: bool) -> None:
         if not self._scaled:

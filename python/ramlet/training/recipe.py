@@ -1,0 +1,70 @@
+"""The recipe: how a run learns if its settings do not say. Every rule is measured: docs/design/recipe.md.
+
+    recipe = recipe_for(shape, step_tokens=8192, continued=False).given(settings)
+    recipe.optimizer, recipe.schedule, recipe.decay
+
+A run keeps the recipe that it was begun with, which settings.yaml has: better defaults of a later version do not change
+it. Runs from before there were recipes have `BEFORE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ramlet.model.shape import Shape
+from ramlet.settings.declared import declared
+from ramlet.training.settings import RunSettings
+
+QK_NORM = True
+"""For new models."""
+
+TOKENS_PER_WIDTH = 2
+"""Muon's update costs about as much as learning from four times as many tokens as the model is wide. It is worth that
+even if the step itself has fewer: with 1,024 tokens and a width of 320, 2,000 steps learn more than 4,000 of AdamW."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    optimizer: str
+    """muon or adamw; the planner may choose its 8-bit form."""
+    schedule: str = "wsd"
+    decay: float = 0.4
+
+    def given(self, settings: RunSettings) -> Recipe:
+        """What the settings name, and this recipe where they do not."""
+        named: dict[str, Any] = {"schedule": settings.schedule, "decay": settings.decay}
+        if settings.optimizer != "auto":
+            named["optimizer"] = settings.optimizer.removesuffix("8bit")
+        return replace(self, **{name: value for name, value in named.items() if value is not None})
+
+
+BEFORE = Recipe("adamw", schedule="cosine", decay=0.4)
+_FORMER_DEFAULTS = {"schedule": "cosine"}
+"""Of settings that are None now if they are not given."""
+
+
+def recipe_for(shape: Shape, *, step_tokens: int, continued: bool) -> Recipe:
+    """`continued`: the model is already trained, most likely with AdamW; rates for that are measured with it alone."""
+    pays = step_tokens >= TOKENS_PER_WIDTH * shape.width
+    return Recipe("muon" if pays and not continued else "adamw")
+
+
+def recipe_of(noted: Mapping[str, Any]) -> Recipe:
+    """That of a run, from its settings.yaml."""
+    found = noted["job"].get("recipe")
+    if found is None:
+        former = {name: noted["settings"].get(name) for name in ("schedule", "decay")}
+        return replace(BEFORE, **{name: value for name, value in former.items() if value is not None})
+    return Recipe(**{name: found[name] for name in vars(BEFORE)})
+
+
+def as_recorded_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The decisive settings that an earlier version recorded, as this one would record them."""
+    later = {name: each.default for name, each in declared(RunSettings).items() if each.decides and each.later}
+    found = {**later, **recorded}
+    if not later.keys() <= recorded.keys():
+        for name, former in _FORMER_DEFAULTS.items():
+            found[name] = None if found[name] == former else found[name]
+    return found
