@@ -56,7 +56,7 @@ class Stored(Protocol):
         """The same to write into: a piece is stored when the next one is requested."""
 
     def copied(self) -> Stored:
-        """A copy in RAM, which later steps do not change."""
+        """A copy in RAM, which later steps do not change. The next copy may be made in the same memory."""
 
 
 @dataclass(frozen=True)

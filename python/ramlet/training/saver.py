@@ -24,6 +24,8 @@ class Saver:
         """`background`: whether a thread may write, if the budget `host` has memory for a copy."""
         self._folder, self._keep = folder, keep
         self._background, self._host = background, host
+        self._copies = False
+        """Whether there is memory for copies; it is kept from one to the next."""
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -34,7 +36,9 @@ class Saver:
         """
         self.wait()
         background = self._background and not self._folder.replaces
-        if not (background and self._host is not None and self._host.available() > snapshot.bytes):
+        if background and not self._copies:
+            self._copies = self._host is not None and self._host.available() > snapshot.bytes
+        if not (background and self._copies):
             self._write(snapshot, best, saved)
             return
         copied = snapshot.on_host()

@@ -26,7 +26,7 @@ from ramlet.engines.torch.gpt import GPT, document_mask
 from ramlet.engines.torch.model_files import load_weights, tensors_by_name
 from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.ranks import TorchRanks
-from ramlet.engines.torch.stored import stored
+from ramlet.engines.torch.stored import Copies, stored
 from ramlet.engines.torch.weights import DTYPES
 from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
@@ -62,6 +62,7 @@ class Trainee:
         self._captured: dict[int, CapturedStep] = {}
         self._captured_update: CapturedUpdate | None = None
         self._good_steps = 0
+        self._copies: Copies = {}
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> Tensor:
         if not len(batch["targets"]):  # a step with fewer sequences than ranks
@@ -177,10 +178,10 @@ class Trainee:
         self.loss_scale, self._good_steps = float(scale_state["loss_scale"]), int(scale_state["good_steps"])
 
     def weights(self) -> dict[str, Stored]:
-        return stored(tensors_by_name(self.model.weights))
+        return stored(tensors_by_name(self.model.weights), self._copies)
 
     def states(self) -> dict[str, Stored]:
-        return stored(self.optimizer_tensors())
+        return stored(self.optimizer_tensors(), self._copies)
 
     def load_weights(self, found: ModelFolder) -> None:
         load_weights(self.model, found)

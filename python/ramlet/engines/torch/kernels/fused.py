@@ -28,8 +28,8 @@ from torch import Tensor
 from ramlet.engines.torch.kernels.plain import IGNORE, Heads
 from ramlet.engines.torch.kernels.plain import grad_norm as grad_norm  # a kernel would not be faster
 
-# Four per multiprocessor of an H100 or H200, and the same on every device, so that sums are the same.
-GAIN_PROGRAMS = 528
+# Eight per multiprocessor of an H100 or H200, and the same on every device, so that sums are the same.
+GAIN_PROGRAMS = 1056
 """Programs that share the rows of `norm_backward`; each writes a row of `width` fp32 sums."""
 
 _IGNORE = tl.constexpr(IGNORE)
@@ -103,10 +103,11 @@ def _add_columns_kernel(out, table, rows, width, ROWS: tl.constexpr, COLUMNS: tl
 def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
     tokens, width = x.shape
     dx = torch.empty_like(x)
-    rows, columns, warps = _tile(width, 2048)
+    rows, columns, warps = _tile(width, 1024)
     programs = min(GAIN_PROGRAMS, triton.cdiv(tokens, rows))
     sums = torch.empty((programs, width), dtype=torch.float32, device=x.device)
-    _norm_backward_kernel[(programs,)](dy, x, gain, dx, sums, tokens, width, eps, rows, columns, 1, num_warps=warps)
+    warps = max(2, warps // 2)
+    _norm_backward_kernel[(programs,)](dy, x, gain, dx, sums, tokens, width, eps, rows, columns, 3, num_warps=warps)
     _add_columns_kernel[(triton.cdiv(width, 16),)](gain_grad, sums, programs, width, 128, 16, num_warps=4)
     return dx
 
@@ -186,7 +187,7 @@ def qk_norm(qkv: Tensor, heads: Heads) -> Tensor:
     _qk_norm_kernel[(tokens, triton.cdiv(count, at_once))](
         *(qkv, out, heads.query_gain, heads.key_gain, heads.cos, heads.sin, heads.positions),
         *(tokens, qkv.shape[1], heads.eps, heads.heads, count, half, columns, at_once),
-        num_warps=4,
+        num_warps=2,
     )
     return out
 
@@ -239,9 +240,9 @@ def qk_norm_backward_(
     tokens, half = len(qkv), heads.cos.shape[1]
     count = heads.heads + heads.kv_heads
     columns = triton.next_power_of_2(half)
-    at_once = min(triton.next_power_of_2(count), max(1, 1024 // columns))
+    at_once = min(triton.next_power_of_2(count), max(1, 512 // columns))
     groups = triton.cdiv(count, at_once)
-    programs = min(2 * GAIN_PROGRAMS, tokens)
+    programs = min(GAIN_PROGRAMS // 2, tokens)
     sums = torch.empty((programs * groups, 4 * half), dtype=torch.float32, device=qkv.device)
     _qk_norm_backward_kernel[(programs, groups)](
         *(grad, qkv, heads.query_gain, heads.key_gain, heads.cos, heads.sin, heads.positions, sums),
@@ -334,7 +335,7 @@ def _cross_entropy_kernel(logits, labels, losses, vocab, width, scale, ROWS: tl.
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
     tokens, width = logits.shape
     losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
-    _cross_entropy_kernel[(tokens,)](logits, labels, losses, vocab, width, scale, 4, 2048, num_warps=8)
+    _cross_entropy_kernel[(tokens,)](logits, labels, losses, vocab, width, scale, 2, 2048, num_warps=8)
     return losses
 
 
