@@ -93,6 +93,7 @@ def _choices(
 ) -> Iterator[Choice]:
     """All possible choices, the cheapest first."""
     compute = forced.get("compute", compute)
+    dropout = forced.get("dropout", 0.0)
     for optimizer, weights in _states(compute, forced):
         for recompute in [forced["recompute"]] if "recompute" in forced else [False, True]:
             for reuse in [forced["reuse"]] if "reuse" in forced else [True, False]:
@@ -103,7 +104,9 @@ def _choices(
                     ):
                         held = _held(shape, seq_len, share, micro_batch, device)
                         for chunk in _chunks(shape, seq_len, micro_batch, device, forced):
-                            yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held)
+                            yield Choice(
+                                micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held, dropout
+                            )
 
 
 def _may_reuse(
