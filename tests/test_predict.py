@@ -82,13 +82,13 @@ def test_the_work_of_a_micro_batch_is_exact(
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize(("compute", "rows"), [("fp32", 2), ("bf16", 1), ("bf16", 4)])
-def test_dropout_is_counted(name: str, recompute: bool, compute: str, rows: int, monkeypatch) -> None:
-    lean = lean_kernels()
-    monkeypatch.setattr(gpt, "kernels_for", lambda device: lean)
+@pytest.mark.parametrize(("compute", "rows", "real"), [("fp32", 2, False), ("bf16", 1, False), ("bf16", 4, True)])
+def test_dropout_is_counted(name: str, recompute: bool, compute: str, rows: int, real: bool, monkeypatch) -> None:
+    kernels = kernels_for("cpu") if real else lean_kernels()
+    monkeypatch.setattr(gpt, "kernels_for", lambda device: kernels)
     choice = Choice(rows, 64, recompute, "adamw", "fp32", compute, reuse=False, dropout=0.1)
     predicted = work_bytes(SHAPES[name], choice, seq_len=128, device="cpu")
-    assert predicted == pytest.approx(held(SHAPES[name], choice, 128, masked=False), abs=4 * 64 + 2048)
+    assert predicted == pytest.approx(held(SHAPES[name], choice, 128, masked=False), abs=4 * 64 + 8192 * real + 2048)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -122,7 +122,7 @@ def test_a_pass_without_gradients_is_exact(name: str, compute: str, masked: bool
     assert predicted - sizes.log_sums - sizes.mask <= highest(work) <= predicted
 
 
-@settings(max_examples=16)
+@settings(max_examples=12)
 @given(
     layers=st.integers(1, 4),
     heads=st.sampled_from([1, 2, 4]),
@@ -134,13 +134,12 @@ def test_a_pass_without_gradients_is_exact(name: str, compute: str, masked: bool
     chunk=st.integers(1, 200),
     recompute=st.booleans(),
     compute=st.sampled_from(["fp32", "bf16"]),
-    dropout=st.sampled_from([0.0, 0.1]),
 )
 def test_the_real_kernels_take_no_more(
-    layers, heads, head, feed_forward, vocab, rows, seq_len, chunk, recompute, compute, dropout
+    layers, heads, head, feed_forward, vocab, rows, seq_len, chunk, recompute, compute
 ) -> None:
     shape = Shape(vocab, 96, layers, heads * head, heads, feed_forward=feed_forward)
-    choice = Choice(rows, chunk, recompute, "adamw", "fp32", compute, reuse=False, dropout=dropout)
+    choice = Choice(rows, chunk, recompute, "adamw", "fp32", compute, reuse=False)
     assert kernels_for("cpu").__name__.endswith("native")
     predicted = work_bytes(shape, choice, seq_len=seq_len, device="cpu")
     assert predicted == pytest.approx(held(shape, choice, seq_len, masked=False), abs=4 * chunk + 8192)
