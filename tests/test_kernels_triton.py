@@ -150,12 +150,14 @@ else:
         key: int,
     ) -> None:
         x, branch = (normal(seed, sequences * seq_len, width, dtype=dtype) for seed in (1, 2))
-        mask = plain.Dropout((torch.arange(sequences) * 77777 + key) % 2**32, rate, key % 30)
-        assert torch.equal(fused.dropout(x, mask), plain.dropout(x, mask))
+        mask = plain.Dropout((torch.arange(sequences) * 77777 + key) % 2**32, rate, place)
+        got, wanted = fused.dropout(x, mask), plain.dropout(x, mask)
+        assert torch.equal(got == 0, wanted == 0)
+        close(got, wanted)  # the interpreter rounds bf16 towards 0
         got, wanted = branch.clone(), branch.clone()
         fused.dropout_add_(got, x, mask)
         plain.dropout_add_(wanted, x, mask)
-        assert torch.equal(got, wanted)
+        close(got, wanted, 4 * mask.scale)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @FEW
