@@ -23,6 +23,7 @@ pub mod prepare;
 #[cfg(feature = "python")]
 mod python;
 pub mod rss;
+pub mod scatter;
 pub mod source;
 pub mod specials;
 pub mod spill;

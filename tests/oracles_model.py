@@ -55,6 +55,23 @@ def llama_of(model: GPT) -> Any:
     return llama
 
 
+def gradients(model: GPT) -> dict[str, torch.Tensor]:
+    """By transformers' names: the same views, of a store that holds the gradients."""
+    for weight in model.weights:
+        assert weight.grad is not None
+        weight.master, weight.grad = weight.grad, weight.master
+    try:
+        return {name: tensor.clone() for name, tensor in tensors_by_name(model.weights).items()}
+    finally:
+        for weight in model.weights:
+            assert weight.grad is not None
+            weight.master, weight.grad = weight.grad, weight.master
+
+
+def closeness(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-12))
+
+
 def some_ids(shape: Shape, *size: int, seed: int = 3) -> torch.Tensor:
     return torch.randint(0, shape.vocab_size, size, generator=torch.Generator().manual_seed(seed))
 

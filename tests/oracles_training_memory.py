@@ -83,6 +83,12 @@ def lean_kernels() -> ModuleType:
     def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
         return torch.empty_like(d_act).zero_()
 
+    def dropout(x: Tensor, mask: plain.Dropout) -> Tensor:
+        return torch.empty_like(x).copy_(x)
+
+    def dropout_add_(branch: Tensor, x: Tensor, mask: plain.Dropout) -> None:
+        branch += x
+
     def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:
         return torch.zeros(len(logits))
 
@@ -93,6 +99,7 @@ def lean_kernels() -> ModuleType:
             dy.t() @ x
 
     made = (norm, norm_backward, rotate_, qk_norm, qk_norm_backward_, gate, gate_backward_, cross_entropy_, accumulate_)
+    made = (*made, dropout, dropout_add_)
     for function in made:
         setattr(lean, function.__name__, function)
     return lean

@@ -132,6 +132,36 @@ else:
     @pytest.mark.parametrize("dtype", DTYPES)
     @FEW
     @given(
+        sequences=st.integers(1, 3),
+        seq_len=st.integers(0, 4),
+        width=WIDTHS,
+        rate=st.sampled_from([0.0, 0.1, 0.7, 0.999]),
+        place=st.sampled_from([0, 1, 25]),
+        key=st.integers(0, 2**32 - 1),
+    )
+    def test_dropout(
+        fused: ModuleType,
+        dtype: torch.dtype,
+        sequences: int,
+        seq_len: int,
+        width: int,
+        rate: float,
+        place: int,
+        key: int,
+    ) -> None:
+        x, branch = (normal(seed, sequences * seq_len, width, dtype=dtype) for seed in (1, 2))
+        mask = plain.Dropout((torch.arange(sequences) * 77777 + key) % 2**32, rate, place)
+        got, wanted = fused.dropout(x, mask), plain.dropout(x, mask)
+        assert torch.equal(got == 0, wanted == 0)
+        close(got, wanted)  # the interpreter rounds bf16 towards 0
+        got, wanted = branch.clone(), branch.clone()
+        fused.dropout_add_(got, x, mask)
+        plain.dropout_add_(wanted, x, mask)
+        close(got, wanted, 4 * mask.scale)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @FEW
+    @given(
         tokens=st.integers(0, 5),
         half=st.sampled_from([1, 3, 8, 32, 40]),
         heads=st.integers(1, 7),

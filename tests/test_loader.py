@@ -67,6 +67,7 @@ class TestOrder:
             "stride": 1,
             "examples": length,
             "weight": 1,
+            "shifted": False,
             "pad_id": None,
             "end_id": None,
             "vocab_size": None,

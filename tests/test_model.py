@@ -6,36 +6,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from oracles_model import GROUPED, SHAPES, SMALL, llama_of, model_of, some_ids
+from oracles_model import GROUPED, SHAPES, SMALL, closeness, gradients, llama_of, model_of, some_ids
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.layers import Rotary
-from ramlet.engines.torch.model_files import tensors_by_name
 from ramlet.engines.torch.weights import ALIGNMENT, layout
 from ramlet.model.shape import Shape
 
 torch.set_num_threads(1)
 
 
-def gradients(model: GPT) -> dict[str, torch.Tensor]:
-    """By transformers' names: the same views, of a store that holds the gradients."""
-    for weight in model.weights:
-        assert weight.grad is not None
-        weight.master, weight.grad = weight.grad, weight.master
-    try:
-        return {name: tensor.clone() for name, tensor in tensors_by_name(model.weights).items()}
-    finally:
-        for weight in model.weights:
-            assert weight.grad is not None
-            weight.master, weight.grad = weight.grad, weight.master
-
-
 def learned(model: GPT, ids: torch.Tensor, labels: torch.Tensor, **options: object) -> torch.Tensor:
     model.weights.make_gradients()
     return model.learn(ids, labels, 1 / labels.numel(), **options)  # type: ignore[arg-type]
-
-
-def closeness(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-12))
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])

@@ -16,6 +16,7 @@ from ramlet.engines.plan import PARTS, Choice, Correction
 from ramlet.engines.torch import gpt
 from ramlet.engines.torch.blocks import layer_blocks, sizes_of
 from ramlet.engines.torch.kernels import kernels_for
+from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.predict import predict, state_bytes, work_bytes
 from ramlet.engines.torch.weights import Weights
@@ -59,8 +60,9 @@ def held(shape: Shape, choice: Choice, seq_len: int, masked: bool) -> int:
     ids = torch.randint(0, shape.vocab_size, (rows, seq_len))
     mask = torch.ones(rows, 1, seq_len, seq_len, dtype=torch.bool).tril() if masked else None
     positions = torch.arange(seq_len).repeat(rows, 1)
-    model.learn(ids, ids, 1e-3, positions=positions, mask=mask)
-    return highest(lambda: model.learn(ids, ids, 1e-3, positions=positions, mask=mask))
+    dropout = Dropout(torch.arange(rows), choice.dropout) if choice.dropout else None
+    model.learn(ids, ids, 1e-3, positions=positions, mask=mask, dropout=dropout)
+    return highest(lambda: model.learn(ids, ids, 1e-3, positions=positions, mask=mask, dropout=dropout))
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -76,6 +78,17 @@ def test_the_work_of_a_micro_batch_is_exact(
     predicted = work_bytes(SHAPES[name], choice, seq_len=seq_len, device="cpu")
     # Losses of a chunk, and what autograd notes about itself.
     assert predicted == pytest.approx(held(SHAPES[name], choice, seq_len, masked=False), abs=4 * chunk + 2048)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("compute", "rows", "real"), [("fp32", 2, False), ("bf16", 1, False), ("bf16", 4, True)])
+def test_dropout_is_counted(name: str, recompute: bool, compute: str, rows: int, real: bool, monkeypatch) -> None:
+    kernels = kernels_for("cpu") if real else lean_kernels()
+    monkeypatch.setattr(gpt, "kernels_for", lambda device: kernels)
+    choice = Choice(rows, 64, recompute, "adamw", "fp32", compute, reuse=False, dropout=0.1)
+    predicted = work_bytes(SHAPES[name], choice, seq_len=128, device="cpu")
+    assert predicted == pytest.approx(held(SHAPES[name], choice, 128, masked=False), abs=4 * 64 + 8192 * real + 2048)
 
 
 @pytest.mark.parametrize("recompute", [False, True])

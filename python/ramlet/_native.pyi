@@ -22,6 +22,7 @@ __all__ = [
     "keep_large_blocks",
     "kernel_accumulate",
     "kernel_cross_entropy",
+    "kernel_dropout",
     "kernel_gate",
     "kernel_gate_backward",
     "kernel_norm",
@@ -252,6 +253,17 @@ def kernel_qk_norm_backward(
 def kernel_gate(bf16: bool, gate_up: int, out: int, rows: int, half: int, threads: int) -> None: ...
 def kernel_gate_backward(
     bf16: bool, gate_up: int, d_act: int, act: int, rows: int, half: int, threads: int
+) -> None: ...
+def kernel_dropout(
+    bf16: bool,
+    out: int,
+    x: int,
+    adds: bool,
+    keys: tuple[int, ...],
+    drops: tuple[int, int, float],
+    rows: int,
+    width: int,
+    threads: int,
 ) -> None: ...
 def kernel_cross_entropy(
     bf16: bool,

@@ -248,7 +248,7 @@ mod tests {
     fn outcome<W: Number>(run: impl Fn(&mut [W], &[f32], Moments<'_>, &Step)) -> Outcome {
         let count = 5 * TEAM_WORTH + 77;
         let gradient = |n: usize| {
-            let bits = number::scatter(n as u32);
+            let bits = crate::scatter::scatter(n as u32);
             (bits as i32 as f32) * f32::from_bits((60 + bits % 50) << 23)
         };
         let mut weights: Vec<W> = (0..count).map(|n| W::narrow(gradient(n) / 1e9, 0, 0)).collect();

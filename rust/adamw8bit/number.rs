@@ -1,5 +1,7 @@
 //! The data types of weights and gradients: fp32 and bf16.
 
+use crate::scatter::scatter;
+
 /// A number that is converted to fp32 to compute with.
 pub trait Number: Copy + Send + Sync {
     fn wide(self) -> f32;
@@ -37,13 +39,4 @@ impl Number for u16 {
         let kept = bits >> 16 | u32::from(wide.is_nan()) << 6;
         (if finite { rounded } else { kept }) as u16
     }
-}
-
-/// 32 pseudo-random bits from a counter: there is no state, and elements can be computed in any order.
-#[inline(always)]
-pub fn scatter(counter: u32) -> u32 {
-    let mut bits = counter.wrapping_mul(0x9e37_79b1);
-    bits = (bits ^ bits >> 16).wrapping_mul(0x7feb_352d);
-    bits = (bits ^ bits >> 15).wrapping_mul(0x846c_a68b);
-    bits ^ bits >> 16
 }

@@ -11,6 +11,7 @@
 
 mod accumulate;
 mod cross_entropy;
+mod dropout;
 mod element;
 mod exp;
 mod gate;
@@ -23,6 +24,7 @@ mod vector;
 
 pub use accumulate::accumulate;
 pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
+pub use dropout::{Mask, dropout, dropout_add};
 pub use element::{Bf16, Element};
 pub use gate::{gate, gate_backward};
 pub use norm::{norm, norm_backward};

@@ -2,6 +2,7 @@
 
 use super::open_files::OpenFiles;
 use super::row::{Rows, fill_row};
+use super::schedule::Window;
 use crate::error::{Error, Result};
 use crate::own_files;
 use crate::source::Stamp;
@@ -165,13 +166,13 @@ impl Windows {
         Windows { datasets, files: Mutex::default(), seq_len }
     }
 
-    /// Reads each example, given as (dataset, number), into its row. `rows` has as many rows as there are examples.
-    pub fn read(&self, examples: impl Iterator<Item = (usize, u64)>, rows: &mut Rows<'_>) -> Result<()> {
+    /// Reads each window into its row. `rows` has as many rows as there are windows.
+    pub fn read(&self, windows: impl Iterator<Item = Window>, rows: &mut Rows<'_>) -> Result<()> {
         let (mut bytes, mut ids) = (Vec::new(), Vec::new());
-        for (number, (dataset, example)) in examples.enumerate() {
+        for (number, Window { dataset, example, offset }) in windows.enumerate() {
             let tokens = &self.datasets[dataset];
             let length = self.seq_len + usize::from(tokens.pad_id.is_none());
-            let first = tokens.start + example * tokens.stride;
+            let first = tokens.start + example * tokens.stride + offset;
             bytes.resize(length * tokens.id.bytes, 0);
             ids.resize(length, 0);
             self.read_ids(dataset, first, &mut bytes, &mut ids)?;

@@ -5,7 +5,7 @@
 //! addresses, types and sizes; labels and positions are checked here.
 
 use super::guarded;
-use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Heads, Rotary};
+use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Heads, Mask, Rotary};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -286,6 +286,44 @@ pub fn kernel_gate_backward(
             }
         }
         for_element!(py, bf16, call([gate_up, d_act, act], [rows, half], threads));
+        Ok(())
+    })
+}
+
+/// With `adds` the mask is applied to `out` in place, and `x` added; else it is applied to `x`.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn kernel_dropout(
+    py: Python<'_>,
+    bf16: bool,
+    out: usize,
+    x: usize,
+    adds: bool,
+    keys: [usize; 2],
+    drops: (u32, u32, f32),
+    rows: usize,
+    width: usize,
+    threads: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        unsafe fn call<T: Element>(
+            [out, x]: [usize; 2],
+            adds: bool,
+            mask: Mask<'_>,
+            [rows, width]: [usize; 2],
+            threads: usize,
+        ) {
+            // SAFETY: guaranteed by the caller, see the top of the file.
+            let (out, x) = unsafe { (write::<T>(out, rows * width), read(x, rows * width)) };
+            match adds {
+                true => kernels::dropout_add(out, x, mask, width, threads),
+                false => kernels::dropout(x, mask, width, out, threads),
+            }
+        }
+        let ([keys, sequences], (place, threshold, scale)) = (keys, drops);
+        // SAFETY: guaranteed by the caller, see the top of the file.
+        let mask = Mask { keys: unsafe { read(keys, sequences) }, place, threshold, scale };
+        for_element!(py, bf16, call([out, x], adds, mask, [rows, width], threads));
         Ok(())
     })
 }

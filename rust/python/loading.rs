@@ -2,7 +2,7 @@
 
 use super::{guarded, raise};
 use crate::error::{Error, Result, option};
-use crate::loading::{self, IdType, Rows, Schedule, Shuffle, Tokens, TokensSpec, key};
+use crate::loading::{self, IdType, Rows, Schedule, Shuffle, Tokens, TokensSpec, Turns, Window, key};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, get_array_module};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -71,7 +71,7 @@ impl Windows {
         example: u64,
         documents: bool,
     ) -> PyResult<Arrays<'py>> {
-        guarded(|| self.rows(py, std::iter::once((dataset, example)), 1, documents))
+        guarded(|| self.rows(py, std::iter::once(Window { dataset, example, offset: 0 }), 1, documents))
     }
 
     /// The dataset and the example that each of these samples is.
@@ -80,6 +80,7 @@ impl Windows {
         guarded(|| {
             Ok((0..count as u64)
                 .map(|number| self.schedule.at(first.wrapping_add(number.wrapping_mul(step)), seed))
+                .map(|window| (window.dataset, window.example))
                 .collect())
         })
     }
@@ -89,7 +90,7 @@ impl Windows {
     fn rows<'py>(
         &self,
         py: Python<'py>,
-        examples: impl Iterator<Item = (usize, u64)> + Send,
+        windows: impl Iterator<Item = Window> + Send,
         count: usize,
         documents: bool,
     ) -> PyResult<Arrays<'py>> {
@@ -123,13 +124,13 @@ impl Windows {
             labels: places(&labels),
             documents: own.as_ref().map(|(positions, numbers)| (places(positions), places(numbers))),
         };
-        py.detach(|| self.windows.read(examples, &mut rows)).map_err(|error| raise(py, error))?;
+        py.detach(|| self.windows.read(windows, &mut rows)).map_err(|error| raise(py, error))?;
         Ok((inputs, labels, own))
     }
 }
 
-/// The token files that the dict describes, and (examples, weight).
-fn read_spec(dataset: &Bound<'_, PyDict>) -> PyResult<(TokensSpec, (u64, u64))> {
+/// The token files that the dict describes, and their turns in the schedule.
+fn read_spec(dataset: &Bound<'_, PyDict>) -> PyResult<(TokensSpec, Turns)> {
     let py = dataset.py();
     let get = |key: &str| {
         dataset
@@ -150,7 +151,13 @@ fn read_spec(dataset: &Bound<'_, PyDict>) -> PyResult<(TokensSpec, (u64, u64))> 
         end_id: get("end_id")?.extract()?,
         vocab_size: get("vocab_size")?.extract()?,
     };
-    Ok((spec, (get("examples")?.extract()?, get("weight")?.extract()?)))
+    let turns = Turns {
+        examples: get("examples")?.extract()?,
+        weight: get("weight")?.extract()?,
+        stride: spec.stride,
+        shifted: get("shifted")?.extract()?,
+    };
+    Ok((spec, turns))
 }
 
 /// 0..length in the order that the seed `words` gives.

@@ -56,6 +56,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kernels::kernel_qk_norm_backward, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_gate, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_gate_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::kernel_dropout, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_cross_entropy, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_accumulate, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::kernel_squares, module)?)?;

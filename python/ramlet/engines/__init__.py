@@ -175,7 +175,11 @@ class Trainee(Protocol):
         """Called before the first step: may compile or capture the micro-batches of this plan."""
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> Pending:
-        """Forward and backward pass of a micro-batch: returns the summed loss; adds `scale` times its gradient."""
+        """Forward and backward pass of a micro-batch: returns the summed loss; adds `scale` times its gradient.
+
+        `batch["samples"]` are the numbers of its sequences among all since the beginning of the run. Dropout, whose
+        rate is in the `Choice`, depends on them and the seed alone.
+        """
 
     def over_ranks(self, loss: Pending, tokens: int) -> tuple[Pending, int]:
         """A step's summed loss and its number of trained tokens, summed over all ranks."""

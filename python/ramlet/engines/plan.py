@@ -71,6 +71,8 @@ class Choice:
     """On a CPU, the allocator keeps freed tensors for reuse: 10% faster, but fragmented."""
     held: int = 0
     """Tokens whose embedding gradients are summed together if micro-batches are smaller (engines/torch/order.py)."""
+    dropout: float = 0.0
+    """The rate."""
 
     def __post_init__(self) -> None:
         for name, known in (("optimizer", OPTIMIZERS), ("weights", ("fp32", "bf16")), ("compute", PRECISIONS)):

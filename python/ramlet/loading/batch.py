@@ -24,7 +24,7 @@ IGNORED = -100
 """The label that losses ignore, PyTorch's default."""
 
 _ARRAYS = training_names(document_mask=True)
-_LOOKED_UP = (*_ARRAYS, "labels", "use_cache")
+_LOOKED_UP = (*_ARRAYS, "labels", "samples", "use_cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,6 +53,9 @@ class Batch(Mapping[str, Any]):
 
     step_sequences: int
     """In the global batch, over all ranks: the divisor for a sum of losses."""
+
+    samples: range
+    """The numbers of its sequences among all samples since the beginning: the same for any number of ranks."""
 
     samples_done: int
     """Samples since the beginning, after this global batch."""
@@ -125,6 +128,7 @@ def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
         first_of_step=piece.first_of_step,
         last_of_step=piece.last_of_step,
         step_sequences=piece.step_sequences,
+        samples=piece.samples,
         samples_done=piece.samples_done,
     )
 

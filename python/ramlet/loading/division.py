@@ -44,10 +44,15 @@ class Piece:
 
     first: int
     count: int
+    world: int
     first_of_step: bool
     last_of_step: bool
     step_sequences: int
     samples_done: int
+
+    @property
+    def samples(self) -> range:
+        return range(self.first, self.first + self.count * self.world, self.world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +95,7 @@ class Division:
             yield Piece(
                 first=first + self.rank + done * self.world,
                 count=min(self.rows, mine - done),
+                world=self.world,
                 first_of_step=done == 0,
                 last_of_step=done + self.rows >= mine,
                 step_sequences=size,

@@ -13,6 +13,10 @@ and the same shifted by one as targets. In a packed dataset an example is a sequ
 without a list of it in memory. Samples are numbered through all epochs; a global batch is the next `batch_size` of
 them, whatever the number of ranks and the size of a micro-batch.
 
+**Shift.** With `shift`, the examples of each epoch after the first start some ids later, by an offset computed from
+(seed, epoch), so that the text is cut at other places. The last example stays where it is: nothing else is read, and
+every epoch has the same number. The sequences of a packed dataset stay as they are.
+
 **Mixing.** `[("web", 0.7), ("code", 0.3)]` draws sequences by weight. The shares hold in every 256 samples, rounded so
 that no dataset is ever off its share by more than a few sequences. Each dataset has its own epochs; an epoch of the mix
 has as many samples as there are examples in total.
@@ -65,6 +69,7 @@ class Loader(ResumableLoader):
         batch_size: int = 8,
         seed: int = 1,
         shuffle: bool = True,
+        shift: bool = False,
         stride: int | None = None,
         max_examples: int | None = None,
         epochs: int | None = None,
@@ -99,6 +104,7 @@ class Loader(ResumableLoader):
             _check_end_ids(self.datasets)
         self.seed = seed
         self.shuffle = shuffle
+        self.shift = shift
         self.epochs = epochs
         self.as_torch = as_torch
         self.document_mask = document_mask
@@ -106,7 +112,7 @@ class Loader(ResumableLoader):
         self._weights = weights
         self._windows = _native.Windows(
             [
-                tokens.spec(stride=self.stride, examples=examples, weight=weight)
+                tokens.spec(stride=self.stride, examples=examples, weight=weight, shifted=shift)
                 for tokens, examples, weight in zip(self.datasets, self._counts, weights)
             ],
             seq_len=self.seq_len,
@@ -180,6 +186,10 @@ class Loader(ResumableLoader):
             for piece in self.division.pieces(self._position, end)
         )
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Resumes exactly from a state; ranks, micro-batches and the batch size may differ."""
+        super().restore({"shift": False, **state})  # older states do not have it
+
     def _position_state(self) -> dict[str, Any]:
         epoch, position = divmod(self._position, len(self.examples))
         return {"epoch": epoch, "position": position}
@@ -199,6 +209,7 @@ class Loader(ResumableLoader):
             "seq_len": self.seq_len,
             "stride": self.stride,
             "shuffle": self.shuffle,
+            "shift": self.shift,
             "data": digest(iter([b"ramlet loader 1", *parts])),
             "examples": len(self.examples),
         }

@@ -73,7 +73,7 @@ class Tokens:
             )
         return count
 
-    def spec(self, *, stride: int, examples: int, weight: int) -> dict[str, Any]:
+    def spec(self, *, stride: int, examples: int, weight: int, shifted: bool) -> dict[str, Any]:
         """For the native core."""
         return {
             "folder": os.fspath(self.folder),
@@ -84,6 +84,7 @@ class Tokens:
             "stride": self.packed_length or stride,
             "examples": examples,
             "weight": weight,
+            "shifted": shifted and not self.packed_length,
             "pad_id": self.pad_id,
             "end_id": self.end_id,
             "vocab_size": self.known_vocab_size,

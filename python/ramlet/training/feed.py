@@ -80,6 +80,7 @@ class DataFeed:
             seq_len=seq_len,
             batch_size=sequences,
             seed=settings.seed,
+            shift=settings.shift,
             stride=settings.stride,
             max_examples=settings.max_examples,
             rank=ranks.rank,

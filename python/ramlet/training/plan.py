@@ -64,5 +64,6 @@ def fixed(settings: RunSettings) -> dict[str, Any]:
         "recompute": settings.recompute,
         "optimizer": None if settings.optimizer == "auto" else settings.optimizer,
         "weights": None if settings.weights == "auto" else settings.weights,
+        "dropout": settings.dropout or None,
     }
     return {name: value for name, value in wanted.items() if value is not None}

@@ -121,6 +121,13 @@ class RunSettings(Declared):
     beta1: float = setting(0.9, Number(below=1), "AdamW's beta1.", panel=LEARNING)
     beta2: float = setting(0.95, Number(below=1), "AdamW's beta2.", panel=LEARNING)
     eps: float = setting(1e-8, Number(), "AdamW's epsilon.", panel=LEARNING)
+    dropout: float = setting(
+        0.0,
+        share(below_one=True),
+        "Dropout of the embedding and of what attention and feed-forward blocks add; not of attention weights.",
+        panel=LEARNING,
+        later=True,
+    )
     clip: float = setting(1.0, Number(), "Clip the gradient norm to this; 0 disables.", panel=LEARNING)
     optimizer: str = setting(
         "auto",
@@ -152,6 +159,13 @@ class RunSettings(Declared):
     )
     max_examples: int | None = setting(
         None, Count(), "Use only the first N sequences of the data, before shuffling.", panel=DATA, shown="all"
+    )
+    shift: bool = setting(
+        False,
+        Switch(),
+        "Cut the data into sequences at other places in each epoch after the first; not for packed data or a stream.",
+        panel=DATA,
+        later=True,
     )
     document_mask: bool = setting(False, Switch(), "Prevent attention across document boundaries.", panel=DATA)
     val_fraction: float = setting(

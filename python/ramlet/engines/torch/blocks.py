@@ -109,14 +109,15 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
         backward = stream + grads + max(sizes.qk + scratch, sizes.qkv)
         attention = Block(sizes.qkv + sizes.log_sums, forward=sizes.qk, backward=backward)
         projected = sizes.qkv
-    down = 2 * hidden + product(width, wide)
+    dropped = stream if choice.dropout else 0  # the gradient of what was added, with its mask applied
+    down = dropped + 2 * hidden + product(width, wide)
     up = stream + max(product(2 * wide, width), stream)
     return Blocks(
         # Keeps its input. Backward: the gradients of queries, keys and values, separate and concatenated.
         project=Block(stream, backward=projected + stream + max(product(shape.qkv_width, width), stream)),
         attention=attention,
-        # The attention's result.
-        attention_out=Block(stream),
+        # Keeps the attention's result. Backward: its gradient.
+        attention_out=Block(stream, backward=dropped + max(product(width, width), stream)),
         # Keeps its input, gate and up. Forward: the normalized input, the gated product and the result.
         feed_forward=Block(stream + 2 * hidden, forward=2 * stream + hidden, backward=max(down, up)),
     )

@@ -24,12 +24,14 @@ from ramlet.engines import Sampling, training_names
 from ramlet.engines.torch.attention import FlashAttention, QKNorm
 from ramlet.engines.torch.forward_memory import EVAL_CHUNK
 from ramlet.engines.torch.kernels import kernels_for
+from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.layers import (
     LAYER_WEIGHTS,
     QK_NORMS,
     QKV,
     AttentionOut,
     BackwardFrom,
+    Drop,
     Embed,
     FeedForward,
     HeldGrads,
@@ -93,7 +95,13 @@ class GPT:
         return self.weights["embedding" if self.shape.tied else "head"].compute
 
     def hidden(
-        self, ids: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None, cache: KVCache | None = None
+        self,
+        ids: Tensor,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        dropout: Dropout | None = None,
     ) -> Tensor:
         """The last hidden states, (batch x tokens, width).
 
@@ -106,15 +114,17 @@ class GPT:
             positions = torch.arange(tokens, device=ids.device).expand(batch, tokens)
         rotary = Rotary(self._cos, self._sin, positions.reshape(-1))
         x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
+        if dropout is not None:
+            x = Drop.apply(x, dropout, self.kernels)  # type: ignore[no-untyped-call]
         for number, layer in enumerate(self._layers):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(
-                    *(self._through, x, number, layer, rotary, batch, unit, mask),
+                    *(self._through, x, number, layer, rotary, batch, unit, mask, dropout),
                     use_reentrant=False,
                     preserve_rng_state=False,
                 )
             else:
-                x = self._through(x, number, layer, rotary, batch, unit, mask, cache)
+                x = self._through(x, number, layer, rotary, batch, unit, mask, dropout, cache)
         return Normed.apply(x, self.weights["norm"], self.shape.norm_eps, self.kernels, unit)  # type: ignore[no-any-return, no-untyped-call]
 
     def _unit(self, seq_len: int) -> int:
@@ -130,8 +140,11 @@ class GPT:
         batch: int,
         unit: int,
         mask: Tensor | None,
+        dropout: Dropout | None,
         cache: KVCache | None = None,
     ) -> Tensor:
+        # The first place is the embedding; each layer has two.
+        drops = [None if dropout is None else dropout._replace(place=2 * number + place) for place in (1, 2)]
         if self.shape.qk_norm:
             qkv = QKV.apply(x, layer, unit)  # type: ignore[no-untyped-call]
             if torch.is_grad_enabled() and has_flash(
@@ -144,8 +157,8 @@ class GPT:
         else:
             parts = Project.apply(x, layer, rotary, unit)  # type: ignore[no-untyped-call]
             attended = self._attention(number, layer, parts, batch, mask, cache)
-        x = AttentionOut.apply(x, attended, layer, unit)  # type: ignore[no-untyped-call]
-        return FeedForward.apply(x, layer, unit)  # type: ignore[no-any-return, no-untyped-call]
+        x = AttentionOut.apply(x, attended, layer, unit, drops[0])  # type: ignore[no-untyped-call]
+        return FeedForward.apply(x, layer, unit, drops[1])  # type: ignore[no-any-return, no-untyped-call]
 
     def _attention(
         self, number: int, layer: Layer, parts: Iterable[Tensor], batch: int, mask: Tensor | None, cache: KVCache | None
@@ -179,9 +192,10 @@ class GPT:
         *,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
+        dropout: Dropout | None = None,
     ) -> Tensor:
         """The summed loss of a batch, fp64; adds `scale` times its gradient to the weights' gradients."""
-        hidden = self.hidden(ids, positions=positions, mask=mask)
+        hidden = self.hidden(ids, positions=positions, mask=mask, dropout=dropout)
         unit = self._unit(ids.shape[1])
         grad, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
         root = BackwardFrom.apply(hidden, grad)  # type: ignore[no-untyped-call]

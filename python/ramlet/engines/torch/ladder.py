@@ -92,6 +92,7 @@ def _choices(task: Task, share: int, device: str, forced: Mapping[str, Any]) -> 
     """All possible choices, the cheapest first."""
     shape, seq_len = task.shape, task.seq_len
     compute = forced.get("compute", task.precision)
+    dropout = forced.get("dropout", 0.0)
     for optimizer, weights in _states(task.optimizer, compute, forced):
         for recompute in [forced["recompute"]] if "recompute" in forced else [False, True]:
             for reuse in [forced["reuse"]] if "reuse" in forced else [True, False]:
@@ -102,7 +103,9 @@ def _choices(task: Task, share: int, device: str, forced: Mapping[str, Any]) -> 
                     ):
                         held = _held(shape, seq_len, share, micro_batch, device)
                         for chunk in _chunks(shape, seq_len, micro_batch, device, forced):
-                            yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held)
+                            yield Choice(
+                                micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held, dropout
+                            )
 
 
 def _may_reuse(

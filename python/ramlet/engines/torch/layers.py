@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.weights import Weight
 
 LAYER_WEIGHTS = ("norm_attention", "qkv", "out", "norm_feed_forward", "gate_up", "down")
@@ -107,6 +108,33 @@ class Embed(Function):
         return None, None, None, None, None
 
 
+class Drop(Function):
+    """Dropout of the embedding. The mask is not kept but computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Dropout, kernels: ModuleType) -> Tensor:
+        ctx.mask, ctx.kernels = mask, kernels
+        return kernels.dropout(x, mask)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.kernels.dropout(grad_outputs[0], ctx.mask), None, None
+
+
+def _added(x: Tensor, result: Tensor, weight: Weight, mask: Dropout | None, kernels: ModuleType) -> Tensor:
+    """x + result @ weight^T, with dropout of the product."""
+    if mask is None:
+        return torch.addmm(x, result, weight.compute.t())
+    branch = torch.mm(result, weight.compute.t())
+    kernels.dropout_add_(branch, x, mask)
+    return branch
+
+
+def _branch_grad(grad: Tensor, mask: Dropout | None, kernels: ModuleType) -> Tensor:
+    """The gradient of `_added`'s product from that of its result."""
+    return grad if mask is None else kernels.dropout(grad, mask)
+
+
 class Project(Function):
     """x -> norm -> queries, keys and values, the first two rotated by their positions; (tokens, width) each."""
 
@@ -152,47 +180,49 @@ class QKV(Function):
 
 
 class AttentionOut(Function):
-    """x + attended @ out^T: adds the attention's result to the residual stream."""
+    """x + attended @ out^T: adds the attention's result to the residual stream, with dropout if there is a mask."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, attended: Tensor, layer: Layer, unit: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, attended: Tensor, layer: Layer, unit: int, mask: Dropout | None) -> Tensor:
         ctx.save_for_backward(attended)
-        ctx.layer, ctx.unit = layer, unit
-        return torch.addmm(x, attended, layer.out.compute.t())
+        ctx.layer, ctx.unit, ctx.mask = layer, unit, mask
+        return _added(x, attended, layer.out, mask, layer.kernels)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         (attended,) = ctx.saved_tensors
         layer: Layer = ctx.layer
-        layer.kernels.accumulate_(grad_of(layer.out), grad_outputs[0], attended, ctx.unit)
-        return grad_outputs[0], torch.mm(grad_outputs[0], layer.out.compute), None, None
+        d_branch = _branch_grad(grad_outputs[0], ctx.mask, layer.kernels)
+        layer.kernels.accumulate_(grad_of(layer.out), d_branch, attended, ctx.unit)
+        return grad_outputs[0], torch.mm(d_branch, layer.out.compute), None, None, None
 
 
 class FeedForward(Function):
-    """x + down(silu(gate(norm(x))) * up(norm(x)))."""
+    """x + down(silu(gate(norm(x))) * up(norm(x))), with dropout of what is added if there is a mask."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Layer, unit: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: Layer, unit: int, mask: Dropout | None) -> Tensor:
         normed = layer.kernels.norm(x, layer.norm_feed_forward.master, layer.eps)
         gate_up = torch.mm(normed, layer.gate_up.compute.t())
         ctx.save_for_backward(x, gate_up)
-        ctx.layer, ctx.unit = layer, unit
-        return torch.addmm(x, layer.kernels.gate(gate_up), layer.down.compute.t())
+        ctx.layer, ctx.unit, ctx.mask = layer, unit, mask
+        return _added(x, layer.kernels.gate(gate_up), layer.down, mask, layer.kernels)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         x, gate_up = ctx.saved_tensors
         layer: Layer = ctx.layer
         gain = layer.norm_feed_forward
-        d_act = torch.mm(grad_outputs[0], layer.down.compute)
+        d_branch = _branch_grad(grad_outputs[0], ctx.mask, layer.kernels)
+        d_act = torch.mm(d_branch, layer.down.compute)
         act = layer.kernels.gate_backward_(gate_up, d_act)  # from here on gate_up is its own gradient
-        layer.kernels.accumulate_(grad_of(layer.down), grad_outputs[0], act, ctx.unit)
-        del act, d_act
+        layer.kernels.accumulate_(grad_of(layer.down), d_branch, act, ctx.unit)
+        del act, d_act, d_branch
         normed = layer.kernels.norm(x, gain.master, layer.eps)
         layer.kernels.accumulate_(grad_of(layer.gate_up), gate_up, normed, ctx.unit)
         d_normed = torch.mm(gate_up, layer.gate_up.compute, out=normed)
         dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, grad_of(gain), ctx.unit)
-        return dx.add_(grad_outputs[0]), None, None
+        return dx.add_(grad_outputs[0]), None, None, None
 
 
 class Normed(Function):

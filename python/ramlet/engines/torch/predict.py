@@ -82,7 +82,11 @@ def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> dict[st
         "head": head,
         "again": forward + sizes.stream if choice.recompute else 0,
         "feed-forward": held + blocks.feed_forward.backward,
-        "attention": max(attention + blocks.attention.backward, project + blocks.project.backward),
+        "attention": max(
+            attention + blocks.attention_out.backward,
+            attention + blocks.attention.backward,
+            project + blocks.project.backward,
+        ),
         # On CUDA what a captured micro-batch used is not free for the optimizer (`_scratch`).
         "update": _update_scratch(shape, choice, device) if device == "cpu" else 0,
     }

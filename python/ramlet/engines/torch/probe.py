@@ -183,7 +183,8 @@ def _batch(plan: Plan, rows: int) -> dict[str, Any]:
 
     generator = torch.Generator().manual_seed(rows)
     ids = torch.randint(0, plan.shape.vocab_size, (rows, plan.seq_len + 1), generator=generator)
-    batch = {"input_ids": ids[:, :-1].contiguous(), "targets": ids[:, 1:].contiguous()}
+    batch: dict[str, Any] = {"input_ids": ids[:, :-1].contiguous(), "targets": ids[:, 1:].contiguous()}
+    batch["samples"] = range(rows)
     if plan.document_mask:
         batch["position_ids"] = torch.arange(plan.seq_len).repeat(rows, 1)
         batch["document_ids"] = torch.zeros(rows, plan.seq_len, dtype=torch.int64)

@@ -5,6 +5,9 @@
         loss += trainee.learn(batch, scale=1 / tokens)
     grad_norm = trainee.update(rate=1e-3, clip=1.0)
 
+Dropout masks depend on the seed and on the number of each sequence since the beginning of the run, so they are the same
+for every micro-batch, number of ranks and interruption. A captured step reads their keys from a tensor, like its ids.
+
 The range of fp16 is too small for gradients: they are multiplied by `loss_scale`, and divided by it in the step. A step
 with a NaN or infinite gradient is skipped and halves the scale; 2,000 good ones double it.
 """
@@ -12,7 +15,7 @@ with a NaN or infinite gradient is skipped and halves the scale; 2,000 good ones
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +26,8 @@ from ramlet.engines.plan import Choice, Plan
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.captured import CapturedStep, CapturedUpdate, warm_up
 from ramlet.engines.torch.gpt import GPT, document_mask
+from ramlet.engines.torch.hashing import scatter, seed_key
+from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.model_files import load_weights, tensors_by_name
 from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.ranks import TorchRanks
@@ -34,6 +39,8 @@ from ramlet.model.tensor_file import Stored
 
 LARGEST_LOSS_SCALE = 2.0**16
 STEPS_TO_DOUBLE = 2000
+DROPOUT_KEYS = "dropout_keys"
+"""Next to the arrays of a batch."""
 
 
 class Trainee:
@@ -59,6 +66,8 @@ class Trainee:
         self._capturable = getattr(module, "CAPTURABLE", False) and self.ranks.world == 1
         self.loss_scale = LARGEST_LOSS_SCALE if choice.compute == "fp16" else 1.0
         self._scaled = choice.compute == "fp16"
+        self._dropout = choice.dropout
+        self._seed_key = seed_key(settings.seed)
         self._captured: dict[int, CapturedStep] = {}
         self._captured_update: CapturedUpdate | None = None
         self._good_steps = 0
@@ -67,20 +76,29 @@ class Trainee:
     def learn(self, batch: Mapping[str, Any], scale: float) -> Tensor:
         if not len(batch["targets"]):  # a step with fewer sequences than ranks
             return torch.zeros((), device=self.model.device, dtype=torch.float64)
-        names = training_names("document_ids" in batch)
-        placed = {name: torch.as_tensor(batch[name]).to(self.model.device, non_blocking=True) for name in names}
+        tensors = {name: torch.as_tensor(batch[name]) for name in training_names("document_ids" in batch)}
+        if self._dropout:
+            tensors[DROPOUT_KEYS] = self._dropout_keys(batch["samples"])
+        placed = {name: tensor.to(self.model.device, non_blocking=True) for name, tensor in tensors.items()}
         captured = self._captured.get(len(placed["input_ids"]))
         if captured is not None and captured.fits(placed, scale):
             return captured.replay(placed)
         return self._learn(placed, scale)
 
+    def _dropout_keys(self, samples: Sequence[int]) -> Tensor:
+        """A key for each sequence, by the seed and its number."""
+        numbers = torch.tensor(samples, dtype=torch.int64)
+        return scatter(scatter(numbers + self._seed_key) + (numbers >> 32))
+
     def _learn(self, placed: Mapping[str, Tensor], scale: float) -> Tensor:
+        keys = placed.get(DROPOUT_KEYS)
         return self.model.learn(
             placed["input_ids"],
             placed["targets"],
             scale * self.loss_scale,
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
+            dropout=None if keys is None else Dropout(keys, self._dropout),
         )
 
     def prepare(self, plan: Plan, rank: int) -> None:
@@ -96,6 +114,9 @@ class Trainee:
             {name: torch.zeros((rows, seq_len), dtype=torch.int64, device=self.model.device) for name in names}
             for rows in sorted(sizes, reverse=True)
         ]
+        if self._dropout:
+            for blank in blanks:
+                blank[DROPOUT_KEYS] = torch.zeros(len(blank["targets"]), dtype=torch.int64, device=self.model.device)
         for blank in blanks:
             warm_up(self._learn, blank, scale)
         for blank in blanks:

@@ -54,7 +54,7 @@ def _peak(plan: Plan, build: Callable[[Choice], Trainee], device: Device, eval_r
         names = training_names(plan.document_mask)
         for rows in plan.part_sizes():
             batch = {name: torch.zeros((rows, plan.seq_len), dtype=torch.int64) for name in names}
-            trainee.learn(batch, scale)
+            trainee.learn({**batch, "samples": range(rows)}, scale)
         trainee.update(0.0, 1.0)
         few = batch["input_ids"][:eval_rows].to(device.name)
         trainee.model.losses(few, few)

@@ -25,6 +25,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ramlet.engines.torch.kernels.fused_dropout import dropout as dropout
+from ramlet.engines.torch.kernels.fused_dropout import dropout_add_ as dropout_add_
 from ramlet.engines.torch.kernels.plain import IGNORE, Heads
 from ramlet.engines.torch.kernels.plain import grad_norm as grad_norm  # a kernel would not be faster
 

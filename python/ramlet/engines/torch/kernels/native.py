@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ramlet import _native
 from ramlet.engines.torch.kernels import plain
-from ramlet.engines.torch.kernels.plain import Heads
+from ramlet.engines.torch.kernels.plain import Dropout, Heads
 
 
 # Loops, not `all(...)`, which takes longer than the smallest kernels.
@@ -43,7 +43,7 @@ def _flat_fp32(*tensors: Tensor) -> bool:
     return True
 
 
-def _run(kernel: Callable[..., None], first: Tensor, *arguments: Tensor | float | tuple[int, ...]) -> None:
+def _run(kernel: Callable[..., None], first: Tensor, *arguments: Tensor | float | tuple[float, ...]) -> None:
     """Calls a kernel with the addresses of tensors; `first` decides between fp32 and bf16."""
     given = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
     kernel(first.dtype is torch.bfloat16, first.data_ptr(), *given, torch.get_num_threads())
@@ -123,6 +123,25 @@ def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
     act = torch.empty_like(d_act)
     _run(_native.kernel_gate_backward, gate_up, d_act, act, *d_act.shape)
     return act
+
+
+def dropout(x: Tensor, mask: Dropout) -> Tensor:
+    if not (_supported(x) and _flat(mask.keys)):
+        return plain.dropout(x, mask)
+    out = torch.empty_like(x)
+    _run(_native.kernel_dropout, out, x, False, *_drops(mask), *x.shape)
+    return out
+
+
+def dropout_add_(branch: Tensor, x: Tensor, mask: Dropout) -> None:
+    if not (_supported(branch, x) and _flat(mask.keys)):
+        plain.dropout_add_(branch, x, mask)
+        return
+    _run(_native.kernel_dropout, branch, x, True, *_drops(mask), *x.shape)
+
+
+def _drops(mask: Dropout) -> tuple[tuple[int, int], tuple[int, int, float]]:
+    return (mask.keys.data_ptr(), len(mask.keys)), (mask.place, mask.threshold, mask.scale)
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ramlet.engines.torch import hashing
+
 PIECE = 1 << 20
 IGNORE = -100
 """The label of a token without a loss."""
@@ -127,6 +129,45 @@ def gate_backward_(gate_up: Tensor, d_act: Tensor) -> Tensor:
     d_first = grad * second * sigmoid * (1 + first * (1 - sigmoid))
     gate_up.copy_(torch.cat([d_first, grad * silu], dim=-1))
     return act
+
+
+class Dropout(NamedTuple):
+    """A mask over activations: by a hash of the sequence's key, the place, the token's position and the column."""
+
+    keys: Tensor
+    """int64 (sequences,), the lower 32 bits of each are used. All sequences have the same number of tokens."""
+    rate: float
+    place: int = 0
+    """Where in the model: each place has its own mask."""
+
+    @property
+    def threshold(self) -> int:
+        """Elements whose hash is below it are dropped."""
+        return min(round(self.rate * 2**32), 2**32 - 1)
+
+    @property
+    def scale(self) -> float:
+        """What the others are multiplied by, so that the expected value stays the same."""
+        return 1 / (1 - self.rate)
+
+
+def dropout(x: Tensor, mask: Dropout) -> Tensor:
+    """`x` with the mask applied. The backward pass is the same."""
+    return (x.float() * _factors(x, mask)).to(x.dtype)
+
+
+def dropout_add_(branch: Tensor, x: Tensor, mask: Dropout) -> None:
+    """In place: the branch with the mask applied, plus `x`."""
+    branch.copy_(x.float() + branch.float() * _factors(branch, mask))
+
+
+def _factors(x: Tensor, mask: Dropout) -> Tensor:
+    tokens, width = x.shape
+    positions = torch.arange(tokens // max(1, len(mask.keys)), device=x.device)
+    sequences = hashing.scatter(mask.keys + mask.place)
+    keys = hashing.scatter(sequences[:, None] + positions).view(-1, 1)
+    hashes = hashing.scatter(keys + torch.arange(width, device=x.device))
+    return torch.where(hashes < mask.threshold, 0.0, mask.scale)
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, vocab: int, scale: float) -> Tensor:

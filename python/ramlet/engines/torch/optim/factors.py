@@ -15,6 +15,7 @@ import math
 import struct
 from dataclasses import dataclass
 
+from ramlet.engines.torch.hashing import scatter, seed_key
 from ramlet.engines.torch.sizes import BLOCK
 
 __all__ = ["BLOCK", "Factors", "rounding_key"]
@@ -53,10 +54,7 @@ class Factors:
 
 def rounding_key(seed: int, parameter: int, step: int) -> int:
     """Together with an element's index, this seeds the stochastic rounding of a parameter at a step."""
-    key = 0
-    for part in (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, parameter, step):
-        key = _scatter(key + part)
-    return key
+    return scatter(scatter(seed_key(seed) + parameter) + step)
 
 
 def _single(number: float) -> float:
@@ -64,11 +62,3 @@ def _single(number: float) -> float:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:
         return math.copysign(math.inf, number)
-
-
-def _scatter(counter: int) -> int:
-    """A 32-bit hash of a counter; the native core has the same."""
-    bits = counter * 0x9E3779B1 & 0xFFFFFFFF
-    bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
-    bits = (bits ^ bits >> 15) * 0x846CA68B & 0xFFFFFFFF
-    return bits ^ bits >> 16

@@ -11,6 +11,7 @@ import functools
 
 import torch
 
+from ramlet.engines.torch.hashing import scatter
 from ramlet.engines.torch.optim.factors import BLOCK, Factors
 from ramlet.engines.torch.optim.state import Moments
 
@@ -100,17 +101,9 @@ def _per_element(scales: torch.Tensor, count: int) -> torch.Tensor:
 def round_stochastically(numbers: torch.Tensor, key: int, first_index: int) -> torch.Tensor:
     """Floats as bfloat16, up or down at random by key and index; infinities and NaNs are preserved."""
     index = torch.arange(first_index, first_index + numbers.numel(), device=numbers.device)
-    drawn = _scatter(index + key & 0xFFFFFFFF) & 0xFFFF
+    drawn = scatter(index + key & 0xFFFFFFFF) & 0xFFFF
     bits = numbers.flatten().view(torch.int32)
     rounded = (bits + drawn.int()) >> 16
     kept = bits >> 16 | numbers.flatten().isnan().int() << 6
     finite = bits & 0x7F800000 != 0x7F800000
     return torch.where(finite, rounded, kept).to(torch.int16).view(torch.bfloat16).view(numbers.shape)
-
-
-def _scatter(counters: torch.Tensor) -> torch.Tensor:
-    """As in the native core, with 64-bit integers of which only the lower 32 bits matter."""
-    bits = counters * 0x9E3779B1 & 0xFFFFFFFF
-    bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
-    bits = (bits ^ bits >> 15) * 0x846CA68B & 0xFFFFFFFF
-    return bits ^ bits >> 16

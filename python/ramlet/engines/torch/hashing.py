@@ -1,0 +1,24 @@
+"""Random bits without a generator: a hash of counters, the same in the native core and in Triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Bits = TypeVar("Bits", "int", "Tensor")
+"""One 32-bit number, or an int64 tensor of them."""
+
+
+def scatter(counter: Bits) -> Bits:
+    """32 pseudo-random bits from a counter, of which only the lower 32 bits matter."""
+    bits = counter * 0x9E3779B1 & 0xFFFFFFFF
+    bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    bits = (bits ^ bits >> 15) * 0x846CA68B & 0xFFFFFFFF
+    return bits ^ bits >> 16
+
+
+def seed_key(seed: int) -> int:
+    """The key of a seed of 64 bits, to which others are added."""
+    return scatter(scatter(seed & 0xFFFFFFFF) + (seed >> 32 & 0xFFFFFFFF))
