@@ -13,15 +13,19 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from conftest import AMPLE
 from oracles_training import apart, make_data, metrics, ranks, run, steps_kept
 from ramlet.cli.train import _kept
 from ramlet.engines.torch.stored import stored
 from ramlet.errors import Interrupted
 from ramlet.model.tensor_file import BLEND_BUFFER, blend_tensors
+from ramlet.runtime.budget import Budget
 from ramlet.training import average, loop
 from ramlet.training.average import Averaging
 from ramlet.training.evaluate import Score
 from ramlet.training.listener import Listener
+from ramlet.training.run_folder import RunFolder
+from ramlet.training.saver import Saver
 
 PART = {"average": 0.5, "schedule": "constant", "keep": 20, "checkpoint_every": 1}
 AVERAGED = {"average": 0.5, "schedule": "constant"}
@@ -206,3 +210,15 @@ def test_two_ranks_have_one_average(data: Path, whole: Path, tmp_path: Path) -> 
 def test_a_run_without_it_has_none(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "out", max_steps=3)
     assert files(tmp_path / "out") == []
+
+
+def test_in_the_background_it_has_the_weights_of_its_step(tmp_path: Path) -> None:
+    """As on a GPU, where the next step may change them before they are written."""
+    saver = Saver(RunFolder(tmp_path), 1, averaging=Averaging(2, 0.9), background=True, host=Budget.parse(AMPLE))
+    weights = {"a": torch.ones(8)}
+    for step, value in ((1, 1.0), (2, 3.0)):
+        weights["a"].fill_(value)
+        saver.average(step, stored(weights))
+        weights["a"].fill_(99.0)
+    saver.wait()
+    assert load_file(tmp_path / "checkpoints" / "average_000002.safetensors")["a"].tolist() == [2.0] * 8
