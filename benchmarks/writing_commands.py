@@ -27,6 +27,7 @@ TRAIN = (
     "--log-every 1 --eval-every 4 --eval-tokens 64 --checkpoint-every 2 --sample-every 0 --memory 8GB "
     "--threads 1 --quiet"
 )
+_WSD = "--schedule wsd --warmup 1"
 _PIPELINE = """\
 text: in
 work: model
@@ -87,6 +88,10 @@ CASES: dict[str, Case] = {
     "train --resume": Case(
         f"{TRAIN} --max-steps 9 --resume --out new", "new", ("data", "new=run"), "model", torch=True
     ),
+    "train --resume, wsd": Case(
+        f"{TRAIN} {_WSD} --max-steps 9 --resume --out new", "new", ("data", "new=wsd-run"), "model", torch=True
+    ),
+    "train --average": Case(f"{TRAIN} --average 0.5 --max-steps 6 --out new", "new", ("data",), torch=True),
     "run": Case("run pipeline.yaml --quiet", "model", ("in", "pipeline.yaml"), share=0.3),
 }
 
@@ -115,6 +120,7 @@ def build(forks: Forks, world: Path, *, torch: bool = True) -> None:
     if torch:
         commands += [
             f"{TRAIN} --max-steps 4 --out run",
+            f"{TRAIN} {_WSD} --max-steps 6 --out wsd-run",
             f"{TRAIN.replace('--data data', '--data bpe-data')} --max-steps 2 --out bpe-run",
         ]
     for words in commands:

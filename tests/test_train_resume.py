@@ -91,7 +91,7 @@ def test_killed_at_random_steps(data: Path, whole: dict[str, Path], tmp_path: Pa
         ("ramlet.training.checkpoint", "replacing", 2),  # all but its state
         ("ramlet.training.checkpoint", "sync_folder", 2),  # renamed
         ("ramlet.training.checkpoint", "prune", 3),  # saved, those that are too old still there
-        ("ramlet.training.trainer", "link", 1),  # learned to the end, not told
+        ("ramlet.training.kept", "link", 1),  # learned to the end, not told
         ("ramlet.training.run_folder", "replacing", 2),  # the model is in its place, stats.json is not
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,6 +161,8 @@ def train(
         return
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     print(f"{plural(result.steps, 'step')}, {result.tokens:,} tokens{loss} in {result.path}")
+    for line in _kept(result.statistics):
+        print(line)
     rises = result.statistics.get("forgetting", {})
     for name, score in result.scores.items():
         print(f"  {format_score(name, score)}{_format_rise(rises.get(name))}")
@@ -207,6 +209,17 @@ def _train(
     return run(
         source, out, tokenizer=tokenizer, threads=threads, meter=meter, listener=printer, **rest, **asdict(settings)
     )
+
+
+def _kept(statistics: Mapping[str, Any]) -> Iterator[str]:
+    """Which model was kept, if it is not that of the last step."""
+    model, best = statistics["model"], statistics["best"]
+    if model["averaged"]:
+        without = "" if best["loss"] is None else f" (the best step without averaging: loss {best['loss']:.4f})"
+        yield f"the model is the average of the last {model['averaged']} samples of the weights{without}"
+    elif model["step"] != statistics["steps"]:
+        last = ", ".join(f"{name} {score['loss']:.4f}" for name, score in statistics["last_scores"].items())
+        yield f"the model is that of step {model['step']:,}, which had the lowest loss (after the last step: {last})"
 
 
 def _format_rise(rise: float | None) -> str:
@@ -271,6 +284,11 @@ class _Printer(Listener):
         for name, score in scores.items():
             rise = forgotten.get(name) if step else None
             self._line(f"step {step:,}: {format_score(name, score.to_dict())}{_format_rise(rise)}")
+
+    def averaged(self, count: int, scores: Mapping[str, Any]) -> None:
+        self.bar.erase()
+        for name, score in scores.items():
+            self._line(f"average of the last {count}: {format_score(name, score.to_dict())}")
 
     def sampled(self, step: int, text: str) -> None:
         self._line("\n".join([f"step {step:,} writes:", *passage(text)]))

@@ -4,13 +4,14 @@
     found.shape(), found.tokenizer_file
 
 A path may be that of a run, one of its checkpoints (RUN/checkpoints/step_000500, which has only weights), an unfinished
-run (then its last checkpoint is used), or a folder of transformers.
+run (then its last checkpoint is used, or its best one if it got worse since), or a folder of transformers.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,13 +99,19 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _last_checkpoint(run: Path) -> Path | None:
-    """By step, not by name: step_1000000 is later than step_999999."""
-    steps = [
-        (int(match[1]), path)
+    """By step, not by name: step_1000000 is later than step_999999. If the model got worse, the one that it names."""
+    steps = {
+        int(match[1]): path
         for path in run.glob("checkpoints/step_*")
-        if (match := re.fullmatch(r"step_(\d+)", path.name))
-    ]
-    return next((path for _, path in sorted(steps, reverse=True) if _has_weights(path)), None)
+        if (match := re.fullmatch(r"step_(\d+)", path.name)) and _has_weights(path)
+    }
+    if not steps:
+        return None
+    last = steps[max(steps)]
+    with suppress(OSError, ModelError):  # a copy without it, or with another
+        better = read_json_object(last / "state.json", ModelError).get("model")
+        return steps.get(better, last) if isinstance(better, int) else last
+    return last
 
 
 def read_json(path: Path, most: int = SMALL) -> dict[str, Any]:

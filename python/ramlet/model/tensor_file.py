@@ -35,6 +35,8 @@ from ramlet.runtime.plurals import plural
 from ramlet.runtime.small_files import open_regular, parse_json
 
 BUFFER = 16 << 20
+BLEND_BUFFER = 1 << 20
+"""Smaller, because training has no memory set aside for it."""
 LONGEST_HEADER = 100_000_000
 """As in the library: a longer one means another kind of file."""
 
@@ -89,6 +91,46 @@ def write_tensors(
     """Writes the tensors atomically and returns the file's XXH64; `dtype` applies to floating-point tensors."""
     listed = {name: (_stored(tensor.dtype, dtype), tensor.shape) for name, tensor in tensors.items()}
     return _write(path, listed, lambda name: tensors[name].pieces(listed[name][0], BUFFER), metadata)
+
+
+def blend_tensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Stored],
+    before: str | os.PathLike[str] | None,
+    share: float,
+    metadata: Mapping[str, str],
+) -> None:
+    """Writes `before + share * (tensors - before)` in fp32; without a file `before`, the tensors themselves."""
+    import numpy as np
+
+    entries = read_header(before).tensors if before is not None else {}
+
+    def data(name: str) -> Iterator[memoryview]:
+        pieces = tensors[name].pieces("F32", BLEND_BUFFER)
+        if before is None:
+            yield from pieces
+            return
+        given = memoryview(bytearray(BLEND_BUFFER))
+        with _opened(before) as file:
+            file.seek(entries[name].start)
+            for piece in pieces:
+                mean = given[: len(piece)]
+                _fill(file, mean, before)
+                numbers, new = np.frombuffer(mean, np.float32), np.frombuffer(piece, np.float32)
+                numbers += (new - numbers) * np.float32(share)
+                yield mean
+
+    if before is not None:
+        header = Header(entries, {})
+        for name, tensor in tensors.items():
+            check_tensor(before, header, name, tensor.shape)
+    _write(path, {name: ("F32", tensor.shape) for name, tensor in tensors.items()}, data, metadata)
+
+
+def stored_bytes(*groups: Mapping[str, Stored]) -> int:
+    """The memory that copies of the tensors need."""
+    tensors = [tensor for group in groups for tensor in group.values()]
+    return sum(math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
 
 
 def copy_tensors(

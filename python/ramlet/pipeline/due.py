@@ -2,7 +2,7 @@
 
     keep      its result exists, made from the same inputs and settings
     continue  its result is missing or unfinished: its command starts, or resumes
-    extend    a run that should become longer: it resumes from its last checkpoint
+    extend    a run that should become longer: it resumes
     rebuild   its result was made from something else: the old one is moved aside first
 
 A folder that no record mentions is left to the command, which resumes its own work and refuses anything else. What took

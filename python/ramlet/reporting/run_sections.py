@@ -42,7 +42,7 @@ def run_head(run: Run, data: list[str]) -> str:
     origin = f", starting from {escape(origin)}" if origin else ""
     mark = "" if run.statistics else '<span class="state">not finished</span>'
     return f"<p class=lead>A language model{of_size}, trained {trained} in {state}{origin}. {mark}</p>" + highlights(
-        [_score_highlight(metrics), _speed_highlight(metrics), memory_highlight(*peak_of_budget(None, run), run)]
+        [_score_highlight(run), _speed_highlight(metrics), memory_highlight(*peak_of_budget(None, run), run)]
     )
 
 
@@ -53,16 +53,25 @@ def _shape(job: Any) -> str:
     return f" ({plural(int(layers or 0), 'layer')} of width {number(width or 0)}, {plural(int(heads or 0), 'head')})"
 
 
-def _main_score(metrics: Metrics) -> tuple[str, dict[str, Any]] | None:
-    """The set that a model is judged by: the validation split, or else the first one."""
-    names = sorted(metrics.scores, key=lambda name: (name != "val", not name.startswith("val")))
-    return (names[0], metrics.scores[names[0]]) if names else None
+def _main_score(run: Run) -> tuple[str, dict[str, Any]] | None:
+    """The set that a model is judged by: the validation split, or else the first one.
+
+    A finished run has the scores of the model that it kept, which need not be the last; one that continues, the last.
+    """
+    kept, last = value_at(run.statistics, "scores"), run.metrics.scores
+    if number_at(run.statistics, "steps") != run.metrics.step or not isinstance(kept, dict):
+        kept = {}
+    names = sorted(last, key=lambda name: (name != "val", not name.startswith("val")))
+    if not names:
+        return None
+    scored = number_at(kept, names[0], "loss") is not None
+    return names[0], kept[names[0]] if scored else last[names[0]]
 
 
-def _score_highlight(metrics: Metrics) -> tuple[str, str, str]:
-    main = _main_score(metrics)
+def _score_highlight(run: Run) -> tuple[str, str, str]:
+    main = _main_score(run)
     if main is None:
-        last = metrics.curves["loss"].smooth()[-1:]
+        last = run.metrics.curves["loss"].smooth()[-1:]
         return "training loss", f"{last[0][1]:.3f}" if last else "none yet", "no evaluation yet"
     name, score = main
     more = []
@@ -70,6 +79,9 @@ def _score_highlight(metrics: Metrics) -> tuple[str, str, str]:
         more.append(f"{score['bits_per_byte']:.3f} bits per byte")
     if number_at(score, "perplexity") is not None:
         more.append(f"perplexity {number(score['perplexity'])}")
+    step = number_at(run.statistics, "model", "step")
+    if step is not None and step < run.metrics.step and number_at(run.statistics, "steps") == run.metrics.step:
+        more.append(f"the model of step {number(step)}")
     return f"{'validation' if name == 'val' else escape(name)} loss", f"{score['loss']:.3f}", ", ".join(more)
 
 
@@ -201,7 +213,7 @@ def compared(runs: list[Run]) -> str:
     """Several runs: their validation losses on one chart, their results in a table."""
     series, rows = [], []
     for at, run in enumerate(runs):
-        metrics, main = run.metrics, _main_score(run.metrics)
+        metrics, main = run.metrics, _main_score(run)
         curve = metrics.losses[main[0]].points() if main else metrics.curves["loss"].smooth()
         series.append(Series(run.path.name, curve, at % 8 + 1, "dots" if main else "line"))
         peak, budget = peak_of_budget(None, run)

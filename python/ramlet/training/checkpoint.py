@@ -3,7 +3,7 @@
     RUN/checkpoints/step_000500/
       model.safetensors       the weights, by transformers' names
       optimizer.safetensors   the optimizer's states
-      state.json              step, position in the data, metrics; the checksums of the two files; written last
+      state.json              step, position in the data, metrics, schedule; checksums of the two files; written last
 
 A checkpoint is written to a hidden folder, synced, and renamed: a kill leaves a complete one or none. Tensors are
 written and read in pieces of 16 MiB, directly from and into those of the run, so neither needs more memory than
@@ -17,18 +17,19 @@ import math
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ramlet.engines import Trainee
 from ramlet.errors import ModelError
-from ramlet.model.dtypes import DTYPES
-from ramlet.model.tensor_file import Stored, read_header, read_tensors_into, write_tensors
+from ramlet.model.tensor_file import Stored, read_header, read_tensors_into, stored_bytes, write_tensors
 from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.small_files import read_json_object
 from ramlet.training.run_files import CHECKPOINTS
+from ramlet.training.schedule import Schedule
 
 _NAME = re.compile(r"step_(\d{6,})")
 _FILES = ("model.safetensors", "optimizer.safetensors")
@@ -56,20 +57,19 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        tensors = (*self.model.values(), *self.optimizer.values())
-        return sum(math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
+        return stored_bytes(self.model, self.optimizer)
 
 
 def path_of(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step_{step:06}"
 
 
-def save(run: Path, snapshot: Snapshot) -> Path:
-    """Writes a checkpoint; if it exists, because the run resumed from it, only its state."""
+def save(run: Path, snapshot: Snapshot, *, only_state: bool = False) -> Path:
+    """Writes a checkpoint; `only_state` of the one that the run resumed from."""
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     final = path_of(run, snapshot.step)
-    if (final / "state.json").is_file():
+    if only_state and (final / "state.json").is_file():
         _write_state(final, snapshot, read_state(final)["xxh64"])
         return final
     hidden = folder / f".{final.name}"
@@ -81,7 +81,7 @@ def save(run: Path, snapshot: Snapshot) -> Path:
             "optimizer.safetensors": write_tensors(hidden / _FILES[1], snapshot.optimizer),
         }
         _write_state(hidden, snapshot, sums)
-        shutil.rmtree(final, ignore_errors=True)
+        remove(final)  # incomplete, or from before the run went back to an earlier checkpoint
         hidden.rename(final)
         sync_folder(folder)
     except BaseException:
@@ -124,6 +124,8 @@ def read_state(path: Path) -> dict[str, Any]:
         "progress": isinstance(state.get("progress"), dict),
         "data": isinstance(state.get("data"), dict),
         "loss_scale": isinstance(scale, dict) and _is_scale(scale),
+        # Older checkpoints do not have it.
+        "schedule": "schedule" not in state or Schedule.is_valid(state["schedule"]),
     }.items():
         if not holds:
             raise damaged(path, f"{name} is missing" if name not in state else f"{name} is invalid")
@@ -171,16 +173,40 @@ def _remedy(path: Path) -> str:
     return f"remove {path} to start over, because there is no other checkpoint"
 
 
-def prune(run: Path, keep: int, best: int | None) -> None:
-    """Removes all but the newest `keep` and the best; and incomplete ones left by kills."""
+def schedule_of(state: Mapping[str, Any]) -> Schedule | None:
+    """The schedule that a checkpoint was made with; None for older ones."""
+    return Schedule(**state["schedule"]) if "schedule" in state else None
+
+
+def prune(run: Path, step: int, keep: int, *, best: int | None, stable: int | None = None) -> None:
+    """Removes all but the newest `keep`, the best, and the last one before the learning rate decayed (`stable`).
+
+    Also those after `step`, of steps that are trained again, and incomplete ones left by kills.
+    """
     found = checkpoints(run)
-    for step, path in found[: max(0, len(found) - keep)]:
-        if step != best:
-            # Without state.json it is no checkpoint any more, even if a kill interrupts the removal.
-            (path / "state.json").unlink(missing_ok=True)
-            shutil.rmtree(path, ignore_errors=True)
+    reached = [(at, path) for at, path in found if at <= step]
+    pinned = {best, *_continued_with(run, stable)}
+    recent = {at for at, _ in reached[-keep:]}
+    for at, path in found:
+        if at > step or at not in recent | pinned:
+            remove(path)
     for path in (run / CHECKPOINTS).glob("step_*"):
         if not (path / "state.json").exists():
             shutil.rmtree(path, ignore_errors=True)
     for path in (run / CHECKPOINTS).glob(".step_*"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Removes a checkpoint: without state.json it is none any more, even if a kill interrupts the removal."""
+    (path / "state.json").unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _continued_with(run: Path, step: int | None) -> set[int | None]:
+    """What a run that goes back to this step needs: its checkpoint, and the best one until then."""
+    if step is None or not (path_of(run, step) / "state.json").is_file():
+        return set()
+    with suppress(ModelError):  # damaged: whoever goes back to it is told
+        return {step, read_state(path_of(run, step))["progress"].get("best")}
+    return {step}

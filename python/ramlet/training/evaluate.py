@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ramlet.engines import Model, training_names
 from ramlet.errors import SettingsError
+from ramlet.training.settings import is_validation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,6 +102,21 @@ def evaluate_model(
             size += int(wanted.lengths[targets].sum())
     bits = total / math.log(2) / size if size else None
     return Score(total / max(1, tokens), tokens, bits)
+
+
+def judged_by(scores: Mapping[str, Score], *, continued: bool) -> Score | None:
+    """The score by which the models of a run are compared: that of the validation split, or of several together.
+
+    Without one it is that of the first other set; but not if the run started from another model (`continued`), because
+    then the other sets measure what it forgets, and the first model would always be the best.
+    """
+    own = [score for name, score in scores.items() if is_validation(name)]
+    if not own and not continued:
+        own = list(scores.values())[:1]
+    if len(own) < 2:
+        return own[0] if own else None
+    tokens = sum(score.tokens for score in own)
+    return Score(math.fsum(score.loss * score.tokens for score in own) / max(1, tokens), tokens, None)
 
 
 def byte_lengths(tokenizer: Tokenizer) -> npt.NDArray[np.int64] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ramlet.engines import Engine
@@ -64,6 +64,25 @@ class Job:
             "eval_tokens": self.eval_tokens,
             "recipe": asdict(self.recipe),
         }
+
+    def as_begun(self, noted: Mapping[str, Any]) -> Job:
+        """This job for a run that was begun with another, as `described`, and is resumed.
+
+        What was computed then stays, unless it is given now: the learning rate and the warmup, because they may depend
+        on the number of steps, and the size of the evaluations, because only equal ones can be compared.
+        """
+        settings, schedule = self.settings, self.schedule
+
+        def kept(name: str, now: Any, given: Any) -> Any:
+            before = noted.get(name)
+            usable = isinstance(before, type(now)) and not isinstance(before, bool) and 0 <= before < math.inf
+            return before if given is None and usable else now
+
+        peak = kept("lr", schedule.peak, settings.lr)
+        warmup = kept("warmup", schedule.warmup, settings.warmup)
+        schedule = replace(schedule, peak=peak, floor=_floor(settings, self.recipe, peak), warmup=warmup)
+        eval_tokens = kept("eval_tokens", self.eval_tokens, settings.eval_tokens)
+        return replace(self, schedule=schedule, eval_tokens=eval_tokens)
 
 
 def resolve(

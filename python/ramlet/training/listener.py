@@ -34,6 +34,9 @@ class Listener:
     def evaluated(self, step: int, scores: Mapping[str, Any], forgotten: Mapping[str, float]) -> None:
         """After every evaluation: scores by set, and how much each loss rose since the start."""
 
+    def averaged(self, count: int, scores: Mapping[str, Any]) -> None:
+        """At the end: scores of the average of the weights, by set, and of how many moments it is."""
+
     def sampled(self, step: int, text: str) -> None:
         """After every sample."""
 

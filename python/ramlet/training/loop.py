@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,75 +22,19 @@ from ramlet.engines.plan import Plan
 from ramlet.errors import Interrupted, TrainingStopped, option
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
-from ramlet.training.evaluate import EvalSet, evaluate_model
+from ramlet.training.average import Averaging
+from ramlet.training.evaluate import EvalSet, Score, evaluate_model, judged_by
 from ramlet.training.job import Job
 from ramlet.training.journal import Journal
+from ramlet.training.kept import Averaged
 from ramlet.training.listener import Listener
 from ramlet.training.pace import Pace
+from ramlet.training.progress import AVERAGE, EVAL, SAMPLE, SAVE, Progress
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.signals import GaveUp, StopSignals
 
 SPIKE_WINDOW = 64
-EVAL, SAMPLE, SAVE = "eval", "sample", "save"
-"""The tasks between steps, in this order."""
-
-
-@dataclass
-class Progress:
-    """The progress of a run; stored in checkpoints."""
-
-    step: int = 0
-    tokens: int = 0
-    """Tokens with a loss."""
-    seconds: float = 0.0
-    loss: float | None = None
-    best: int | None = None
-    """The step with the lowest validation loss."""
-    best_loss: float | None = None
-    before: dict[str, float] = field(default_factory=dict)
-    """The loss on each set before the first step, if the run started from another model."""
-    recent: list[float] = field(default_factory=list)
-    """The last losses, to detect a spike."""
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
-    owed: list[str] = field(default_factory=list)
-    """Tasks after this step that Ctrl-C interrupted: done first when the run resumes."""
-
-    @property
-    def rises(self) -> dict[str, float]:
-        """How much the loss on each set rose since before the first step."""
-        scores = self.scores
-        return {name: round(scores[name]["loss"] - loss, 6) for name, loss in self.before.items() if name in scores}
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Progress:
-        """From a checkpoint; ValueError names what is missing or invalid."""
-        kinds: dict[str, tuple[type, ...]] = {
-            **dict.fromkeys(("step", "tokens"), (int,)),
-            **dict.fromkeys(("seconds", "loss", "best_loss"), (int, float)),
-            "best": (int,),
-            **dict.fromkeys(("before", "scores"), (dict,)),
-            **dict.fromkeys(("recent", "owed"), (list,)),
-        }
-        found: dict[str, Any] = {}
-        for each in fields(cls):
-            if each.name not in values:
-                if each.name == "owed":  # older checkpoints do not have it
-                    continue
-                raise ValueError(f"progress.{each.name} is missing")
-            value, empty = values[each.name], each.default is None
-            inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-            wanted = {"before": (int, float), "recent": (int, float), "scores": (dict,), "owed": (str,)}.get(each.name)
-            good = (value is None and empty) or (isinstance(value, kinds[each.name]) and not isinstance(value, bool))
-            if not good or (wanted and not all(isinstance(one, wanted) for one in inside)):
-                raise ValueError(f"progress.{each.name} is invalid")
-            found[each.name] = value
-        if found["step"] < 1 or found["tokens"] < 0 or not set(found.get("owed", ())) <= {EVAL, SAMPLE}:
-            raise ValueError("progress is invalid")
-        return cls(**found)
 
 
 @dataclass
@@ -117,6 +61,9 @@ class Run:
     """When the last step, or task between steps, was done on the device."""
     warned_of: set[str] = field(default_factory=set)
     """Sets with a warning that the model is forgetting them: it is given once."""
+    averaging: Averaging | None = None
+    averaged: Averaged | None = None
+    """The average at the end, which the trainee then has instead of its own weights."""
 
     @property
     def ranks(self) -> Ranks:
@@ -159,6 +106,8 @@ def run_steps(run: Run) -> None:
                 run.mark = run.engine.mark()
             if stopping and (progress.step < run.job.steps or progress.owed):
                 raise _interrupted(run)
+        if run.averaging is not None and run.ranks.any(run.ranks.first and not _evaluate_average(run)):
+            raise _interrupted(run)
 
 
 def _interrupted(run: Run) -> Interrupted:
@@ -269,7 +218,8 @@ def _due_tasks(run: Run) -> list[str]:
     wanted = {
         EVAL: bool(run.evals) and (last or due(job.eval_every)),
         SAMPLE: run.sampler is not None and job.sample_every > 0 and (last or due(job.sample_every)),
-        SAVE: last or due(job.checkpoint_every),
+        AVERAGE: run.averaging is not None and step in run.averaging.moments,
+        SAVE: last or due(job.checkpoint_every) or step == job.schedule.stable_until,
     }
     return [name for name, is_due in wanted.items() if is_due]
 
@@ -291,7 +241,7 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
     An evaluation or sample is abandoned for that and noted in the checkpoint, so that the resumed run does it first.
     """
     progress = run.progress
-    progress.owed = [task for task in tasks if task != SAVE]
+    progress.owed = [task for task in tasks if task in (EVAL, SAMPLE)]
     while progress.owed and not stopping:
         began = time.monotonic()
         kind = progress.owed[0]
@@ -302,6 +252,8 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
             run.pace.paused(kind, seconds)
             progress.seconds += seconds if kind == EVAL else 0.0
             progress.owed = progress.owed[1:]
+    if AVERAGE in tasks and run.ranks.first:
+        run.saver.average(progress.step, run.trainee.weights())
     # Only the first rank knows the best step, but either all ranks save or none.
     if progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in tasks):
         _save(run)
@@ -316,6 +268,8 @@ def _save(run: Run) -> None:
             "progress": run.progress.to_dict(),
             "data": run.loader.state(),
             "journal": run.journal.position,
+            "schedule": asdict(run.job.schedule),
+            "model": run.progress.model_step,
         }
         snapshot = checkpoint.Snapshot.of(run.trainee, run.progress.step, state)
         run.saver.save(snapshot, run.progress.best, run.listener.saved)
@@ -327,23 +281,12 @@ def _save(run: Run) -> None:
 def _evaluate(run: Run) -> bool:
     """Evaluates all sets; False if interrupted. Forgetting is measured against the first scores."""
     progress = run.progress
-    first = progress.step == 0
-    scores = {}
     try:
-        with run.signals.giving_up():
-            for wanted in run.evals:
-                scores[wanted.name] = evaluate_model(
-                    run.trainee.model, wanted, partial(run.listener.evaluating, wanted.name)
-                )
+        scores = _scores(run)
     except GaveUp:
         return False
-    progress.scores = {name: score.to_dict() for name, score in scores.items()}
-    if first:
-        progress.before = {name: score["loss"] for name, score in progress.scores.items()}
-    rises = progress.rises
-    judged = scores.get("val") or next(iter(scores.values()))
-    if not first and (progress.best_loss is None or judged.loss < progress.best_loss):
-        progress.best, progress.best_loss = progress.step, judged.loss
+    progress.evaluated_as(scores, _judged(run, scores))
+    rises = progress.rises(progress.scores)
     run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rises} if rises else {}))
     run.listener.evaluated(progress.step, scores, rises)
     for name in sorted(run.job.settings.forgotten(rises).keys() - run.warned_of):
@@ -352,6 +295,38 @@ def _evaluate(run: Run) -> bool:
             f"the model is forgetting {name}: its loss is {scores[name].loss:.3f}, {rises[name]:.3f} higher than "
             "at the start (a lower learning rate helps, or mixing in some of that data)"
         )
+    return True
+
+
+def _scores(run: Run) -> dict[str, Score]:
+    """Evaluates the model on all sets; raises GaveUp if interrupted."""
+    with run.signals.giving_up():
+        return {
+            wanted.name: evaluate_model(run.trainee.model, wanted, partial(run.listener.evaluating, wanted.name))
+            for wanted in run.evals
+        }
+
+
+def _judged(run: Run, scores: dict[str, Score]) -> Score | None:
+    return judged_by(scores, continued=run.job.settings.init_from is not None)
+
+
+def _evaluate_average(run: Run) -> bool:
+    """Loads the average in place of the weights, which are saved, and evaluates it; False if interrupted."""
+    assert run.averaging is not None
+    run.saver.wait()
+    count = run.averaging.load(run.path, run.trainee)
+    if not count:
+        return True
+    began = time.monotonic()
+    try:
+        scores = _scores(run)
+    except GaveUp:
+        return False
+    run.progress.seconds += time.monotonic() - began
+    run.averaged = Averaged(count, {name: score.to_dict() for name, score in scores.items()}, _judged(run, scores))
+    run.journal.write(run.progress.step, averaged=count, average=run.averaged.scores)
+    run.listener.averaged(count, scores)
     return True
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ramlet.engines import Engine
 from ramlet.engines.plan import Plan, Task
-from ramlet.errors import BudgetError, SettingsError
+from ramlet.errors import BudgetError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training.feed import Feed
 from ramlet.training.job import Job
 from ramlet.training.listener import Listener
+from ramlet.training.run_folder import KEPT, other_choice
 from ramlet.training.settings import RunSettings
 
 
@@ -24,9 +26,13 @@ def plan_run(
     budget: Budget,
     meter: Meter,
     listener: Listener,
+    run: Path,
     noted: Mapping[str, Any] | None,
 ) -> Plan:
-    """A plan that fits the budget, corrected by a few real steps; a resumed run keeps its plan if it fits."""
+    """A plan that fits the budget, corrected by a few real steps; a resumed run keeps its plan if it fits.
+
+    `noted` is the settings.yaml of a resumed `run`.
+    """
     with feed.loader(job.seq_len, job.sequences, None, engine.ranks) as loader:
         held = loader.memory
     task = Task(
@@ -46,9 +52,10 @@ def plan_run(
         return engine.fit(task, job.settings, meter)
     before = dict(noted["plan"]["choice"])
     # Its states are stored in this form; only how a step is divided may change, and with it the last bits on a GPU.
-    kept = {name: before[name] for name in ("optimizer", "weights", "compute")}
-    if any(kept[name] != value for name, value in task.forced.items() if name in kept):
-        raise SettingsError("a run keeps its optimizer and the precision of its weights: do not change these settings")
+    kept = {name: before[name] for name in (*KEPT, "compute")}
+    for name in KEPT:
+        if task.forced.get(name, kept[name]) != kept[name]:
+            raise other_choice(run, name, kept[name], task.forced[name])
     try:
         return engine.fit(replace(task, forced={**before, **task.forced}), job.settings, meter)
     except BudgetError:

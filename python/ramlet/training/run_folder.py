@@ -33,8 +33,20 @@ _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
 _NEWER = {"qk_norm": False}
 """Of a shape: what models before it are."""
-EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule")
+EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule", "decay")
 """What the setting `resume` may change: a run that continues for longer than planned."""
+
+
+KEPT = ("optimizer", "weights")
+"""What a resumed run keeps from its plan, because its states are stored in this form."""
+
+
+def other_choice(run: Path, name: str, chosen: str, wanted: str) -> SettingsError:
+    """The error about a run that should continue with another optimizer, or another precision of its weights."""
+    return SettingsError(
+        f"{run} was begun with {name} {chosen}, and a run keeps it: give {option(name, chosen)} to continue this run, "
+        f"or use {wanted} in another {option('out')}, with {option('init_from', run)} to start from its model"
+    )
 
 
 class RunFolder:
@@ -132,6 +144,12 @@ class RunFolder:
                 before = resolved[name]
             if before == value or (resume and name in EXTENDABLE) or (value is None and name in resolved):
                 continue
+            if name in KEPT:
+                # A resumed run keeps its choice, so `auto` is always the same, and so is the choice by its name.
+                chosen = noted["plan"]["choice"][name]
+                if value in ("auto", chosen):
+                    continue
+                raise other_choice(self.path, name, chosen, value)
             hint = f", or {option('resume')} to continue it" if name in EXTENDABLE else ""
             raise SettingsError(
                 f"{self.path} has a run with {name} {before}, not {value}: "

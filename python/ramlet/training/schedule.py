@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 CONTINUED = 0.1
 """The fraction of the from-scratch rate for a model that is already trained (benchmarks/continued_lr.py)."""
@@ -35,6 +36,20 @@ class Schedule:
     kind: str = "cosine"
     decay: float = 0.4
     """Of wsd: the fraction of the steps in which it decays."""
+
+    @classmethod
+    def is_valid(cls, values: Any) -> bool:
+        """Whether `cls(**values)` is a schedule."""
+        if not isinstance(values, dict) or set(values) != {each.name for each in fields(cls)}:
+            return False
+        numbers = [value for name, value in values.items() if name != "kind"]
+        whole = all(isinstance(values[name], int) for name in ("warmup", "steps"))
+        return whole and all(isinstance(n, (int, float)) and math.isfinite(n) and n >= 0 for n in numbers)
+
+    @property
+    def stable_until(self) -> int | None:
+        """The number of steps before the learning rate decays, for schedules that a longer run can go back to."""
+        return self.decay_start if self.kind == "wsd" and 0 < self.decay_start < self.steps else None
 
     @property
     def decay_start(self) -> int:

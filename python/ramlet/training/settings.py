@@ -117,6 +117,13 @@ class RunSettings(Declared):
         shown="0.4",
         later=True,
     )
+    average: float = setting(
+        0.0,
+        share(below_one=True),
+        "Average the weights over this fraction of the steps at the end, and keep the average if it is better.",
+        panel=LEARNING,
+        later=True,
+    )
     weight_decay: float = setting(0.1, Number(), "Weight decay; not applied to norms.", panel=LEARNING)
     beta1: float = setting(0.9, Number(below=1), "AdamW's beta1.", panel=LEARNING)
     beta2: float = setting(0.95, Number(below=1), "AdamW's beta2.", panel=LEARNING)
@@ -232,7 +239,11 @@ class RunSettings(Declared):
         decides=False,
     )
     keep: int = setting(
-        2, Count(), "Most recent checkpoints to keep, in addition to the best.", panel=KEEPING, decides=False
+        2,
+        Count(),
+        "Most recent checkpoints to keep, in addition to the best and, with wsd, the last one before the decay.",
+        panel=KEEPING,
+        decides=False,
     )
     log_every: int = setting(
         10, Count(metavar="STEPS"), "Steps between lines in metrics.jsonl.", panel=KEEPING, decides=False
@@ -285,11 +296,7 @@ class RunSettings(Declared):
 
     def forgotten(self, rises: Mapping[str, float]) -> dict[str, float]:
         """The sets that the model is forgetting, from how much the loss on each has risen."""
-        return {
-            name: rise
-            for name, rise in rises.items()
-            if rise > self.forgetting and name != "val" and not name.startswith("val_")
-        }
+        return {name: rise for name, rise in rises.items() if rise > self.forgetting and not is_validation(name)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
@@ -299,6 +306,11 @@ class RunSettings(Declared):
             return cls(**{name: value for name, value in values.items() if name in known})
         except SettingsError:
             raise SettingsError("settings.yaml is damaged (a setting is invalid): restore it") from None
+
+
+def is_validation(name: str) -> bool:
+    """Whether an evaluation set is a validation split of the training data: `val`, or in a mix `val_NAME`."""
+    return name == "val" or name.startswith("val_")
 
 
 def default_seq_len(params: int) -> int:

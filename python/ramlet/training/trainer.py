@@ -28,17 +28,18 @@ from ramlet.model.files import save_description
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
-from ramlet.training import checkpoint
+from ramlet.training import checkpoint, kept
+from ramlet.training.average import Averaging
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths
 from ramlet.training.feed import Feed
 from ramlet.training.job import EVALUATION_COST, Job, resolve
 from ramlet.training.journal import Journal, load_loggers
 from ramlet.training.listener import Listener
-from ramlet.training.loop import EVAL, SAMPLE, SAVE, Progress, Run, run_steps
+from ramlet.training.loop import Run, run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.plan import plan_run
-from ramlet.training.run_files import WEIGHTS, link
+from ramlet.training.progress import EVAL, SAMPLE, SAVE, Progress
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
@@ -59,7 +60,7 @@ class TrainResult:
     loss: float | None
     """Of the last step."""
     scores: dict[str, dict[str, Any]]
-    """The last evaluation, by the name of the set."""
+    """Of the model that was kept, by the name of the set."""
     peak: int
     """Measured memory in bytes: of the process tree on a CPU, of the device on a GPU."""
     predicted: int
@@ -93,6 +94,7 @@ def train_run(
             noted = None if resume is False or not folder.has_model() else folder.noted()
             job = resolve(settings, feed, joined, evals=len(evals), begun=noted)
             if noted is not None:
+                job = job.as_begun(noted["job"])
                 folder.refuse_others(noted, described, job.shape.to_dict(), resume=bool(resume))
                 if done is not None and done["steps"] >= job.steps:
                     return _result(folder.path, done, already_done=True)
@@ -165,7 +167,9 @@ class Trainer:
         load_loggers(tensorboard=settings.tensorboard, wandb=settings.wandb)
         # Reading a tokenizer needs much memory for a moment: before measuring what is resident.
         self._read_tokenizer()
-        return plan_run(self.job, self.feed, self.engine, self.budget, self.meter, self.listener, self._noted)
+        return plan_run(
+            self.job, self.feed, self.engine, self.budget, self.meter, self.listener, self.folder.path, self._noted
+        )
 
     def _read_tokenizer(self) -> None:
         tokenizer, settings = self.feed.tokenizer(), self.job.settings
@@ -200,6 +204,7 @@ class Trainer:
             wandb=job.settings.wandb,
             writes=ranks.first,
         )
+        averaging = Averaging(self.job.steps, job.settings.average) if job.settings.average else None
         self.meter.stage("training")
         self._run = Run(
             folder=self.folder,
@@ -213,16 +218,32 @@ class Trainer:
             engine=engine,
             meter=self.meter,
             progress=progress,
-            saver=Saver(self.folder, job.settings.keep, background=not engine.uses_host_memory, host=self.meter.budget),
+            saver=self._saver(progress, averaging),
+            averaging=averaging,
             signals=StopSignals(listener.stopping),
             pace=self._pace(),
             sampler=self._sampler,
         )
 
+    def _saver(self, progress: Progress, averaging: Averaging | None) -> Saver:
+        return Saver(
+            self.folder,
+            self.job.settings.keep,
+            resumed=progress.step,
+            stable=self.job.schedule.stable_until,
+            averaging=averaging,
+            background=not self.engine.uses_host_memory,
+            host=self.meter.budget,
+        )
+
     def _starting_point(self, trainee: Trainee) -> Progress:
-        """Loads the last checkpoint of a resumed run; else new weights, or those of another model."""
+        """Loads a checkpoint of a resumed run; else new weights, or those of another model."""
         settings = self.job.settings
-        found = checkpoint.latest(self.folder.path) if self._noted is not None else None
+        found, note = None, ""
+        if self._noted is not None:
+            found, note = kept.continues_from(self.folder.path, self.job.schedule)
+        if note:
+            self.listener.noted(note)
         if found is None:
             trainee.reset(settings.seed)
             if settings.init_from is not None:
@@ -234,6 +255,8 @@ class Trainer:
             progress = Progress.from_dict(state["progress"])
         except ValueError as error:
             raise checkpoint.damaged(found, str(error)) from None
+        if progress.best is not None and not checkpoint.path_of(self.folder.path, progress.best).is_dir():
+            progress.forget_best()
         if progress.step >= self.job.steps:
             # Killed between its last checkpoint and its end: no steps are left.
             self.job = replace(self.job, steps=progress.step)
@@ -295,16 +318,19 @@ class Trainer:
                 self._run.journal.close()
 
     def finish(self) -> TrainResult:
-        """Writes the trained model next to its settings, and stats.json, which marks the run as finished."""
+        """Writes the best model next to its settings, and stats.json, which marks the run as finished."""
         run, progress = self._run, self._run.progress
+        model = kept.choose(self.folder.path, progress, run.averaged)
         self.meter.stage("finishing")
         statistics = {
             "steps": progress.step,
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 3),
             "loss": progress.loss,
-            "scores": progress.scores,
-            **({"forgetting": progress.rises} if progress.before else {}),
+            "model": model.to_dict(),
+            "scores": model.scores,
+            "last_scores": progress.scores,
+            **({"forgetting": progress.rises(model.scores)} if progress.before else {}),
             "best": {"step": progress.best, "loss": progress.best_loss},
             "parameters": run.job.shape.parameters,
             "memory": {
@@ -317,9 +343,7 @@ class Trainer:
             },
         }
         if self.engine.ranks.first:
-            last = checkpoint.latest(self.folder.path)
-            assert last is not None
-            link(last / WEIGHTS, self.folder.path / WEIGHTS)
+            kept.write(self.folder.path, model, run.trainee)
             self.folder.finish(statistics)
         return _result(self.folder.path, statistics)
 
