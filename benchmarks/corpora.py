@@ -1,6 +1,7 @@
 """Creates the corpora for the benchmarks from Debian packages.
 
     python benchmarks/corpora.py code nat                    # 618 MB of C, 123 MB of prose in forty languages
+    python benchmarks/corpora.py prose docs python           # English prose, documentation, Python
     python benchmarks/corpora.py synthetic --size 12GB       # an unlimited number of distinct words (Heaps' law)
 
 `code`  every .c file of the newest linux-source-6.* package, sorted by path. No root needed: packages are
@@ -9,6 +10,10 @@
 `nat`   LibreOffice's help in nine languages, GNOME's help in forty, and three dictionaries (Arabic, Hindi, English):
         Latin, Greek, Cyrillic, Arabic, Hebrew, Indic, Han, kana and Hangul. Markup is stripped. 836 k distinct
         GPT-2 pieces. No plain word lists: a list with each word once is not running text.
+`prose`  English prose: the Anarchist FAQ and the Debian Administrator's Handbook, pages in the order of their SHA-256,
+        so that every part of it is of the same kind. Markup is stripped.
+`docs`  documentation: of Python, Django, PostgreSQL and Linux. Markup is stripped.
+`python`  Python: the standard library with its tests, numpy, sympy, Django.
 `synthetic`  words drawn from a Zipf-Mandelbrot law of exponent 1.25 over infinitely many ranks, so that n words
         contain about n**0.8 distinct ones. See synthetic.py.
 
@@ -47,6 +52,15 @@ NAT_PACKAGES = [
     "dict-freedict-eng-hin",
     "dict-gcide",
 ]
+
+PROSE_PACKAGES = ["anarchism", "debian-handbook"]
+DOCS_PACKAGES = ["python3.11-doc", "python-django-doc", "postgresql-doc-15", "linux-doc-6.1"]
+PYTHON_PACKAGES = [
+    *("libpython3.11-minimal", "libpython3.11-stdlib", "libpython3.11-testsuite"),
+    *("python3-numpy", "python3-sympy", "python3-django"),
+]
+PACKAGES = {"nat": NAT_PACKAGES, "prose": PROSE_PACKAGES, "docs": DOCS_PACKAGES, "python": PYTHON_PACKAGES}
+CORPORA = ("code", *PACKAGES, "synthetic")
 
 SCRIPTS = re.compile(r"(?is)<(script|style|head)\b.*?</\1\s*>|<!--.*?-->")
 INLINE_TAG = re.compile(
@@ -112,13 +126,19 @@ def code_documents(deb: Path) -> Iterator[bytes]:
             yield clean(path.read_bytes())
 
 
-def nat_documents(deb: Path) -> Iterator[bytes]:
+def package_documents(deb: Path, name: str) -> Iterator[bytes]:
+    """The pages and dictionaries of a package, or for `python` its modules, in the order of their paths."""
     with tempfile.TemporaryDirectory(dir=DATA) as scratch:
         subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
         for path in sorted(Path(scratch).rglob("*")):
             if path.is_symlink() or not path.is_file():
                 continue
-            if path.suffix in {".html", ".page"}:
+            if name == "python":
+                if path.suffix == ".py":
+                    yield clean(path.read_bytes())
+            elif name == "prose" and "debian-handbook" in path.parts and "en-US" not in path.parts:
+                continue
+            elif path.suffix in {".html", ".page"}:
                 yield strip_markup(path.read_bytes())
             elif path.name.endswith(".dict.dz"):
                 yield clean(gzip.decompress(path.read_bytes()))
@@ -150,11 +170,14 @@ def documents_of(name: str) -> tuple[list[str], Iterator[bytes]]:
                 except MissingPackage as error:
                     missing = error
             raise missing
-        packages = [download(package, debs) for package in NAT_PACKAGES]
-        return [package_version(deb) for deb in packages], (text for deb in packages for text in nat_documents(deb))
+        packages = [download(package, debs) for package in PACKAGES[name]]
+        documents = (text for deb in packages for text in package_documents(deb, name))
+        if name == "prose":
+            documents = iter(sorted(documents, key=lambda text: hashlib.sha256(text).digest()))
+        return [package_version(deb) for deb in packages], documents
     except MissingPackage as error:
         print(f"{name}: using local files instead: {error}", file=sys.stderr)
-        if name == "code":
+        if name in ("code", "python"):
             return ["fallback: .py files of this interpreter"], python_documents()
         return ["fallback: /usr/share/doc"], documentation_documents()
 
@@ -187,7 +210,7 @@ def known(target: Path) -> dict[str, Any] | None:
 
 
 def corpus(name: str, size: int = 0, seed: int = 0) -> Path:
-    """The path of corpus `name` ("code", "nat", or "synthetic" of `size` bytes); creates it if missing."""
+    """The path of a corpus (one of CORPORA; `synthetic` of `size` bytes); creates it if missing."""
     target = DATA / (f"synthetic-{size}-{seed}.txt" if name == "synthetic" else f"{name}.txt")
     if known(target) is None:
         DATA.mkdir(parents=True, exist_ok=True)
@@ -211,7 +234,7 @@ def parse_size(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpora", nargs="*", choices=["code", "nat", "synthetic"], default=["code", "nat"])
+    parser.add_argument("corpora", nargs="*", choices=CORPORA, default=["code", "nat"])
     parser.add_argument("--size", type=parse_size, default=parse_size("200MB"), help="size of synthetic: 200MB, 12GB")
     parser.add_argument("--seed", type=int, default=0, help="seed of synthetic")
     options = parser.parse_args()
