@@ -35,6 +35,7 @@ from measure import CommandFailed, Measurement, machine, markdown_table, measure
 from ramlet.engines import OPTIMIZERS
 from ramlet.errors import SettingsError
 from ramlet.model.sizing import shape_for
+from ramlet.settings.declared import argv
 from ramlet.training.settings import RunSettings
 from train import SETUPS, Setup, _gpu, synthetic
 
@@ -67,7 +68,7 @@ def drawn(rng: random.Random, device: str) -> dict[str, Any]:
             "vocab": vocab,
             "params": params,
             "seq_len": seq_len,
-            "batch": sequences,
+            "batch_size": sequences,
             "precision": rng.choice(("auto", "bf16", "fp32")),
             "optimizer": rng.choice(("auto", *OPTIMIZERS)),
             "recompute": rng.choice((None, None, True)),
@@ -81,16 +82,12 @@ def drawn(rng: random.Random, device: str) -> dict[str, Any]:
 
 def run_once(number: int, chosen: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
     out = folder / f"run-{number}"
+    settings = {name: value for name, value in chosen.items() if name not in ("vocab", "budget")}
+    settings |= {"max_steps": STEPS, "eval_every": 2, "eval_tokens": 1024, "log_every": 1, "device": device}
     command = [
         *(sys.executable, "-m", "ramlet", "train", "--data", str(DATA / f"train-{chosen['vocab']}" / "ids.npy")),
-        *("--out", str(out), "--params", str(chosen["params"]), "--seq-len", str(chosen["seq_len"])),
-        *("--batch-size", str(chosen["batch"]), "--max-steps", str(STEPS)),
-        *("--eval-every", "2", "--eval-tokens", "1024"),
-        *("--precision", chosen["precision"], "--optimizer", chosen["optimizer"], "--device", device),
-        *("--memory", str(chosen["budget"]), "--log-every", "1", "--threads", "1", "--quiet"),
-        *("--kv-groups", str(chosen["kv_groups"]), "--tied" if chosen["tied"] else "--untied"),
-        *("--qk-norm" if chosen["qk_norm"] else "--no-qk-norm", *(["--recompute"] if chosen["recompute"] else [])),
-        *(["--dropout", str(chosen["dropout"])] if "dropout" in chosen else []),
+        *("--out", str(out), "--memory", str(chosen["budget"]), "--threads", "1", "--quiet"),
+        *argv(RunSettings, settings),
     ]
     result: dict[str, Any] = {**chosen, "number": number, "refused": False, "error": ""}
     try:
@@ -158,7 +155,7 @@ def judged(results: list[dict[str, Any]], device: str, within: float | None = No
     kept.sort(key=lambda result: result["peak"] / result["budget"], reverse=True)
     rows = [
         [
-            *(str(result[name]) for name in ("params", "vocab", "seq_len", "batch", "optimizer", "precision")),
+            *(str(result[name]) for name in ("params", "vocab", "seq_len", "batch_size", "optimizer", "precision")),
             *(f"{result[name] / 1e6:,.0f}" for name in ("budget", "peak", "predicted")),
         ]
         for result in kept[:12]

@@ -58,8 +58,10 @@ def report(records: Records, bars: list[str], *, save: bool) -> bool:
         found = records.latest(bar)
         if not found:
             continue
+        others = len(records.of(bar=bar)) - len(found)
+        note = f"; {others} runs of other code are not shown (--any-code)" if others else ""
         table, checks = REPORTS[bar](found)
-        print(f"\n{bar}\n\n{table}\n")
+        print(f"\n{bar}{note}\n\n{table}\n")
         print_checks(checks)
         met = met and all(each["met"] for each in checks)
         if save:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,91 +51,93 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def ramlet_run(race: Race, code: Ramlet, data: Path, steps: int, seed: int, tokens: int, device: str) -> Record:
-    with scratch() as folder:
-        words = ("--data", data, "--device", device, "--max-steps", steps, "--seed", seed, *race.words)
-        took = code.train(folder / "run", *words)
-        return took | code.loss(folder / "run", data, tokens, device)
+class Runner:
+    """The runs of a race that have no record yet, one at a time."""
+
+    def __init__(self, race: Race, given: argparse.Namespace, records: Records) -> None:
+        self.race = override(race, given)
+        self.given, self.records = given, records
+        self.device: str = given.device or race.device
+        self.data: Path = given.data.resolve()
+
+    def once(self, contender: str, code: str, seed: int, steps: int, make: Callable[[], Record]) -> Record:
+        key = {"bar": self.race.bar, "contender": contender, "code": code, "data": self.data.name}
+        return self.records.once(make, device=self.device, **key, seed=seed, asked_steps=steps)
+
+    def ramlet(self, code: Ramlet, seed: int, steps: int, contender: str = "") -> Record:
+        def make() -> Record:
+            with scratch() as folder:
+                words = ("--data", self.data, "--device", self.device, "--max-steps", steps, "--seed", seed)
+                took = code.train(folder / "run", *words, *self.race.words)
+                return took | code.loss(folder / "run", self.data, self.given.eval_tokens, self.device)
+
+        return self.once(contender or code.name, code.code, seed, steps, make)
+
+    def nanogpt(self, seed: int, steps: int) -> Record:
+        given, words = self.given, self.race.words
+        if given.nanogpt is None:
+            raise SystemExit("--nanogpt is needed: a checkout of nanoGPT")
+        peer = NanoGPT(given.nanogpt.resolve(), self.device, tuple(f"--{size}" for size in given.nanogpt_sizes))
+        length, batch = (int(words[words.index(name) + 1]) for name in ("--seq-len", "--batch-size"))
+
+        def make() -> Record:
+            with scratch() as folder:
+                ids = nanogpt_data(self.data, folder / "data")
+                took = peer.train(folder / "out", ids, steps=steps, seq_len=length, batch=batch, seed=seed)
+                return took | peer.loss(folder / "out", self.data, given.eval_tokens, length)
+
+        return self.once("nanogpt", peer.code, seed, steps, make)
+
+    def before(self) -> Ramlet:
+        return Ramlet.before(self.given.before, amount(self.race.params))
+
+    def ours(self, seed: int, lengths: list[int]) -> None:
+        """Runs of increasing length, up to the first that reaches every target."""
+        lines = [line for line in self.records.latest(self.race.bar) if line["data"] == self.data.name]
+        targets = [line["loss"] for line in lines if line["seed"] == seed and line["contender"] in self.race.limits]
+        for steps in sorted(lengths):
+            run = self.ramlet(Ramlet.now(), seed, steps)
+            known = len(targets) >= len(self.race.limits)
+            if known and run["loss"] <= min(targets) and not self.given.all:
+                return
+
+    def pace(self) -> Record:
+        """The time of a step, with its part of the evaluations, and that before the first one, from two short runs."""
+        code = self.before()
+
+        def make() -> Record:
+            with scratch() as folder:
+                words = ("--data", self.data, "--device", self.device, *self.race.words)
+                short, longer = (code.train(folder / str(steps), *words, "--max-steps", steps) for steps in (10, 50))
+            step = (longer["seconds"] - short["seconds"]) / (longer["steps"] - short["steps"])
+            return {"step_seconds": step, "start_seconds": short["seconds"] - short["steps"] * step}
+
+        key = {"bar": "pace", "contender": "before", "code": code.code, "data": self.data.name}
+        return self.records.once(make, device=self.device, **key, params=self.race.params)
 
 
 def gpu(given: argparse.Namespace, records: Records) -> None:
     """Rivals of 1,000 steps; ours of the given numbers of steps."""
-    race, device = GPU, given.device or GPU.device
-    race = override(race, given)
-    data = given.data.resolve()
-    if "nanogpt" in given.contenders:
-        if given.nanogpt is None:
-            raise SystemExit("--nanogpt is needed: a checkout of nanoGPT")
-        peer = NanoGPT(given.nanogpt.resolve(), device, tuple(f"--{size}" for size in given.nanogpt_sizes))
-        length, batch = (int(race.words[race.words.index(name) + 1]) for name in ("--seq-len", "--batch-size"))
-
-        def theirs(seed: int) -> Record:
-            with scratch() as folder:
-                ids = nanogpt_data(data, folder / "data")
-                shape = {"seq_len": length, "batch": batch}
-                took = peer.train(folder / "out", ids, steps=given.rival_steps, seed=seed, **shape)
-                return took | peer.loss(folder / "out", data, given.eval_tokens, length)
-
-        for seed in given.seeds:
-            key = {"bar": race.bar, "contender": "nanogpt", "code": peer.code, "data": data.name, "seed": seed}
-            records.once(lambda seed=seed: theirs(seed), device=device, **key, steps=given.rival_steps)  # type: ignore[misc]
-    if "before" in given.contenders:
-        rival(race, given, records, data, given.rival_steps, device)
-    if "now" in given.contenders:
-        ours(race, given, records, data, given.steps, device)
+    runner = Runner(GPU, given, records)
+    for seed in given.seeds:
+        if "nanogpt" in given.contenders:
+            runner.nanogpt(seed, given.rival_steps)
+        if "before" in given.contenders:
+            runner.ramlet(runner.before(), seed, given.rival_steps)
+        if "now" in given.contenders:
+            runner.ours(seed, given.steps)
 
 
 def cpu(given: argparse.Namespace, records: Records) -> None:
     """The version before runs for `--minutes`; ours for shares of its steps, if their number is not given."""
-    race, device = override(CPU, given), given.device or CPU.device
-    data = given.data.resolve()
-    before = Ramlet.before(given.before, amount(race.words[1]))
-    key = {"bar": "cpu pace", "contender": "before", "code": before.code, "data": data.name}
-    pace = records.once(lambda: measured_pace(race, before, data, device), device=device, **key)
+    runner = Runner(CPU, given, records)
+    pace = runner.pace()
     steps = int((60 * given.minutes - pace["start_seconds"]) / pace["step_seconds"])
-    if "before" in given.contenders:
-        rival(race, given, records, data, steps, device)
-    if "now" in given.contenders:
-        lengths = given.steps or [round(share * steps) for share in given.shares]
-        ours(race, given, records, data, lengths, device)
-
-
-def measured_pace(race: Race, code: Ramlet, data: Path, device: str) -> Record:
-    """The time of a step, with its part of the evaluations, and that before the first one, from two short runs."""
-    with scratch() as folder:
-        words = ("--data", data, "--device", device, *race.words)
-        short = code.train(folder / "short", *words, "--max-steps", 10)
-        longer = code.train(folder / "longer", *words, "--max-steps", 50)
-    step = (longer["seconds"] - short["seconds"]) / (longer["steps"] - short["steps"])
-    return {"step_seconds": step, "start_seconds": short["seconds"] - short["steps"] * step}
-
-
-def rival(race: Race, given: argparse.Namespace, records: Records, data: Path, steps: int, device: str) -> None:
-    code = Ramlet.before(given.before, amount(race.words[1]))
     for seed in given.seeds:
-        key = {"bar": race.bar, "contender": "before", "code": code.code, "data": data.name, "seed": seed}
-
-        def make(seed: int = seed) -> Record:
-            return ramlet_run(race, code, data, steps, seed, given.eval_tokens, device)
-
-        records.once(make, device=device, **key, steps=steps)
-
-
-def ours(race: Race, given: argparse.Namespace, records: Records, data: Path, steps: list[int], device: str) -> None:
-    """Of each seed the runs up to the first that reaches every target."""
-    code = Ramlet.now()
-    for seed in given.seeds:
-        rivals = [line for line in records.latest(race.bar) if line["contender"] != "now" and line["seed"] == seed]
-        targets = [line["loss"] for line in rivals if line["data"] == data.name]
-        for length in sorted(steps):
-            key = {"bar": race.bar, "contender": "now", "code": code.code, "data": data.name, "seed": seed}
-
-            def make(seed: int = seed, length: int = length) -> Record:
-                return ramlet_run(race, code, data, length, seed, given.eval_tokens, device)
-
-            run = records.once(make, device=device, **key, steps=length)
-            if len(targets) >= len(race.limits) and run["loss"] <= min(targets) and not given.all:
-                break
+        if "before" in given.contenders:
+            runner.ramlet(runner.before(), seed, steps)
+        if "now" in given.contenders:
+            runner.ours(seed, given.steps or [round(share * steps) for share in given.shares])
 
 
 def override(race: Race, given: argparse.Namespace) -> Race:
@@ -252,6 +254,3 @@ def names(known: list[str]) -> object:
         return found
 
     return read
-
-
-__all__ = ["CPU", "GPU", "Race", "add_options", "names", "numbers", "reached", "report", "scratch"]

@@ -39,9 +39,12 @@ def rate_before(params: int) -> float:
 
 
 def recipe_before(params: int) -> tuple[str, ...]:
-    """The defaults of that time as options of later versions."""
-    rate = f"{rate_before(params):.4g}"
-    return ("--optimizer", "adamw", "--no-qk-norm", "--schedule", "cosine", "--lr", rate)
+    """The defaults of that time as options of this version."""
+    from ramlet.settings.declared import argv
+    from ramlet.training.settings import RunSettings
+
+    rate = float(f"{rate_before(params):.4g}")
+    return tuple(argv(RunSettings, {"optimizer": "adamw", "qk_norm": False, "schedule": "cosine", "lr": rate}))
 
 
 @dataclass(frozen=True)
@@ -188,10 +191,7 @@ class Records:
         """Those of a bar; of each contender, on each device, only those of the code that was measured last."""
         found = self.of(bar=bar)
         codes = {(line["contender"], line["device"]): line["code"] for line in found}
-        same = [line for line in found if self.any_code or line["code"] == codes[line["contender"], line["device"]]]
-        if len(same) < len(found):
-            print(f"{bar}: {len(found) - len(same)} records of other code are left out (--any-code)", file=sys.stderr)
-        return same
+        return [line for line in found if self.any_code or line["code"] == codes[line["contender"], line["device"]]]
 
     def once(self, make: Callable[[], Record], *, device: str, **key: Any) -> Record:
         """The record with this key; runs it if there is none."""

@@ -11,6 +11,7 @@ import json
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -18,8 +19,7 @@ import budgets
 from bpe_train import HERE, Check, check
 from corpora import DATA
 from measure import markdown_table, measure, megabytes
-from recipe_race import GPU, override, ramlet_run, scratch
-from recipe_race import numbers as numbers_of
+from recipe_race import GPU, Runner, numbers, scratch
 from recipe_runs import Ramlet, Record, Records
 from train import SETUPS, Contender, Setup, contenders, synthetic
 
@@ -71,17 +71,11 @@ def report_update(records: list[Record]) -> tuple[str, list[Check]]:
 
 def eightbit(given: argparse.Namespace, records: Records) -> None:
     """The same run with each of the two optimizers."""
-    race, data = override(GPU, given), given.data.resolve()
-    code = Ramlet.now()
+    race, now = replace(GPU, bar="eightbit"), Ramlet.now()
     for seed in given.seeds:
         for name in ("muon", "muon8bit"):
-            chosen = Ramlet("now", code.python, code.package, ("--optimizer", name))
-
-            def make(chosen: Ramlet = chosen, seed: int = seed) -> Record:
-                return ramlet_run(race, chosen, data, given.steps, seed, given.eval_tokens, given.device)
-
-            key = {"bar": "eightbit", "contender": name, "code": chosen.code, "data": data.name, "seed": seed}
-            records.once(make, device=given.device, **key, asked_steps=given.steps)
+            code = replace(now, options=("--optimizer", name))
+            Runner(race, given, records).ramlet(code, seed, given.steps, contender=name)
 
 
 def report_eightbit(records: list[Record]) -> tuple[str, list[Check]]:
@@ -197,7 +191,7 @@ def add_options(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = command("eightbit", eightbit, "the loss of muon8bit against that of muon")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=numbers_of, default=[1, 2, 3], help="1,2,3")
+    parser.add_argument("--seeds", type=numbers, default=[1, 2, 3], help="1,2,3")
     parser.add_argument("--eval-tokens", type=int, default=1 << 20)
     for size in ("--params", "--seq-len", "--batch-size"):
         parser.add_argument(size, help="another one, to try the script")
