@@ -43,8 +43,8 @@ from typing import Any
 
 DATA = Path(__file__).resolve().parent / "data"
 
-CODE_PACKAGES = ["linux-source-6.1", "linux-source-6.12"]  # the first one that apt knows
-
+# "a|b" is the first one that apt knows: names with versions differ between Debian's releases.
+CODE_PACKAGES = ["linux-source-6.1|linux-source-6.12"]
 NAT_PACKAGES = [
     *(f"libreoffice-help-{language}" for language in ("de", "el", "en-us", "es", "fr", "ja", "ko", "ru", "zh-cn")),
     "gnome-user-docs",
@@ -54,13 +54,22 @@ NAT_PACKAGES = [
 ]
 
 PROSE_PACKAGES = ["anarchism", "debian-handbook"]
-DOCS_PACKAGES = ["python3.11-doc", "python-django-doc", "postgresql-doc-15", "linux-doc-6.1"]
+DOCS_PACKAGES = [
+    *("python3.11-doc|python3.13-doc", "python-django-doc", "postgresql-doc-15|postgresql-doc-17"),
+    "linux-doc-6.1|linux-doc-6.12",
+]
 PYTHON_PACKAGES = [
-    *("libpython3.11-minimal", "libpython3.11-stdlib", "libpython3.11-testsuite"),
+    *(f"libpython3.11-{part}|libpython3.13-{part}" for part in ("minimal", "stdlib", "testsuite")),
     *("python3-numpy", "python3-sympy", "python3-django"),
 ]
-PACKAGES = {"nat": NAT_PACKAGES, "prose": PROSE_PACKAGES, "docs": DOCS_PACKAGES, "python": PYTHON_PACKAGES}
-CORPORA = ("code", *PACKAGES, "synthetic")
+PACKAGES = {
+    "code": CODE_PACKAGES,
+    "nat": NAT_PACKAGES,
+    "prose": PROSE_PACKAGES,
+    "docs": DOCS_PACKAGES,
+    "python": PYTHON_PACKAGES,
+}
+CORPORA = (*PACKAGES, "synthetic")
 
 SCRIPTS = re.compile(r"(?is)<(script|style|head)\b.*?</\1\s*>|<!--.*?-->")
 INLINE_TAG = re.compile(
@@ -91,6 +100,16 @@ def download(package: str, folder: Path) -> Path:
         if not found:
             raise MissingPackage(f"{package}: {got.stderr.strip()} (as root, try apt-get update)")
     return found[-1]
+
+
+def first_known(packages: str, folder: Path) -> Path:
+    """The .deb of the first of the packages, which are separated by |."""
+    for package in packages.split("|"):
+        try:
+            return download(package, folder)
+        except MissingPackage as error:
+            missing = error
+    raise missing
 
 
 def package_version(deb: Path) -> str:
@@ -127,7 +146,10 @@ def code_documents(deb: Path) -> Iterator[bytes]:
 
 
 def package_documents(deb: Path, name: str) -> Iterator[bytes]:
-    """The pages and dictionaries of a package, or for `python` its modules, in the order of their paths."""
+    """The documents of a package for this corpus, in the order of their paths."""
+    if name == "code":
+        yield from code_documents(deb)
+        return
     with tempfile.TemporaryDirectory(dir=DATA) as scratch:
         subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
         for path in sorted(Path(scratch).rglob("*")):
@@ -160,17 +182,8 @@ def documentation_documents() -> Iterator[bytes]:
 
 def documents_of(name: str) -> tuple[list[str], Iterator[bytes]]:
     """The origin of the corpus (package versions) and its documents, or those of the fallback."""
-    debs = DATA / "debs"
     try:
-        if name == "code":
-            for package in CODE_PACKAGES:
-                try:
-                    deb = download(package, debs)
-                    return [package_version(deb)], code_documents(deb)
-                except MissingPackage as error:
-                    missing = error
-            raise missing
-        packages = [download(package, debs) for package in PACKAGES[name]]
+        packages = [first_known(each, DATA / "debs") for each in PACKAGES[name]]
         documents = (text for deb in packages for text in package_documents(deb, name))
         if name == "prose":
             documents = iter(sorted(documents, key=lambda text: hashlib.sha256(text).digest()))

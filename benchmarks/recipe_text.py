@@ -71,7 +71,8 @@ def make(given: argparse.Namespace) -> None:
     print(text)
     for vocab in given.vocab or VOCABULARIES:
         made = dataset(text, vocab)
-        print(f"{made}: {json.loads((made / 'dataset_metadata.json').read_text())['splits']}")
+        splits = json.loads((made / "dataset_metadata.json").read_text())["splits"]
+        print(f"{made}: {splits['train']['tokens']:,} tokens, {splits['val']['tokens']:,} for validation")
 
 
 def add_options(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
