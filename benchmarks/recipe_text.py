@@ -20,7 +20,7 @@ from measure import measure
 from recipe_runs import Ramlet
 
 FOLDER = DATA / "recipe"
-SHARES = {"code": 0.2, "python": 1.0, "nat": 0.8, "docs": 0.5}
+SHARES = {"code": 0.2, "python": 1.0, "nat": 0.7, "docs": 1.0}
 """Of each corpus, by the hash of its documents; together over 80 M tokens."""
 VOCABULARIES = (50257, 8192)
 """For 124M and 10M parameters."""
