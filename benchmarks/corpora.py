@@ -1,6 +1,7 @@
 """Creates the corpora for the benchmarks from Debian packages.
 
     python benchmarks/corpora.py code nat                    # 618 MB of C, 123 MB of prose in forty languages
+    python benchmarks/corpora.py prose docs python           # English prose, documentation, Python
     python benchmarks/corpora.py synthetic --size 12GB       # an unlimited number of distinct words (Heaps' law)
 
 `code`  every .c file of the newest linux-source-6.* package, sorted by path. No root needed: packages are
@@ -9,6 +10,10 @@
 `nat`   LibreOffice's help in nine languages, GNOME's help in forty, and three dictionaries (Arabic, Hindi, English):
         Latin, Greek, Cyrillic, Arabic, Hebrew, Indic, Han, kana and Hangul. Markup is stripped. 836 k distinct
         GPT-2 pieces. No plain word lists: a list with each word once is not running text.
+`prose`  English prose: the Anarchist FAQ and the Debian Administrator's Handbook, pages in the order of their SHA-256,
+        so that every part of it is of the same kind. Markup is stripped.
+`docs`  documentation: of Python, Django, PostgreSQL and Linux. Markup is stripped.
+`python`  Python: the standard library with its tests, numpy, sympy, Django.
 `synthetic`  words drawn from a Zipf-Mandelbrot law of exponent 1.25 over infinitely many ranks, so that n words
         contain about n**0.8 distinct ones. See synthetic.py.
 
@@ -38,8 +43,8 @@ from typing import Any
 
 DATA = Path(__file__).resolve().parent / "data"
 
-CODE_PACKAGES = ["linux-source-6.1", "linux-source-6.12"]  # the first one that apt knows
-
+# "a|b" is the first one that apt knows: names with versions differ between Debian's releases.
+CODE_PACKAGES = ["linux-source-6.1|linux-source-6.12"]
 NAT_PACKAGES = [
     *(f"libreoffice-help-{language}" for language in ("de", "el", "en-us", "es", "fr", "ja", "ko", "ru", "zh-cn")),
     "gnome-user-docs",
@@ -47,6 +52,24 @@ NAT_PACKAGES = [
     "dict-freedict-eng-hin",
     "dict-gcide",
 ]
+
+PROSE_PACKAGES = ["anarchism", "debian-handbook"]
+DOCS_PACKAGES = [
+    *("python3.11-doc|python3.13-doc", "python-django-doc", "postgresql-doc-15|postgresql-doc-17"),
+    "linux-doc-6.1|linux-doc-6.12",
+]
+PYTHON_PACKAGES = [
+    *(f"libpython3.11-{part}|libpython3.13-{part}" for part in ("minimal", "stdlib", "testsuite")),
+    *("python3-numpy", "python3-sympy", "python3-django"),
+]
+PACKAGES = {
+    "code": CODE_PACKAGES,
+    "nat": NAT_PACKAGES,
+    "prose": PROSE_PACKAGES,
+    "docs": DOCS_PACKAGES,
+    "python": PYTHON_PACKAGES,
+}
+CORPORA = (*PACKAGES, "synthetic")
 
 SCRIPTS = re.compile(r"(?is)<(script|style|head)\b.*?</\1\s*>|<!--.*?-->")
 INLINE_TAG = re.compile(
@@ -77,6 +100,16 @@ def download(package: str, folder: Path) -> Path:
         if not found:
             raise MissingPackage(f"{package}: {got.stderr.strip()} (as root, try apt-get update)")
     return found[-1]
+
+
+def first_known(packages: str, folder: Path) -> Path:
+    """The .deb of the first of the packages, which are separated by |."""
+    for package in packages.split("|"):
+        try:
+            return download(package, folder)
+        except MissingPackage as error:
+            missing = error
+    raise missing
 
 
 def package_version(deb: Path) -> str:
@@ -112,13 +145,22 @@ def code_documents(deb: Path) -> Iterator[bytes]:
             yield clean(path.read_bytes())
 
 
-def nat_documents(deb: Path) -> Iterator[bytes]:
+def package_documents(deb: Path, name: str) -> Iterator[bytes]:
+    """The documents of a package for this corpus, in the order of their paths."""
+    if name == "code":
+        yield from code_documents(deb)
+        return
     with tempfile.TemporaryDirectory(dir=DATA) as scratch:
         subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
         for path in sorted(Path(scratch).rglob("*")):
             if path.is_symlink() or not path.is_file():
                 continue
-            if path.suffix in {".html", ".page"}:
+            if name == "python":
+                if path.suffix == ".py":
+                    yield clean(path.read_bytes())
+            elif name == "prose" and "debian-handbook" in path.parts and "en-US" not in path.parts:
+                continue
+            elif path.suffix in {".html", ".page"}:
                 yield strip_markup(path.read_bytes())
             elif path.name.endswith(".dict.dz"):
                 yield clean(gzip.decompress(path.read_bytes()))
@@ -140,21 +182,15 @@ def documentation_documents() -> Iterator[bytes]:
 
 def documents_of(name: str) -> tuple[list[str], Iterator[bytes]]:
     """The origin of the corpus (package versions) and its documents, or those of the fallback."""
-    debs = DATA / "debs"
     try:
-        if name == "code":
-            for package in CODE_PACKAGES:
-                try:
-                    deb = download(package, debs)
-                    return [package_version(deb)], code_documents(deb)
-                except MissingPackage as error:
-                    missing = error
-            raise missing
-        packages = [download(package, debs) for package in NAT_PACKAGES]
-        return [package_version(deb) for deb in packages], (text for deb in packages for text in nat_documents(deb))
+        packages = [first_known(each, DATA / "debs") for each in PACKAGES[name]]
+        documents = (text for deb in packages for text in package_documents(deb, name))
+        if name == "prose":
+            documents = iter(sorted(documents, key=lambda text: hashlib.sha256(text).digest()))
+        return [package_version(deb) for deb in packages], documents
     except MissingPackage as error:
         print(f"{name}: using local files instead: {error}", file=sys.stderr)
-        if name == "code":
+        if name in ("code", "python"):
             return ["fallback: .py files of this interpreter"], python_documents()
         return ["fallback: /usr/share/doc"], documentation_documents()
 
@@ -187,7 +223,7 @@ def known(target: Path) -> dict[str, Any] | None:
 
 
 def corpus(name: str, size: int = 0, seed: int = 0) -> Path:
-    """The path of corpus `name` ("code", "nat", or "synthetic" of `size` bytes); creates it if missing."""
+    """The path of a corpus (one of CORPORA; `synthetic` of `size` bytes); creates it if missing."""
     target = DATA / (f"synthetic-{size}-{seed}.txt" if name == "synthetic" else f"{name}.txt")
     if known(target) is None:
         DATA.mkdir(parents=True, exist_ok=True)
@@ -211,7 +247,7 @@ def parse_size(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpora", nargs="*", choices=["code", "nat", "synthetic"], default=["code", "nat"])
+    parser.add_argument("corpora", nargs="*", choices=CORPORA, default=["code", "nat"])
     parser.add_argument("--size", type=parse_size, default=parse_size("200MB"), help="size of synthetic: 200MB, 12GB")
     parser.add_argument("--seed", type=int, default=0, help="seed of synthetic")
     options = parser.parse_args()

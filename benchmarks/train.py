@@ -5,7 +5,8 @@
 
 PATH is a checkout of nanoGPT. Its train.py is run unchanged (nanogpt_worker.py): on the GPU with torch.compile, on the
 CPU without, as its README says, and once more with 4 micro-batches, which saves memory. ramlet runs through its command
-line. Both train on the same ids (synthetic, because the time of a step does not depend on them).
+line, with nanoGPT's optimizer. Both train on the same ids (synthetic, because the time of a step does not depend on
+them).
 
 Every run is a separate process, and the two take turns. Tokens per second are those of the median step, without the
 first steps (compiling, warming up), of the best of --repeats runs. Memory on the CPU is the peak RSS of the whole
@@ -60,7 +61,10 @@ class Setup:
 SETUPS = {
     "cpu": Setup("10M", 256, 32, 8192, 6, 5, 320, steps=14),
     "cuda": Setup("124M", 1024, 32, 50257, 12, 12, 768, steps=60),
+    "124M x 64": Setup("124M", 1024, 64, 50257, 12, 12, 768, steps=60),
+    "350M x 32": Setup("350M", 1024, 32, 50257, 24, 16, 1024, steps=40),
 }
+"""By device, the default; the others are those of recipe.py."""
 
 
 @dataclass
@@ -136,10 +140,9 @@ def contenders(setup: Setup, device: str, nanogpt: Path, data: Path, runs: Path)
         *("--checkpoint-every", "0", "--eval-tokens", str(setup.seq_len), "--quiet"),
     ]
 
-    def ramlet(name: str, *more: str) -> Contender:
-        return Contender(
-            name, [*ours, "--out", str(runs / name.replace(" ", "-")), *more], runs / name.replace(" ", "-")
-        )
+    def ramlet(name: str, *more: str, optimizer: str = "adamw") -> Contender:
+        out = runs / name.replace(" ", "-")
+        return Contender(name, [*ours, "--out", str(out), "--optimizer", optimizer, *more], out)
 
     whole = [f"--batch_size={setup.sequences}", "--gradient_accumulation_steps=1"]
     found = [Contender("nanoGPT", [*worker, *whole])]
@@ -153,7 +156,7 @@ def contenders(setup: Setup, device: str, nanogpt: Path, data: Path, runs: Path)
         ]
     else:
         found += [ramlet("ramlet"), ramlet("ramlet 8GB", "--memory", "8GB"), ramlet("ramlet 4GB", "--memory", "4GB")]
-        found.append(ramlet("ramlet 8-bit", "--memory", "8GB", "--optimizer", "adamw8bit"))
+        found.append(ramlet("ramlet 8-bit", "--memory", "8GB", optimizer="adamw8bit"))
     return found
 
 
