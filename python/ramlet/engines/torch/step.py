@@ -55,6 +55,9 @@ class Trainee:
         )
         self.model.weights.make_gradients()
         self.optimizer = optimizer_module(choice.optimizer).make(self.model.weights, settings)
+        divide = getattr(self.optimizer, "divide", None)
+        if divide is not None:
+            divide(self.ranks)
         self.loss_scale = LARGEST_LOSS_SCALE if choice.compute == "fp16" else 1.0
         self._scaled = choice.compute == "fp16"
         self._captured: dict[int, CapturedStep] = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ramlet.engines.torch.sizes import BLOCK
 
-__all__ = ["BLOCK", "Factors", "rounding_key"]
+__all__ = ["BLOCK", "Factors", "rounding_key", "single"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Factors:
             eps * unbias,
             1 - lr * weight_decay,
         )
-        return cls(*(_single(factor) for factor in exact))
+        return cls(*(single(factor) for factor in exact))
 
 
 def rounding_key(seed: int, parameter: int, step: int) -> int:
@@ -59,7 +59,8 @@ def rounding_key(seed: int, parameter: int, step: int) -> int:
     return key
 
 
-def _single(number: float) -> float:
+def single(number: float) -> float:
+    """Rounded to fp32."""
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:
