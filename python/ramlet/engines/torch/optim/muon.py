@@ -171,9 +171,7 @@ class Muon(torch.optim.Optimizer):
 
     def _subtract(self, weights: Tensor, update: Tensor, factors: Tensor, keep: float) -> None:
         """`weights = keep * weights - factors * update`, with a factor per row."""
-        if keep != 1.0:
-            weights.mul_(keep)
-        weights.sub_(update * factors)
+        weights.mul_(keep).sub_(update * factors)
 
 
 def _view(flat: Tensor, stack: Stack, layers: int) -> Tensor:
