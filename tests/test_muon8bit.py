@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import oracles_optim as oracle
+from oracles_training import losses, make_data, run
 from oracles_training_memory import highest
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.optim import muon, muon8bit, native, tiled
@@ -21,6 +22,7 @@ from ramlet.engines.torch.optim.factors import single
 from ramlet.engines.torch.predict import predict, state_bytes
 from ramlet.engines.torch.sizes import stacks
 from ramlet.engines.torch.weights import Weights
+from ramlet.errors import SettingsError
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.training.settings import RunSettings
@@ -187,3 +189,13 @@ def test_no_momentum_in_32_bits() -> None:
         assert most <= muon8bit.scratch_bytes(shape, "bf16", "cpu") + 8192
         peaks.append(most)
     assert peaks[0] == pytest.approx(peaks[1], abs=8192)
+
+
+def test_a_run_learns_and_keeps_its_optimizer(tmp_path: Path) -> None:
+    data, out = make_data(tmp_path), tmp_path / "run"
+    run(data, out, optimizer="muon8bit")
+    learned = losses(out)
+    assert learned[-1] < learned[0]
+    for other in ("muon", "adamw8bit"):
+        with pytest.raises(SettingsError, match=f"muon8bit, not {other}"):
+            run(data, out, optimizer=other)
