@@ -340,7 +340,13 @@ def test_krill_as_it_is(read: Any, text: str) -> None:
     wanted = PrepareSettings(pack=2048, min_tokens=32, text_field="content")
     assert replace(section(found.prepared).settings, dedup_cache=None) == wanted
     assert section(found.trained).settings == RunSettings(
-        params=20_000_000, epochs=1.0, lr=1e-3, weight_decay=0.01, batch_size=16, gradient_accumulation_steps=2
+        params=20_000_000,
+        epochs=1.0,
+        lr=1e-3,
+        weight_decay=0.01,
+        optimizer="muon",
+        batch_size=16,
+        gradient_accumulation_steps=2,
     )
     notes = "\n".join(found.notes)
     for sentence in (
@@ -348,7 +354,6 @@ def test_krill_as_it_is(read: Any, text: str) -> None:
         "micro_batch_size is read as training: batch_size",
         "output_dir is read as work",
         "model_config_name is read as model: {params: 20000000}",
-        "optimizer muon is not supported: AdamW is used",
         "hub_model_id has no effect here",
     ):
         assert sentence in notes

@@ -155,6 +155,8 @@ def test_the_real_kernels_take_no_more(
         ("adamw8bit", "fp32", "bf16"),
         ("adamw8bit", "bf16", "bf16"),
         ("muon", "fp32", "bf16"),
+        ("muon8bit", "fp32", "bf16"),
+        ("muon8bit", "bf16", "bf16"),
     ],
 )
 def test_states_are_exact(name: str, weights: str, compute: str, optimizer: str) -> None:

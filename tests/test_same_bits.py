@@ -84,6 +84,8 @@ def differences(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
         ("bf16", "bf16", "adamw8bit"),
         ("fp32", "fp32", "muon"),
         ("bf16", "fp32", "muon"),
+        ("fp32", "fp32", "muon8bit"),
+        ("bf16", "bf16", "muon8bit"),
     ],
 )
 def test_every_plan_gives_the_same_bits(compute: str, weights: str, optimizer: str, tied: bool) -> None:

@@ -21,6 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "adamw": {},
     "adamw8bit": {"optimizer": "adamw8bit", "weights": "bf16", "precision": "bf16"},
     "muon": {"optimizer": "muon", "qk_norm": True, "schedule": "wsd", "precision": "bf16"},
+    "muon8bit": {"optimizer": "muon8bit", "weights": "bf16", "precision": "bf16"},
 }
 
 

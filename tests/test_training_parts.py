@@ -17,6 +17,7 @@ import ramlet
 from oracles_model import SMALL as SHAPE
 from oracles_model import model_of, some_ids
 from oracles_training import make_data, slow_loss, stored_ids
+from ramlet.engines import OPTIMIZERS
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.gpt import document_mask
 from ramlet.engines.torch.step import Trainee
@@ -79,7 +80,7 @@ def test_default_rates_fall_with_size() -> None:
     ("given", "said"),
     [
         ({"precision": "fp8"}, "precision must be one of auto, bf16, fp16, fp32, not 'fp8'"),
-        ({"optimizer": "sgd"}, "optimizer must be one of auto, adamw, adamw8bit, muon, not 'sgd'"),
+        ({"optimizer": "sgd"}, "optimizer must be one of auto, adamw, adamw8bit, muon, muon8bit, not 'sgd'"),
         ({"schedule": "step"}, "schedule must be one of"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
         ({"weights": "fp16"}, "weights must be one of"),
@@ -94,7 +95,8 @@ def test_default_rates_fall_with_size() -> None:
         ({"max_steps": 5, "epochs": 2}, "max_steps and epochs both say when to stop: give only one"),
         ({"params": 5000, "config": "a.yaml"}, "params and config both set the model's size"),
         ({"tokens_per_step": 512, "gradient_accumulation_steps": 2}, "is already the size of a step"),
-        ({"weights": "bf16", "optimizer": "adamw"}, "needs optimizer="),
+        ({"weights": "bf16", "optimizer": "adamw"}, 'needs optimizer="adamw8bit"'),
+        ({"weights": "bf16", "optimizer": "muon"}, 'needs optimizer="muon8bit"'),
     ],
 )
 def test_settings_that_make_no_sense(given: dict[str, Any], said: str) -> None:
@@ -247,7 +249,7 @@ def test_a_rank_that_has_nothing_to_learn_takes_part() -> None:
     assert not any(flat.grad.any() for flat in made.model.weights.flat if flat.grad is not None)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit", "muon"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_states_are_made_without_a_step(optimizer: str) -> None:
     made = trainee(optimizer=optimizer)
     before = made.model.weights.matrices.clone()

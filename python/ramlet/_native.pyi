@@ -33,6 +33,7 @@ __all__ = [
     "kernel_squares",
     "least_memory",
     "least_room",
+    "momentum8bit_step",
     "panic_on_purpose",
     "pattern_regex",
     "plan_tasks",
@@ -43,6 +44,7 @@ __all__ = [
     "shuffled",
     "split_file_pages",
     "split_pieces",
+    "subtract_rounded",
     "train_bpe",
     "xxh64_file",
 ]
@@ -87,6 +89,24 @@ def adamw8bit_step(
     root_scales: npt.NDArray[np.float32],
     *,
     factors: Sequence[float],
+    rounding_key: int,
+    first_index: int,
+    threads: int,
+) -> None: ...
+def momentum8bit_step(
+    gradients: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
+    codes: npt.NDArray[np.uint8],
+    scales: npt.NDArray[np.float32],
+    *,
+    decay: float,
+    gain: float,
+    threads: int,
+) -> None: ...
+def subtract_rounded(
+    weights: npt.NDArray[np.uint16],
+    changes: npt.NDArray[np.float32],
+    *,
+    keep: float,
     rounding_key: int,
     first_index: int,
     threads: int,

@@ -8,8 +8,10 @@
 //! the vector width can change a bit of the result.
 
 mod map;
+mod muon;
 mod number;
 
+pub use muon::{momentum, subtract};
 pub use number::Number;
 
 use crate::kernels::run_on_threads;

@@ -1,12 +1,14 @@
 //! The data types of weights and gradients: fp32 and bf16.
 
 use crate::scatter::scatter;
+use crate::kernels::{Bf16, Element};
 
 /// A number that is converted to fp32 to compute with.
 pub trait Number: Copy + Send + Sync {
     fn wide(self) -> f32;
     /// Rounds to the nearest; for bf16, to one of the two neighbors, chosen by key and index.
     fn narrow(wide: f32, key: u32, index: u32) -> Self;
+    fn nearest(wide: f32) -> Self;
 }
 
 impl Number for f32 {
@@ -17,6 +19,11 @@ impl Number for f32 {
 
     #[inline(always)]
     fn narrow(wide: f32, _: u32, _: u32) -> f32 {
+        wide
+    }
+
+    #[inline(always)]
+    fn nearest(wide: f32) -> f32 {
         wide
     }
 }
@@ -38,5 +45,10 @@ impl Number for u16 {
         let finite = bits & 0x7f80_0000 != 0x7f80_0000;
         let kept = bits >> 16 | u32::from(wide.is_nan()) << 6;
         (if finite { rounded } else { kept }) as u16
+    }
+
+    #[inline(always)]
+    fn nearest(wide: f32) -> u16 {
+        Bf16::narrow(wide).0
     }
 }

@@ -32,6 +32,8 @@ pub use qk_norm::{Heads, qk_norm, qk_norm_backward};
 pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
 pub use team::run_on_threads;
+pub(crate) use team::{Kernel, Rows, run};
+pub(crate) use vector::Vector;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! The optimizer's step, in place on arrays that are views of tensors.
 
 use super::{guarded, raise};
-use crate::adamw8bit::{BLOCK, Moments, Number, Step, step};
+use crate::adamw8bit::{BLOCK, Moments, Number, Step, momentum, step, subtract};
 use crate::error::Error;
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
@@ -72,6 +72,71 @@ pub fn adamw8bit_step(
     })
 }
 
+/// A step of Muon's momentum over one tensor; the gradients become the directions of the step.
+#[pyfunction]
+#[pyo3(signature = (gradients, codes, scales, *, decay, gain, threads))]
+pub fn momentum8bit_step(
+    py: Python<'_>,
+    mut gradients: Weights<'_>,
+    mut codes: PyReadwriteArray1<'_, u8>,
+    mut scales: PyReadwriteArray1<'_, f32>,
+    decay: f32,
+    gain: f32,
+    threads: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        let (codes, scales) = (codes.as_slice_mut()?, scales.as_slice_mut()?);
+        let (count, blocks) = (codes.len(), codes.len().div_ceil(BLOCK));
+        let given = match &gradients {
+            Weights::Wide(wide) => wide.len()?,
+            Weights::Narrow(narrow) => narrow.len()?,
+        };
+        if given != count || scales.len() != blocks {
+            return Err(raise(py, other_size(given)));
+        }
+        match &mut gradients {
+            Weights::Wide(wide) => {
+                let wide = wide.as_slice_mut()?;
+                py.detach(|| momentum(wide, codes, scales, decay, gain, threads));
+            }
+            Weights::Narrow(narrow) => {
+                let narrow = narrow.as_slice_mut()?;
+                py.detach(|| momentum(narrow, codes, scales, decay, gain, threads));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// `weights = keep * weights - changes` for bf16, rounded stochastically.
+#[pyfunction]
+#[pyo3(signature = (weights, changes, *, keep, rounding_key, first_index, threads))]
+pub fn subtract_rounded(
+    py: Python<'_>,
+    mut weights: PyReadwriteArray1<'_, u16>,
+    changes: PyReadonlyArray1<'_, f32>,
+    keep: f32,
+    rounding_key: u32,
+    first_index: u64,
+    threads: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        let (weights, changes) = (weights.as_slice_mut()?, changes.as_slice()?);
+        if weights.len() != changes.len() {
+            return Err(raise(py, other_size(weights.len())));
+        }
+        py.detach(|| subtract(weights, changes, keep, rounding_key, first_index, threads));
+        Ok(())
+    })
+}
+
+fn other_size(count: usize) -> Error {
+    Error::Invalid(format!(
+        "the gradient or optimizer state of a parameter with {count} elements has another size: \
+         load the state that was saved with this model"
+    ))
+}
+
 fn run<W: Number, G: Number>(
     py: Python<'_>,
     weights: &mut [W],
@@ -84,13 +149,7 @@ fn run<W: Number, G: Number>(
     let fits = [gradients.len(), moments.first.len(), moments.root.len()] == [count; 3]
         && [moments.first_scales.len(), moments.root_scales.len()] == [blocks; 2];
     if !fits {
-        return Err(raise(
-            py,
-            Error::Invalid(format!(
-                "the gradient or optimizer state of a parameter with {count} elements has another size: \
-                 load the state that was saved with this model"
-            )),
-        ));
+        return Err(raise(py, other_size(count)));
     }
     py.detach(|| step(weights, gradients, moments, settings, threads));
     Ok(())

@@ -43,14 +43,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("Continuation", "Division", "Engine", "Hyperparameters", "Model", "Pending", "Ranks", "Sampling", "Trainee"),
-    *("DEVICES", "ENGINES", "LARGEST_SEED", "OPTIMIZERS", "PRECISIONS"),
+    *("DEVICES", "EIGHT_BIT", "ENGINES", "LARGEST_SEED", "OPTIMIZERS", "PRECISIONS"),
     *("check_hardware", "open_engine", "training_names"),
 ]
 
 ENGINES = ("torch",)
 """The first is the default."""
-OPTIMIZERS = ("adamw", "adamw8bit", "muon")
+OPTIMIZERS = ("adamw", "adamw8bit", "muon", "muon8bit")
 """Each is a file of this name in the engine's `optim/`, which has all that is known of it."""
+EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
+"""Of each optimizer, the one with 8-bit states, which also updates bf16 weights."""
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 LARGEST_SEED = (1 << 63) - 1

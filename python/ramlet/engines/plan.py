@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ramlet.engines import OPTIMIZERS
+from ramlet.engines import EIGHT_BIT, OPTIMIZERS
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.shape import Shape
@@ -189,7 +189,7 @@ def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int]) -> Budg
     return BudgetError(
         f"needs at least {enough}MB: {format_parts(parts, enough)}, with {how} "
         f"(the budget is {budget}); give more, or use a smaller model, a shorter {option('seq_len')}"
-        f"{'' if choice.optimizer.endswith('8bit') else ' or ' + option('optimizer', f'{choice.optimizer}8bit')}",
+        f"{' or ' + option('optimizer', EIGHT_BIT[choice.optimizer]) if choice.optimizer in EIGHT_BIT else ''}",
         needed=enough * 1_000_000,
         parts=parts,
         budget=budget.asked,

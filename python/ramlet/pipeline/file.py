@@ -300,9 +300,6 @@ class _Reader(NodeReader):
             self.once("work", key, node)
             self.own["work"] = self.converted(key, value, _string)
             self._read_as(key, "work")
-        elif key == "optimizer" and self.plain(value) == "muon":
-            self.running.put(key, key, node, "auto")
-            self.notes.append("optimizer muon is not supported: AdamW is used")
         elif key == "model_config_name":
             params = self.converted(key, value, krill.parameters)
             self.running.put("params", key, node, params)

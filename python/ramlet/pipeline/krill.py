@@ -36,7 +36,7 @@ NOTED = {
     "dataset_prepared_path": "the dataset goes into the folder `work`",
     "prepared_path": "the dataset goes into the folder `work`",
     "arch": "models have the Llama architecture",
-    "muon_implementation": "Muon is not supported",
+    "muon_implementation": "there is one implementation",
     "resume": "an interrupted run always resumes",
 }
 """Keys without effect, and why."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ramlet.engines import DEVICES, OPTIMIZERS, PRECISIONS
+from ramlet.engines import DEVICES, EIGHT_BIT, OPTIMIZERS, PRECISIONS
 from ramlet.errors import SettingsError, option
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Count, Number, Place, Switch, Text, share
@@ -274,9 +274,9 @@ class RunSettings(Declared):
                 f"{option('tokens_per_step')} is already the size of a step: "
                 f"do not give {option('gradient_accumulation_steps')}"
             )
-        if self.weights == "bf16" and self.optimizer == "adamw":
+        if self.weights == "bf16" and self.optimizer in EIGHT_BIT:
             raise SettingsError(
-                f"{option('weights', 'bf16')} needs {option('optimizer', 'adamw8bit')}, "
+                f"{option('weights', 'bf16')} needs {option('optimizer', EIGHT_BIT[self.optimizer])}, "
                 "which rounds them stochastically: give only one of the two settings"
             )
 

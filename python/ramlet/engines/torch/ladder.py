@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ramlet.engines import EIGHT_BIT
 from ramlet.engines.plan import Choice, Correction, Plan, Task, too_small
 from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.order import group_rows, head_chunk, unit_rows
@@ -34,9 +35,6 @@ SMALL_TOKENS = 512
 
 FAST_CHUNK, LEAST_CHUNK = 4096, 256
 """Chunks of logits on a GPU: smaller ones make the head's matrix products too thin to be fast."""
-
-EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
-"""The optimizers with smaller states."""
 
 
 def make_plan(
@@ -82,8 +80,8 @@ def make_plan(
             least = (choice, prediction)
     if least is None:
         raise SettingsError(
-            f"{forced['optimizer']} cannot update {forced['weights']} weights: use {option('optimizer', 'adamw8bit')}, "
-            "which rounds them stochastically"
+            f"{forced['optimizer']} cannot update {forced['weights']} weights: use "
+            f"{option('optimizer', EIGHT_BIT.get(forced['optimizer'], 'adamw8bit'))}, which rounds them stochastically"
         )
     raise too_small(budget, least[0], least[1].parts)
 

@@ -1,15 +1,15 @@
 """Data-parallel training: torchrun starts the processes, which train one model together.
 
 Every rank has the whole model and trains on its share of each step's sequences; before the optimizer step the
-gradients, two flat tensors, are summed over the ranks. So every rank makes the same step, and only gradients are
-communicated. A step is defined first and divided afterwards: any number of ranks, even after resuming, trains on the
-same sequences.
+gradients, two flat tensors, are summed over the ranks. So every rank makes the same step; Muon divides its work among
+the ranks, which then send each other the weights. A step is defined first and divided afterwards: any number of ranks,
+even after resuming, trains on the same sequences.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -28,6 +28,21 @@ class TorchRanks(Ranks):
 
             for tensor in tensors:
                 torch.distributed.all_reduce(tensor)
+
+    def spread(self, parts: Sequence[Tensor]) -> None:
+        """In place: all ranks get the part with the number of a rank from that rank. Flat and contiguous."""
+        if self.world > 1:
+            import torch
+            import torch.distributed
+
+            # As bytes, because gloo does not know all dtypes.
+            sent = [
+                torch.distributed.broadcast(part.view(torch.uint8), src=rank, async_op=True)
+                for rank, part in enumerate(parts)
+                if part.numel()
+            ]
+            for each in sent:
+                each.wait()
 
     def any(self, flag: bool) -> bool:
         if self.world == 1:

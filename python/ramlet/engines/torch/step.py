@@ -64,6 +64,9 @@ class Trainee:
         module = optimizer_module(choice.optimizer)
         self.optimizer = module.make(self.model.weights, settings)
         self._capturable = getattr(module, "CAPTURABLE", False) and self.ranks.world == 1
+        divide = getattr(self.optimizer, "divide", None)
+        if divide is not None:
+            divide(self.ranks)
         self.loss_scale = LARGEST_LOSS_SCALE if choice.compute == "fp16" else 1.0
         self._scaled = choice.compute == "fp16"
         self._dropout = choice.dropout

@@ -6,7 +6,8 @@
     CAPTURABLE = True                if a CUDA graph can capture its step: `lr` is a tensor then
     make(weights, settings)          a torch optimizer for the flat tensors of `weights`, one in each named group
 
-Its `step(grad_scale=...)` multiplies the gradients by a factor. A checkpoint stores the tensors of its `state` under
+Its `step(grad_scale=...)` multiplies the gradients by a factor. If it has a method `divide(ranks)`, it is called before
+the first step: then the ranks may divide the work of a step. A checkpoint stores the tensors of its `state` under
 the names that they have there, after the name of the group: `matrices.exp_avg`, `gains.exp_avg`.
 """
 

@@ -21,6 +21,7 @@ import functools
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import chain
+from types import ModuleType
 from typing import Any, overload
 
 import torch
@@ -35,7 +36,6 @@ from ramlet.errors import SettingsError
 from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32", "bf16")
-Step = Callable[[torch.Tensor, torch.Tensor, Moments, Factors, int, int], None]
 
 
 def state_bytes(shape: Shape, item: int) -> int:
@@ -130,7 +130,7 @@ class AdamW8bit(torch.optim.Optimizer):
         if parameter.numel() < SMALLEST_QUANTIZED:
             _step_small(parameter, gradient, state, factors, key)
             return
-        run = _step_for(parameter.device.type)
+        run = loops_for(parameter.device.type).step
         for weights, gradients, moments, first_index in _flat_parts(parameter, gradient, Moments.of(state)):
             run(weights, gradients, moments, factors, key, first_index)
 
@@ -165,14 +165,15 @@ def _fitting(state: dict[str, Any], parameter: torch.Tensor, number: int) -> dic
 
 
 @functools.cache
-def _step_for(device: str) -> Step:
+def loops_for(device: str) -> ModuleType:
+    """The module with the loops over elements."""
     if device == "cpu":
-        return native.step
+        return native
     if device == "cuda" and find_spec("triton") is not None:
         from ramlet.engines.torch.optim import triton_kernel
 
-        return triton_kernel.step
-    return tiled.step
+        return triton_kernel
+    return tiled
 
 
 def _flat_parts(

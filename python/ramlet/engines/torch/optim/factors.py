@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ramlet.engines.torch.hashing import scatter, seed_key
 from ramlet.engines.torch.sizes import BLOCK
 
-__all__ = ["BLOCK", "Factors", "rounding_key"]
+__all__ = ["BLOCK", "Factors", "rounding_key", "single"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Factors:
             eps * unbias,
             1 - lr * weight_decay,
         )
-        return cls(*(_single(factor) for factor in exact))
+        return cls(*(single(factor) for factor in exact))
 
 
 def rounding_key(seed: int, parameter: int, step: int) -> int:
@@ -57,7 +57,8 @@ def rounding_key(seed: int, parameter: int, step: int) -> int:
     return scatter(scatter(seed_key(seed) + parameter) + step)
 
 
-def _single(number: float) -> float:
+def single(number: float) -> float:
+    """Rounded to fp32."""
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:

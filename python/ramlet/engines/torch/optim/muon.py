@@ -5,7 +5,8 @@
 
 The factor 0.2 sqrt(longer side) makes updates as large as AdamW's, so that one learning rate serves both. Queries,
 keys, values, gate and up are matrices of their own. Embeddings have no weight decay. The states are one moment and a
-number per row, half of AdamW's. What was tried: docs/design/recipe.md.
+number per row, half of AdamW's. Several ranks divide the matrices among them (`shares.py`) and send each other the
+results. What was tried: docs/design/recipe.md.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from ramlet.engines.torch.optim import adamw
 from ramlet.engines.torch.optim.adamw import AdamW
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.optim.polar import MARGIN, orthogonalize
+from ramlet.engines.torch.optim.shares import Share, shares
+from ramlet.engines.torch.ranks import TorchRanks
 from ramlet.engines.torch.sizes import BYTES, Stack, flat_elements, hidden_start, stacks
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32",)
 CAPTURABLE = True
+Rate = float | Tensor
+"""A tensor if the step is captured in a CUDA graph."""
 
 MOMENTUM = 0.95
 ROW_DECAY = 0.95
@@ -41,7 +46,7 @@ ELEMENTS_AT_ONCE = 8 << 20
 def state_bytes(shape: Shape, item: int) -> int:
     matrices, gains = flat_elements(shape)
     start = hidden_start(shape)
-    return (matrices - start) * item + _rows(shape) * 4 + 2 * (start * item + gains * 4)
+    return (matrices - start) * item + row_bytes(shape) + 2 * (start * item + gains * 4)
 
 
 def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
@@ -52,6 +57,11 @@ def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
         count = _at_once(shape.layers, elements, device)
         most = max(most, count * (2 * (elements + squared) * BYTES[compute] + elements * 4))
     return most
+
+
+def row_bytes(shape: Shape) -> int:
+    """Of the mean squares of rows."""
+    return _rows(shape) * 4
 
 
 def _rows(shape: Shape) -> int:
@@ -77,6 +87,7 @@ class Muon(torch.optim.Optimizer):
         self._shape = weights.shape
         self._compute = weights.compute.dtype
         self._rest = rest
+        self._ranks = TorchRanks()
         hidden = {"params": [weights.hidden], "name": "hidden", "weight_decay": settings.weight_decay}
         super().__init__([hidden], {"lr": 0.0})
         # One optimizer to the outside: its groups, its states.
@@ -90,29 +101,57 @@ class Muon(torch.optim.Optimizer):
         (hidden,) = group["params"]
         state = self.state[hidden]
         if not state:
-            state["momentum"] = torch.zeros_like(hidden)
+            state.update(self._new_momentum(hidden))
             state["row_squares"] = torch.zeros(_rows(self._shape), device=hidden.device)
-        gradient, momentum = hidden.grad, state["momentum"]
         # The scale of a gradient does not change its orthogonal factor, only its weight in the momentum.
+        self._add_to_momentum(hidden.grad, state, grad_scale)
+        rate, keep = group["lr"], 1 - group["lr"] * group["weight_decay"]
+        every = shares(self._shape, self._ranks.world)
+        for batch in self._batches(every[self._ranks.rank], hidden, hidden.grad, state["row_squares"]):
+            self._update(*batch, rate, keep)
+        if self._ranks.world > 1:
+            self._exchange(every, hidden, state["row_squares"])
+
+    def divide(self, ranks: TorchRanks) -> None:
+        """From here on each rank orthogonalizes its share; all call `step` with the same gradients."""
+        self._ranks = ranks
+
+    def _new_momentum(self, hidden: Tensor) -> dict[str, Tensor]:
+        return {"momentum": torch.zeros_like(hidden)}
+
+    def _add_to_momentum(self, gradient: Tensor, state: dict[str, Tensor], grad_scale: float) -> None:
+        """The gradient becomes the direction of the step: it looks ahead by one step of the momentum (Nesterov)."""
+        momentum = state["momentum"]
         momentum.lerp_(gradient if grad_scale == 1.0 else gradient.mul_(grad_scale), 1 - MOMENTUM)
         gradient.lerp_(momentum, MOMENTUM)
-        rate, decay = group["lr"], group["weight_decay"]
-        if decay:
-            hidden.mul_(1 - rate * decay)
-        for weights, updates, row_squares in self._batches(hidden, gradient, state["row_squares"]):
-            self._update(weights, updates, row_squares, rate)
 
-    def _batches(self, hidden: Tensor, gradient: Tensor, row_squares: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Views, (count, rows, columns) each, of which the last has one column."""
+    def _batches(
+        self, share: Share, hidden: Tensor, gradient: Tensor, row_squares: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of a share's matrices: views, (count, rows, columns) each, of which the last has one column."""
+        layers = self._shape.layers
+        for stack, some, squares in self._stacks(share, row_squares):
+            if some:
+                count = _at_once(layers, stack.rows * stack.columns, hidden.device.type)
+                views = (_view(hidden, stack, layers), _view(gradient, stack, layers), squares)
+                yield from zip(*(view[some.start : some.stop].split(count) for view in views))
+
+    def _stacks(self, share: Share, row_squares: Tensor) -> Iterator[tuple[Stack, range, Tensor]]:
+        """Every stack, the layers of it that are in the share, and the mean squares of the rows of all layers."""
         layers, first = self._shape.layers, 0
-        for stack in stacks(self._shape):
-            count = _at_once(layers, stack.rows * stack.columns, hidden.device.type)
-            squares = row_squares[first : first + stack.rows * layers].view(layers, stack.rows, 1)
+        for stack, some in zip(stacks(self._shape), share.layers):
+            yield stack, some, row_squares[first : first + stack.rows * layers].view(layers, stack.rows, 1)
             first += stack.rows * layers
-            views = (_view(hidden, stack, layers), _view(gradient, stack, layers), squares)
-            yield from zip(*(view.split(count) for view in views))
 
-    def _update(self, weights: Tensor, direction: Tensor, row_squares: Tensor, rate: float | Tensor) -> None:
+    def _exchange(self, every: list[Share], hidden: Tensor, row_squares: Tensor) -> None:
+        """Each rank's weights and mean squares to all: in place, without scratch memory."""
+        self._ranks.spread([hidden[share.start : share.end] for share in every])
+        for _, mine, squares in self._stacks(every[self._ranks.rank], row_squares):
+            squares[: mine.start].zero_()
+            squares[mine.stop :].zero_()
+        self._ranks.sum(row_squares)  # of one number and zeros: exact
+
+    def _update(self, weights: Tensor, direction: Tensor, row_squares: Tensor, rate: Rate, keep: Rate) -> None:
         """Of (count, rows, columns) each."""
         tall = weights.shape[1] > weights.shape[2]
         given = direction.mT if tall else direction
@@ -131,7 +170,11 @@ class Muon(torch.optim.Optimizer):
         scale = (row_squares + TINY).rsqrt()
         before, after = squares.sum(1, keepdim=True), (squares * scale.square()).sum(1, keepdim=True)
         scale *= ((before + TINY) / (after + TINY)).sqrt()
-        weights.sub_(update * (scale * (rate * UPDATE_SIZE * math.sqrt(max(weights.shape[1:])))))
+        self._subtract(weights, update, scale * (rate * UPDATE_SIZE * math.sqrt(max(weights.shape[1:]))), keep)
+
+    def _subtract(self, weights: Tensor, update: Tensor, factors: Tensor, keep: Rate) -> None:
+        """`weights = keep * weights - factors * update`, with a factor per row."""
+        weights.mul_(keep).sub_(update * factors)
 
 
 def _view(flat: Tensor, stack: Stack, layers: int) -> Tensor:

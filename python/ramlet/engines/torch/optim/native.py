@@ -1,4 +1,4 @@
-"""The step on a CPU: one call of the native core, with torch's number of threads, in place."""
+"""The steps on a CPU: one call of the native core each, with torch's number of threads, in place."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ def step(
         first_index=first_index,
         threads=torch.get_num_threads(),
     )
+
+
+def momentum(gradients: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, decay: float, gain: float) -> None:
+    """Moves Muon's momentum, flat codes and scales, towards the gradients, and the gradients towards the momentum."""
+    _native.momentum8bit_step(
+        _array(gradients), codes.numpy(), scales.numpy(), decay=decay, gain=gain, threads=torch.get_num_threads()
+    )
+
+
+def subtract(weights: torch.Tensor, changes: torch.Tensor, keep: float, key: int) -> None:
+    """`keep * weights - changes`, rounded to bf16 by the key and the place in memory; (count, rows, columns) each."""
+    for matrix, change in zip(weights, changes):
+        _native.subtract_rounded(
+            matrix.view(-1).view(torch.uint16).numpy(),
+            change.view(-1).numpy(),
+            keep=keep,
+            rounding_key=key,
+            first_index=matrix.storage_offset(),
+            threads=torch.get_num_threads(),
+        )
 
 
 def _array(numbers: torch.Tensor) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:

@@ -1,4 +1,4 @@
-"""The step in plain torch, for devices that have neither the native core nor Triton.
+"""The steps in plain torch, for devices that have neither the native core nor Triton.
 
 It does what the native core does, operation by operation, and is bit-identical on devices that round square roots
 correctly. (Torch on a CPU does not: one code in ten thousand would be off by one.) Working in tiles limits its scratch
@@ -48,12 +48,29 @@ def _step_tile(
     update = (first * factors.rate).div_(root + factors.eps)
     stepped = weights.float() * factors.keep - update
     weights.copy_(stepped if weights.dtype == torch.float32 else round_stochastically(stepped, key, index))
-    sign = first.signbit().to(torch.uint8) << 7
-    codes = _encode(first.abs_(), 7, moments.first_scales)
-    # If the scale is NaN or 0, the code is 0 without a sign.
-    sign.mul_(_per_element(moments.first_scales > 0, sign.numel()))
-    moments.first.copy_(codes | sign)
+    _store_signed(first, moments.first, moments.first_scales)
     moments.root.copy_(_encode(root, 8, moments.root_scales))
+
+
+def momentum(gradients: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, decay: float, gain: float) -> None:
+    """Moves Muon's momentum, flat codes and scales, towards the gradients, and the gradients towards the momentum."""
+    signed = values(7, gradients.device)
+    for start in range(0, gradients.numel(), TILE):
+        some, blocks = slice(start, start + TILE), slice(start // BLOCK, (start + TILE) // BLOCK)
+        gained = gradients[some].float() * gain
+        moments = _decode(codes[some], signed, scales[blocks] * decay).add_(gained)
+        gradients[some] = gained.add_(moments * decay)
+        _store_signed(moments, codes[some], scales[blocks])
+
+
+def subtract(weights: torch.Tensor, changes: torch.Tensor, keep: float, key: int) -> None:
+    """`keep * weights - changes`, rounded to bf16 by the key and the place in memory; (count, rows, columns) each."""
+    for matrix, change in zip(weights, changes):
+        flat, change = matrix.view(-1), change.view(-1)
+        for start in range(0, flat.numel(), TILE):
+            some = slice(start, start + TILE)
+            stepped = flat[some].float() * keep - change[some]
+            flat[some] = round_stochastically(stepped, key, matrix.storage_offset() + start)
 
 
 @functools.cache
@@ -70,6 +87,15 @@ def values(bits: int, device: torch.device) -> torch.Tensor:
 
 def _decode(codes: torch.Tensor, table: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return table.index_select(0, codes.int()).mul_(_per_element(scales, codes.numel()))
+
+
+def _store_signed(moments: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+    """Encodes moments, which are overwritten."""
+    sign = moments.signbit().to(torch.uint8) << 7
+    magnitudes = _encode(moments.abs_(), 7, scales)
+    # If the scale is NaN or 0, the code is 0 without a sign.
+    sign.mul_(_per_element(scales > 0, sign.numel()))
+    codes.copy_(magnitudes | sign)
 
 
 def _encode(magnitudes: torch.Tensor, bits: int, scales: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The step on a GPU: one Triton kernel per parameter, with the same operations as the native core.
+"""The steps on a GPU: one Triton kernel per parameter, with the same operations as the native core.
 
 Fused multiply-adds are disabled, and square roots and quotients are rounded correctly, so that codes and weights are
 bit-identical to the CPU's. 16 bytes of memory traffic per element instead of 28 for 32-bit AdamW.
@@ -83,8 +83,7 @@ def _step(
     first_scale = tl.load(first_scales_pointer + block, mask=scaled, other=0.0) * first_decay
     root_scale = tl.load(root_scales_pointer + block, mask=scaled, other=0.0) * root_decay
 
-    magnitude = tl.where(first_code & 0x7F == 0, 0.0, _decode(first_code & 0x7F, 7))
-    first = tl.where(first_code >= 0x80, -magnitude, magnitude) * first_scale[:, None] + first_gain * gradient
+    first = _decode_signed(first_code) * first_scale[:, None] + first_gain * gradient
     root = _decode(root_code, 8) * root_scale[:, None]
     gained = root_gain * gradient
     root = tl.sqrt_rn(root * root + gained * gained)
@@ -99,14 +98,101 @@ def _step(
     first = tl.where(inside, first, 0.0)
     root = tl.where(inside, root, 0.0)
     first_scale = _scale(first)
-    sign = (first.to(tl.int32, bitcast=True) >> 24) & 0x80
-    first_code = tl.where((first_scale > 0.0)[:, None], _encode(first, first_scale, 7) | sign, 0)
+    first_code = _encode_signed(first, first_scale)
     root_scale = _scale(root)
     root_code = tl.where((root_scale > 0.0)[:, None], _encode(root, root_scale, 8), 0)
     tl.store(first_scales_pointer + block, first_scale, mask=scaled)
     tl.store(root_scales_pointer + block, root_scale, mask=scaled)
     tl.store(first_pointer + index, first_code.to(tl.uint8), mask=inside)
     tl.store(root_pointer + index, root_code.to(tl.uint8), mask=inside)
+
+
+def momentum(gradients: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, decay: float, gain: float) -> None:
+    """Moves Muon's momentum, flat codes and scales, towards the gradients, and the gradients towards the momentum."""
+    count = gradients.numel()
+    _momentum[(triton.cdiv(count, _BLOCKS * BLOCK),)](
+        gradients,
+        codes,
+        scales,
+        count,
+        decay,
+        gain,
+        blocks=_BLOCKS,
+        block_size=BLOCK,
+        narrow=gradients.dtype == torch.bfloat16,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit
+def _momentum(
+    gradients_pointer,
+    codes_pointer,
+    scales_pointer,
+    count,
+    decay,
+    gain,
+    blocks: tl.constexpr,
+    block_size: tl.constexpr,
+    narrow: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64) * blocks + tl.arange(0, blocks)
+    index = block[:, None] * block_size + tl.arange(0, block_size)[None, :]
+    inside = index < count
+    scaled = block * block_size < count
+    gained = gain * tl.load(gradients_pointer + index, mask=inside, other=0.0).to(tl.float32)
+    code = tl.load(codes_pointer + index, mask=inside, other=0).to(tl.int32)
+    scale = tl.load(scales_pointer + block, mask=scaled, other=0.0) * decay
+    moment = _decode_signed(code) * scale[:, None] + gained
+    direction = decay * moment + gained
+    if narrow:
+        tl.store(gradients_pointer + index, _round_to_nearest(direction), mask=inside)
+    else:
+        tl.store(gradients_pointer + index, direction, mask=inside)
+    scale = _scale(moment)
+    tl.store(scales_pointer + block, scale, mask=scaled)
+    tl.store(codes_pointer + index, _encode_signed(moment, scale).to(tl.uint8), mask=inside)
+
+
+def subtract(weights: torch.Tensor, changes: torch.Tensor, keep: float, key: int) -> None:
+    """`keep * weights - changes`, rounded to bf16 by the key and the place in memory; (count, rows, columns) each."""
+    count, size = len(weights), weights[0].numel()
+    _subtract[(triton.cdiv(size, _BLOCKS * BLOCK), count)](
+        weights,
+        changes,
+        size,
+        weights.stride(0),
+        (key + weights.storage_offset() + 2**31) % 2**32 - 2**31,
+        keep,
+        elements=_BLOCKS * BLOCK,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit(do_not_specialize=["counter"])
+def _subtract(weights_pointer, changes_pointer, size, stride, counter, keep, elements: tl.constexpr):
+    matrix = tl.program_id(1).to(tl.int64)
+    index = tl.program_id(0).to(tl.int64) * elements + tl.arange(0, elements)
+    inside = index < size
+    place = matrix * stride + index
+    weight = tl.load(weights_pointer + place, mask=inside, other=0.0).to(tl.float32)
+    change = tl.load(changes_pointer + matrix * size + index, mask=inside, other=0.0)
+    rounded = _round_stochastically(keep * weight - change, counter + place.to(tl.int32))
+    tl.store(weights_pointer + place, rounded, mask=inside)
+
+
+@triton.jit
+def _decode_signed(code):
+    magnitude = tl.where(code & 0x7F == 0, 0.0, _decode(code & 0x7F, 7))
+    return tl.where(code >= 0x80, -magnitude, magnitude)
+
+
+@triton.jit
+def _encode_signed(moments, scale):
+    sign = (moments.to(tl.int32, bitcast=True) >> 24) & 0x80
+    return tl.where((scale > 0.0)[:, None], _encode(moments, scale, 7) | sign, 0)
 
 
 @triton.jit
@@ -148,9 +234,22 @@ def _round_stochastically(numbers, counter):
     drawn = (drawn ^ (drawn >> 16)) * 0x7FEB352D
     drawn = (drawn ^ (drawn >> 15)) * 0x846CA68B
     drawn = (drawn ^ (drawn >> 16)) & 0xFFFF
+    return _narrow(numbers, drawn)
+
+
+@triton.jit
+def _round_to_nearest(numbers):
+    """Ties to even. A cast would do, but Triton's interpreter cuts off."""
+    bits = numbers.to(tl.uint32, bitcast=True)
+    return _narrow(numbers, 0x7FFF + ((bits >> 16) & 1))
+
+
+@triton.jit
+def _narrow(numbers, added):
+    """The upper half of the sum of a number's bits and those added; infinities and NaNs are preserved."""
     bits = numbers.to(tl.uint32, bitcast=True)
     finite = (bits & 0x7F800000) != 0x7F800000
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
     kept = tl.where(nan, bits | 0x00400000, bits)
-    rounded = tl.where(finite, bits + drawn, kept) >> 16
+    rounded = tl.where(finite, bits + added, kept) >> 16
     return rounded.to(tl.uint16).to(tl.bfloat16, bitcast=True)
