@@ -33,6 +33,9 @@ SHAPES = {
     "qk_norm": Shape(2048, 256, 4, 128, 4, qk_norm=True),
     "attention": Shape(256, 256, 1, 128, 4, feed_forward=64, qk_norm=True),
     "grouped_qk_norm": Shape(512, 256, 3, 128, 4, 2, feed_forward=128, qk_norm=True),
+    "wide_heads": Shape(512, 256, 3, 64, 4, 2, feed_forward=64, head_width=64),
+    "wide_heads_qk_norm": Shape(512, 256, 2, 64, 8, feed_forward=64, head_width=64, qk_norm=True),
+    "narrow_heads_qk_norm": Shape(512, 256, 3, 128, 4, 2, feed_forward=128, head_width=8, qk_norm=True),
 }
 
 

@@ -85,12 +85,12 @@ def load(
     memory: Budget | str | int | None = None,
     threads: int | None = None,
 ) -> Writer:
-    """Loads a model for generation; without a prompt, for prompts of any length."""
+    """Loads a model for generation; without a prompt, for prompts of any usual length."""
     check_hardware(device, precision)
     found = find_model(run)
     shape = found.shape()
     tokenizer = Tokenizer.load(found.tokenizer_file, memory=CACHE_BYTES)
-    length = shape.context
+    length = shape.usual_length
     if prompt is not None:
         # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))

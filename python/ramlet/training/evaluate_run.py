@@ -65,7 +65,7 @@ def evaluate(
     found = find_model(run)
     shape = found.shape()
     learned = _learned_with(found)
-    length = seq_len or learned.seq_len or shape.context
+    length = seq_len or learned.seq_len or shape.usual_length
     if not 1 <= length <= shape.context:
         raise SettingsError(
             f"{option('seq_len', length)} must be between 1 and the model's context of {shape.context:,}"
