@@ -117,6 +117,8 @@ def test_a_pass_without_gradients_is_exact(name: str, compute: str, masked: bool
     layers=st.integers(1, 4),
     heads=st.sampled_from([1, 2, 4]),
     head=st.sampled_from([16, 32]),
+    wider=st.sampled_from([1, 1, 2, 8]),
+    qk_norm=st.booleans(),
     feed_forward=st.integers(32, 400),
     vocab=st.integers(100, 3000),
     rows=st.integers(1, 4),
@@ -126,9 +128,10 @@ def test_a_pass_without_gradients_is_exact(name: str, compute: str, masked: bool
     compute=st.sampled_from(["fp32", "bf16"]),
 )
 def test_the_real_kernels_take_no_more(
-    layers, heads, head, feed_forward, vocab, rows, seq_len, chunk, recompute, compute
+    layers, heads, head, wider, qk_norm, feed_forward, vocab, rows, seq_len, chunk, recompute, compute
 ) -> None:
-    shape = Shape(vocab, 96, layers, heads * head, heads, feed_forward=feed_forward)
+    sizes = {"feed_forward": feed_forward, "head_width": wider * head, "qk_norm": qk_norm}
+    shape = Shape(vocab, 96, layers, heads * head, heads, **sizes)
     choice = Choice(rows, chunk, recompute, "adamw", "fp32", compute, reuse=False)
     assert kernels_for("cpu").__name__.endswith("native")
     predicted = work_bytes(shape, choice, seq_len=seq_len, device="cpu")
