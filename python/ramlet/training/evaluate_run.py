@@ -51,9 +51,10 @@ def evaluate(
         scores = ramlet.evaluate("my-run", {"general": "my-dataset", "law": "law-dataset"}, tokens="all")
         scores["law"].loss, scores["law"].perplexity
 
-    `run` is a run, one of its checkpoints or a Llama folder of transformers. `split` is val or train [default: val, or
-    all of a dataset that has none]. `tokens` is the number of tokens to evaluate, or "all"; `seq_len` the sequence
-    length [default: that of the training]. `progress` is called with the set, the tokens done so far, and the total.
+    `run` is a run, one of its checkpoints or a Llama or Qwen3 folder of transformers. `split` is val or train [default:
+    val, or all of a dataset that has none]. `tokens` is the number of tokens to evaluate, or "all"; `seq_len` the
+    sequence length [default: that of the training, else the context, up to 4096]. `progress` is called with the set,
+    the tokens done so far, and the total.
     """
     check_hardware(device, precision)
     count = EVERYTHING if tokens == "all" else tokens
