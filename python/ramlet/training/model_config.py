@@ -27,7 +27,9 @@ def shape_from_file(
     otherwise: int | None = None,
 ) -> Shape:
     """`vocab_size` is that of the data; without data it is None, and the config's counts, or else `otherwise`."""
-    config = {"vocab_size": otherwise, **read_model_config(path)}
+    config = read_model_config(path)
+    if vocab_size is None:
+        vocab_size = config.get("vocab_size", otherwise)
     context = settings.seq_len or packed_length
     if config.get("model_type") in TYPES:
         # All of the model but its vocabulary, and the context only as an upper limit: both are those of the data.
@@ -35,7 +37,7 @@ def shape_from_file(
         shape = shape if context else replace(shape, context=shape.usual_length)
     else:
         stated = config.get("vocab_size")
-        if vocab_size is not None and stated not in (None, vocab_size):
+        if stated not in (None, vocab_size):
             raise SettingsError(
                 f"{path} has a vocabulary of {stated}, the data one of {vocab_size:,}: remove vocab_size from it"
             )
