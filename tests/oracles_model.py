@@ -12,6 +12,7 @@ import transformers
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.model_files import tensors_by_name
 from ramlet.model.hf_config import hf_config
+from ramlet.model.rope import RopeScaling
 from ramlet.model.shape import Shape
 from ramlet.tokenizer.tokenizer import Tokenizer
 
@@ -20,12 +21,20 @@ GROUPED = Shape(vocab_size=131, context=48, layers=3, width=48, heads=6, kv_head
 UNTIED = Shape(vocab_size=131, context=48, layers=2, width=32, heads=2, kv_heads=1, tied=False, norm_eps=1e-3)
 QK_NORM = replace(SMALL, qk_norm=True)
 GROUPED_QK_NORM = replace(GROUPED, qk_norm=True)
+WIDE_HEADS = replace(GROUPED, head_width=24, tied=False)
+NARROW_HEADS = replace(QK_NORM, head_width=4, kv_heads=1)
+ODD_HEADS = replace(GROUPED_QK_NORM, width=40, head_width=10)  # as many as do not divide the width
+SCALED = replace(GROUPED, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 16))
 SHAPES = {
     "small": SMALL,
     "grouped": GROUPED,
     "untied": UNTIED,
     "qk_norm": QK_NORM,
     "grouped_qk_norm": GROUPED_QK_NORM,
+    "wide_heads": WIDE_HEADS,
+    "narrow_heads": NARROW_HEADS,
+    "odd_heads": ODD_HEADS,
+    "scaled": SCALED,
 }
 
 

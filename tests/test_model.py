@@ -174,7 +174,7 @@ class TestWeights:
 
 def test_turning_back_undoes_the_turn() -> None:
     model = model_of(SMALL)
-    turn = Rotary(model._cos, model._sin, torch.arange(20))
+    turn = Rotary(*model._rotary.of(20), torch.arange(20))
     rows = torch.randn(20, SMALL.qkv_width)
     turned = rows.clone()
     heads = SMALL.heads + SMALL.kv_heads

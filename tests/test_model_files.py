@@ -18,6 +18,7 @@ from ramlet.engines.torch.model_files import load_model, save_model, tensors_by_
 from ramlet.errors import ModelError
 from ramlet.model.files import save_tokenizer
 from ramlet.model.folder import ModelFolder, find_model
+from ramlet.model.hf_config import hf_config
 from ramlet.model.shape import Shape
 from ramlet.tokenizer.tokenizer import Tokenizer
 
@@ -112,7 +113,7 @@ class TestWeOpenTheirs:
                 num_key_value_heads=shape.kv_heads,
                 max_position_embeddings=shape.context,
                 tie_word_embeddings=shape.tied,
-                rope_theta=shape.rope_base,
+                rope_parameters=hf_config(shape, dtype="float32", end_id=None)["rope_parameters"],
                 initializer_range=0.1,
             )
         ).eval()
@@ -249,12 +250,19 @@ class TestRefused:
             ({"attention_bias": True}, "attention_bias: models with biases are not supported"),
             ({"mlp_bias": True}, "mlp_bias: models with biases"),
             ({"hidden_act": "gelu"}, "hidden_act gelu: only silu"),
-            ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling llama3: RoPE scaling"),
-            ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling linear"),
-            ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters yarn"),
-            ({"rope_parameters": "yarn"}, "rope_parameters yarn"),
+            ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling has no low_freq_factor: add it"),
+            ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling linear is not supported, only llama3"),
+            ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters yarn is not supported"),
+            ({"rope_parameters": "yarn"}, "rope_parameters yarn is not supported"),
+            ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters differs between"),
+            ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
+            ({"use_sliding_window": True}, "only full attention is supported"),
+            ({"layer_types": ["full_attention", "sliding_attention"]}, "only full attention is supported"),
+            ({"qk_norm": True}, "QK-norm and model_type llama, which has none: write model_type qwen3, or remove"),
+            ({"model_type": "qwen2"}, "model_type qwen2: only llama and qwen3"),
             ({"quantization_config": {"bits": 4}}, "of a quantized model"),
-            ({"head_dim": 64}, "head_dim 64: only .* here 8"),
+            ({"head_dim": 7}, "head_width must be even, not 7"),
+            ({"head_dim": 64}, r"has model.layers.0.self_attn.q_proj.weight as 32 x 32, not 256 x 32"),
             ({"hidden_size": "gone"}, "has no width"),
             ({"hidden_size": "wide"}, "width: 'wide', which should be a int"),
             ({"num_attention_heads": 5}, "cannot be divided into 5 heads"),

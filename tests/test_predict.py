@@ -34,6 +34,9 @@ SHAPES = {
     "qk_norm": Shape(2048, 256, 4, 128, 4, qk_norm=True),
     "attention": Shape(256, 256, 1, 128, 4, feed_forward=64, qk_norm=True),
     "grouped_qk_norm": Shape(512, 256, 3, 128, 4, 2, feed_forward=128, qk_norm=True),
+    "wide_heads": Shape(512, 256, 3, 64, 4, 2, feed_forward=64, head_width=64),
+    "wide_heads_qk_norm": Shape(512, 256, 2, 64, 8, feed_forward=64, head_width=64, qk_norm=True),
+    "narrow_heads_qk_norm": Shape(512, 256, 3, 128, 4, 2, feed_forward=128, head_width=8, qk_norm=True),
 }
 
 
@@ -127,6 +130,8 @@ def test_a_pass_without_gradients_is_exact(name: str, compute: str, masked: bool
     layers=st.integers(1, 4),
     heads=st.sampled_from([1, 2, 4]),
     head=st.sampled_from([16, 32]),
+    wider=st.sampled_from([1, 1, 2, 8]),
+    qk_norm=st.booleans(),
     feed_forward=st.integers(32, 400),
     vocab=st.integers(100, 3000),
     rows=st.integers(1, 4),
@@ -136,9 +141,10 @@ def test_a_pass_without_gradients_is_exact(name: str, compute: str, masked: bool
     compute=st.sampled_from(["fp32", "bf16"]),
 )
 def test_the_real_kernels_take_no_more(
-    layers, heads, head, feed_forward, vocab, rows, seq_len, chunk, recompute, compute
+    layers, heads, head, wider, qk_norm, feed_forward, vocab, rows, seq_len, chunk, recompute, compute
 ) -> None:
-    shape = Shape(vocab, 96, layers, heads * head, heads, feed_forward=feed_forward)
+    sizes = {"feed_forward": feed_forward, "head_width": wider * head, "qk_norm": qk_norm}
+    shape = Shape(vocab, 96, layers, heads * head, heads, **sizes)
     choice = Choice(rows, chunk, recompute, "adamw", "fp32", compute, reuse=False)
     assert kernels_for("cpu").__name__.endswith("native")
     predicted = work_bytes(shape, choice, seq_len=seq_len, device="cpu")

@@ -27,7 +27,7 @@ from ramlet.runtime.small_files import read_bytes, read_json, read_text
 from ramlet.settings.yaml_nodes import compose
 from ramlet.tokenizer.files.load import load
 from ramlet.training.checkpoint import read_state
-from ramlet.training.job import read_model_config
+from ramlet.training.model_config import read_model_config
 from ramlet.training.run_folder import RunFolder
 
 

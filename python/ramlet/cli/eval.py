@@ -26,7 +26,9 @@ from ramlet.training.settings import DATA, EVAL_TOKENS, RunSettings
 def evaluate(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama folder."),
+        typer.Argument(
+            metavar="RUN", show_default=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."
+        ),
     ],
     data: Annotated[list[str], data_option(DATA, "[NAME=]DIR", "; may be given several times")],
     split: Annotated[

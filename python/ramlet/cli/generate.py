@@ -44,7 +44,9 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not 
 def generate(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="RUN", show_default=False, help="A run, one of its checkpoints, or a Llama folder."),
+        typer.Argument(
+            metavar="RUN", show_default=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
@@ -83,7 +85,7 @@ def generate(
     from ramlet.generation.entry import load
 
     if (run is None) == (model_name is None):
-        raise SettingsError("give one model: a run, one of its checkpoints, or a Llama folder")
+        raise SettingsError("give one model: a run, one of its checkpoints, a Llama or a Qwen3 folder")
     device, precision = given.pop("device", "auto"), given.pop("precision", "auto")
     settings = SampleSettings(**given)
     interactive = prompt is None and sys.stdin.isatty()

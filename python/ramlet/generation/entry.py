@@ -41,9 +41,10 @@ def generate(
 
         print(ramlet.generate("my-run", "Once upon a time", max_tokens=100, seed=1)[0])
 
-    `run` is a run, one of its checkpoints, or a Llama folder of transformers. `device` is cpu or cuda [default: cuda if
-    available], `precision` fp32, bf16 or fp16 [default: the fastest on the device]. The settings are those of
-    `SampleSettings`: max_tokens, temperature, top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
+    `run` is a run, one of its checkpoints, or a Llama or Qwen3 folder of transformers. `device` is cpu or cuda
+    [default: cuda if available], `precision` fp32, bf16 or fp16 [default: the fastest on the device]. The settings are
+    those of `SampleSettings`: max_tokens, temperature, top_k, top_p, repetition_penalty, seed, num_samples, stop,
+    truncate.
     """
     chosen = _chosen(settings)
     writer = load(run, chosen, prompt=prompt, device=device, precision=precision, memory=memory)
@@ -85,12 +86,12 @@ def load(
     memory: Budget | str | int | None = None,
     threads: int | None = None,
 ) -> Writer:
-    """Loads a model for generation; without a prompt, for prompts of any length."""
+    """Loads a model for generation; without a prompt, for prompts of any usual length."""
     check_hardware(device, precision)
     found = find_model(run)
     shape = found.shape()
     tokenizer = Tokenizer.load(found.tokenizer_file, memory=CACHE_BYTES)
-    length = shape.context
+    length = shape.usual_length
     if prompt is not None:
         # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))

@@ -86,6 +86,11 @@ def export_model(
     found = find_model(run)
     shape = found.shape()
     sources = files_by_name(found, shape)
+    if to == "gguf-ready" and shape.qk_norm and shape.rope_scaling is not None:
+        raise ModelError(
+            f"{run} has QK-norm and llama3 RoPE scaling, of which llama.cpp has only one in a model: "
+            f"use {option('to', 'hf')}, or a model without one of them"
+        )
     pattern = _pattern(found) if to == "gguf-ready" else None
     if dtype is None and to == "gguf-ready":
         dtype = "fp16"

@@ -4,7 +4,7 @@
     files_by_name(find_model("RUN"), shape)
 
     RUN/config.json                    the shape, as transformers names it
-        model.safetensors              the weights by the names of transformers' LlamaForCausalLM
+        model.safetensors              the weights by the names of transformers
         generation_config.json         the id that ends a text
         tokenizer.json, tokenizer_config.json
 
@@ -114,7 +114,8 @@ def files_by_name(found: ModelFolder, shape: Shape) -> dict[str, Path]:
                     raise ModelError(f"{path} has {name} in a quantized dtype: use the model before quantization")
                 sources[name] = path
             elif not _UNUSED.fullmatch(name) and not (shape.tied and name == "lm_head.weight"):
-                raise ModelError(f"{path} has the tensor {name}, which a Llama with this config does not have")
+                kind = "Qwen3" if shape.qk_norm else "Llama"
+                raise ModelError(f"{path} has the tensor {name}, which a {kind} with this config does not have")
     if missing := wanted.keys() - sources.keys():
         raise ModelError(f"{found.weights} has no {min(missing)}: its weights do not match its config.json")
     return sources

@@ -3,8 +3,8 @@
     config = hf_config(shape, dtype="float32", end_id=0)
     shape_from_hf(config, "RUN/config.json") == shape
 
-A `LlamaForCausalLM` or `Qwen3ForCausalLM` without biases and RoPE scaling can be read; anything else is refused by
-name, because a model that is loaded almost correctly generates almost correct text.
+A `LlamaForCausalLM` or `Qwen3ForCausalLM` can be read, with Llama 3's RoPE scaling or none; anything else (biases, a
+sliding window) is refused by name, because a model that is loaded almost correctly generates almost correct text.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from typing import Any
 from ramlet.errors import ModelError, SettingsError
 from ramlet.model.shape import Shape
 
+TYPES = ("llama", "qwen3")
+"""The values of `model_type` that can be read."""
+
+_DEFAULTS: dict[str, dict[str, int]] = {"llama": {}, "qwen3": {"head_dim": 128, "num_key_value_heads": 32}}
+"""What transformers takes for a missing key, where it does not follow from other keys."""
+
 
 def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]:
     kind = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False}
     if not shape.qk_norm:
         kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False}
+    rope = {"rope_type": "default"} if shape.rope_scaling is None else shape.rope_scaling.described()
     return {
         **kind,
         "vocab_size": shape.vocab_size,
@@ -32,9 +39,10 @@ def hf_config(shape: Shape, *, dtype: str, end_id: int | None) -> dict[str, Any]
         "intermediate_size": shape.feed_forward,
         "hidden_act": "silu",
         "rms_norm_eps": shape.norm_eps,
-        # Up to 4.x rope_theta is a key of its own, from 5.0 on it is in rope_parameters.
+        # Up to 4.x these are two keys, from 5.0 on one.
         "rope_theta": shape.rope_base,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
+        **({} if shape.rope_scaling is None else {"rope_scaling": rope}),
+        "rope_parameters": {**rope, "rope_theta": shape.rope_base},
         "tie_word_embeddings": shape.tied,
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -55,13 +63,18 @@ def generation_config(end_id: int | None) -> dict[str, Any]:
     return ids if end_id is None else {**ids, "min_new_tokens": 1}
 
 
-def shape_from_hf(config: Mapping[str, Any], where: str) -> Shape:
-    """The shape that a config.json describes; `where` is its name in errors."""
+def shape_from_hf(config: Mapping[str, Any], where: str, **given: Any) -> Shape:
+    """The shape that a config.json describes; `where` is its name in errors, `given` takes precedence."""
     kind = config.get("model_type")
-    if kind not in ("llama", "qwen3"):
-        raise ModelError(f"{where} has model_type {kind}: only llama and qwen3 are supported")
-    if config.get("use_sliding_window"):
-        raise ModelError(f"{where} has use_sliding_window: sliding-window attention is not supported")
+    if kind not in TYPES:
+        raise ModelError(f"{where} has model_type {kind}: only {' and '.join(TYPES)} are supported")
+    layer_types = config.get("layer_types") or ["full_attention"]
+    if config.get("use_sliding_window") or set(map(str, layer_types)) != {"full_attention"}:
+        raise ModelError(f"{where} has use_sliding_window or layer_types: only full attention is supported")
+    if kind == "llama" and (config.get("qk_norm") or config.get("use_qk_norm")):
+        raise ModelError(
+            f"{where} has QK-norm and model_type llama, which has none: write model_type qwen3, or remove qk_norm"
+        )
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key):
             raise ModelError(f"{where} has {key}: models with biases are not supported")
@@ -70,33 +83,15 @@ def shape_from_hf(config: Mapping[str, Any], where: str) -> Shape:
     if config.get("quantization_config"):
         raise ModelError(f"{where} is that of a quantized model: use the model before quantization")
     # Missing keys have transformers' defaults, which are not ours.
-    given: dict[str, Any] = {
-        "rope_base": _rope_base(config, where),
+    theirs: dict[str, Any] = {
         "norm_eps": config.get("rms_norm_eps", 1e-6),
         "tied": bool(config.get("tie_word_embeddings", False)),
         "qk_norm": kind == "qwen3",
     }
     try:
-        shape = Shape.from_config(config, **given)
+        return Shape.from_config({**_DEFAULTS[kind], **config}, **theirs, **given)
     except SettingsError as error:
         raise ModelError(f"{where} cannot be used: {error}") from None
-    if config.get("head_dim") not in (None, shape.head_width):
-        raise ModelError(
-            f"{where} has head_dim {config['head_dim']}: only hidden_size / num_attention_heads, "
-            f"here {shape.head_width}, is supported"
-        )
-    return shape
-
-
-def _rope_base(config: Mapping[str, Any], where: str) -> float:
-    base = config.get("rope_theta")
-    for key in ("rope_scaling", "rope_parameters"):
-        group = config.get(key) or {}
-        kind = group.get("rope_type", group.get("type", "default")) if isinstance(group, dict) else group
-        if kind != "default":
-            raise ModelError(f"{where} has {key} {kind}: RoPE scaling is not supported")
-        base = group.get("rope_theta") if base is None and isinstance(group, dict) else base
-    return 10_000.0 if base is None else base
 
 
 def end_ids(*configs: Mapping[str, Any]) -> frozenset[int]:

@@ -24,15 +24,16 @@ class NamedTensor(NamedTuple):
 
 def named_tensors(shape: Shape) -> Iterator[NamedTensor]:
     """In transformers' order."""
-    width, hidden, keys = shape.width, shape.feed_forward, shape.kv_heads * shape.head_width
+    width, hidden = shape.width, shape.feed_forward
+    queries, keys = shape.queries_width, shape.keys_width
     yield NamedTensor("model.embed_tokens.weight", (shape.vocab_size, width), "embedding")
     for number in range(shape.layers):
         ours, theirs = f"layers.{number}", f"model.layers.{number}"
         yield NamedTensor(f"{theirs}.input_layernorm.weight", (width,), f"{ours}.norm_attention")
-        yield NamedTensor(f"{theirs}.self_attn.q_proj.weight", (width, width), f"{ours}.qkv")
-        yield NamedTensor(f"{theirs}.self_attn.k_proj.weight", (keys, width), f"{ours}.qkv", width)
-        yield NamedTensor(f"{theirs}.self_attn.v_proj.weight", (keys, width), f"{ours}.qkv", width + keys)
-        yield NamedTensor(f"{theirs}.self_attn.o_proj.weight", (width, width), f"{ours}.out")
+        yield NamedTensor(f"{theirs}.self_attn.q_proj.weight", (queries, width), f"{ours}.qkv")
+        yield NamedTensor(f"{theirs}.self_attn.k_proj.weight", (keys, width), f"{ours}.qkv", queries)
+        yield NamedTensor(f"{theirs}.self_attn.v_proj.weight", (keys, width), f"{ours}.qkv", queries + keys)
+        yield NamedTensor(f"{theirs}.self_attn.o_proj.weight", (width, queries), f"{ours}.out")
         if shape.qk_norm:
             yield NamedTensor(f"{theirs}.self_attn.q_norm.weight", (shape.head_width,), f"{ours}.norm_q")
             yield NamedTensor(f"{theirs}.self_attn.k_norm.weight", (shape.head_width,), f"{ours}.norm_k")

@@ -6,6 +6,7 @@
 
 The architecture is Llama: RMSNorm, rotary positions, SwiGLU, no biases, grouped-query attention if there are fewer
 key/value heads than heads, and an output head tied to the embedding unless it is untied. With QK-norm it is Qwen3.
+All heads together are as wide as the model, unless `head_width` says otherwise.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ramlet.errors import SettingsError
+from ramlet.model.rope import RopeScaling, rope_of
 from ramlet.runtime.plurals import plural
 
 VOCABULARY_MULTIPLE = 64
 """The vocabulary is padded to a multiple of this in memory, not in files: other row counts slow matrix products down by
 up to a third."""
+
+LONGEST_USUAL = 4096
+"""Published models have contexts up to 131,072 tokens, and few texts or machines for them."""
 
 _NAMES = {
     "vocab_size": ("vocab_size",),
@@ -37,8 +42,9 @@ _NAMES = {
     "width": ("width", "hidden_size", "n_embd", "d_model", "dim"),
     "heads": ("heads", "num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": ("kv_heads", "num_key_value_heads", "n_kv_heads", "n_kv_head"),
+    "head_width": ("head_width", "head_dim"),
     "feed_forward": ("feed_forward", "intermediate_size", "ffn_dim", "d_ff", "n_inner"),
-    "rope_base": ("rope_base", "rope_theta"),
+    "rope_base": ("rope_base",),
     "norm_eps": ("norm_eps", "rms_norm_eps"),
     "tied": ("tied", "tie_word_embeddings"),
     "qk_norm": ("qk_norm", "use_qk_norm"),
@@ -52,6 +58,7 @@ _MOST = {
     "width": 1 << 24,
     "heads": 1 << 24,
     "kv_heads": 1 << 24,
+    "head_width": 1 << 24,
     "feed_forward": 1 << 26,
 }
 """Larger numbers are mistakes, and computing with them would take forever."""
@@ -75,10 +82,13 @@ class Shape:
     """The embedding is also the output head."""
     qk_norm: bool = False
     """RMSNorm of every query and key head, as in Qwen3."""
+    head_width: int = 0
+    """0 means width / heads."""
+    rope_scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
         for name, most in _MOST.items():
-            value, least = getattr(self, name), 0 if name in ("kv_heads", "feed_forward") else 1
+            value, least = getattr(self, name), 0 if name in ("kv_heads", "head_width", "feed_forward") else 1
             if value < least:
                 raise SettingsError(f"{name} must be at least {least}, not {value}")
             if value > most:
@@ -91,11 +101,19 @@ class Shape:
             object.__setattr__(self, "kv_heads", self.heads)
         if self.feed_forward == 0:
             object.__setattr__(self, "feed_forward", -(-self.width * 8 // 3 // 64) * 64)
-        if self.width % self.heads or (self.width // self.heads) % 2:
+        derived = self.head_width == 0
+        if derived:
+            object.__setattr__(self, "head_width", self.width // self.heads)
+        elif self.head_width % 2:
+            raise SettingsError(f"head_width must be even, not {self.head_width}")
+        # transformers opens a Qwen3 with heads of any width, and a Llama only if its heads divide its width.
+        if (self.width % self.heads and (derived or not self.qk_norm)) or self.head_width % 2:
             raise SettingsError(
                 f"a width of {self.width} cannot be divided into {plural(self.heads, 'head')} of an even width: "
                 "choose heads so that width / heads is even"
             )
+        if isinstance(self.rope_scaling, Mapping):  # read back from a file
+            object.__setattr__(self, "rope_scaling", RopeScaling(**self.rope_scaling))
         if self.heads % self.kv_heads:
             raise SettingsError(
                 f"{plural(self.heads, 'head')} cannot share {plural(self.kv_heads, 'key/value head')} evenly: "
@@ -103,12 +121,23 @@ class Shape:
             )
 
     @property
-    def head_width(self) -> int:
-        return self.width // self.heads
+    def usual_length(self) -> int:
+        """The sequence length where none is given."""
+        return min(self.context, LONGEST_USUAL)
+
+    @property
+    def queries_width(self) -> int:
+        """Of all query heads, and of the attention's result: that of the model, or not."""
+        return self.heads * self.head_width
+
+    @property
+    def keys_width(self) -> int:
+        """Of all key heads, and of all value heads."""
+        return self.kv_heads * self.head_width
 
     @property
     def qkv_width(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * self.head_width
+        return self.queries_width + 2 * self.keys_width
 
     @property
     def padded_vocab(self) -> int:
@@ -118,7 +147,7 @@ class Shape:
     @property
     def layer_parameters(self) -> int:
         """In the matrices of one layer."""
-        return self.width * (self.qkv_width + self.width + 3 * self.feed_forward)
+        return self.width * (self.qkv_width + self.queries_width + 3 * self.feed_forward)
 
     @property
     def parameters(self) -> int:
@@ -131,19 +160,20 @@ class Shape:
         """Floating-point operations to train on this many tokens: 6 per matrix parameter, plus attention."""
         context = context or self.context
         matrices = self.layers * self.layer_parameters + self.vocab_size * self.width
-        attention = self.layers * self.width * context  # causal: half of 2 * context * width, forward
+        attention = self.layers * self.queries_width * context  # causal: half of 2 * context * width, forward
         return 6.0 * tokens * (matrices + attention)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **given: Any) -> Shape:
         """From a dictionary with our names, transformers' or nanoGPT's; `given` takes precedence."""
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = rope_of(config)
         for name, aliases in _NAMES.items():
             found = [config[alias] for alias in aliases if config.get(alias) is not None]
             if name in given and given[name] is not None:
                 values[name] = given[name]
             elif found:
                 values[name] = found[0]
+        scaling = values.pop("rope_scaling", None)
         missing = [name for name in ("vocab_size", "context", "layers", "width", "heads") if name not in values]
         if missing:
             raise SettingsError(f"the model's config has no {', '.join(missing)}: add them")
@@ -153,7 +183,7 @@ class Shape:
             if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float)) or not whole:
                 raise SettingsError(f"the model's config has {name}: {value!r}, which should be a {kind.__name__}")
             values[name] = kind(value)
-        return cls(**values)
+        return cls(**values, rope_scaling=scaling)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

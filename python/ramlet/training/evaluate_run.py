@@ -51,9 +51,10 @@ def evaluate(
         scores = ramlet.evaluate("my-run", {"general": "my-dataset", "law": "law-dataset"}, tokens="all")
         scores["law"].loss, scores["law"].perplexity
 
-    `run` is a run, one of its checkpoints or a Llama folder of transformers. `split` is val or train [default: val, or
-    all of a dataset that has none]. `tokens` is the number of tokens to evaluate, or "all"; `seq_len` the sequence
-    length [default: that of the training]. `progress` is called with the set, the tokens done so far, and the total.
+    `run` is a run, one of its checkpoints or a Llama or Qwen3 folder of transformers. `split` is val or train [default:
+    val, or all of a dataset that has none]. `tokens` is the number of tokens to evaluate, or "all"; `seq_len` the
+    sequence length [default: that of the training, else the context, up to 4096]. `progress` is called with the set,
+    the tokens done so far, and the total.
     """
     check_hardware(device, precision)
     count = EVERYTHING if tokens == "all" else tokens
@@ -65,7 +66,7 @@ def evaluate(
     found = find_model(run)
     shape = found.shape()
     learned = _learned_with(found)
-    length = seq_len or learned.seq_len or shape.context
+    length = seq_len or learned.seq_len or shape.usual_length
     if not 1 <= length <= shape.context:
         raise SettingsError(
             f"{option('seq_len', length)} must be between 1 and the model's context of {shape.context:,}"

@@ -15,8 +15,8 @@ from ramlet.engines import Engine
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
-from ramlet.runtime.small_files import YAML, parse_json, read_text
 from ramlet.training.feed import Feed
+from ramlet.training.model_config import refuse_other_norm, shape_from_file
 from ramlet.training.pace import times_left
 from ramlet.training.recipe import QK_NORM, Recipe, recipe_for, recipe_of
 from ramlet.training.schedule import Schedule, default_rate
@@ -96,7 +96,7 @@ def resolve(
     known = _known_shape(settings, feed)
     seq_len = settings.seq_len or feed.packed_length
     if seq_len is None and known is not None:
-        seq_len = known.context
+        seq_len = known.context if settings.init_from is None else known.usual_length
     if seq_len is None:
         seq_len = default_seq_len(settings.params or 0)
     if known is None:
@@ -182,25 +182,11 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
             raise SettingsError(
                 f"the model has the size of {settings.init_from}: do not give {option('params')} or {option('config')}"
             )
-        if settings.qk_norm not in (None, shape.qk_norm):
-            has = "QK-norm" if shape.qk_norm else "no QK-norm"
-            raise SettingsError(f"{settings.init_from} has {has}, which cannot be changed: omit {option('qk_norm')}")
+        refuse_other_norm(settings, shape, settings.init_from)
         return shape
     if settings.config is None:
         return None
-    config = read_model_config(settings.config)
-    vocab_size = config.get("vocab_size")
-    if vocab_size is not None and vocab_size != feed.vocab_size:
-        raise SettingsError(
-            f"{settings.config} has a vocabulary of {vocab_size}, the data one of {feed.vocab_size:,}: "
-            "remove vocab_size from it"
-        )
-    given: dict[str, Any] = {"vocab_size": feed.vocab_size}
-    if settings.qk_norm is not None:
-        given["qk_norm"] = settings.qk_norm
-    if settings.seq_len or feed.packed_length:
-        given["context"] = settings.seq_len or feed.packed_length
-    return Shape.from_config(config, **given)
+    return shape_from_file(settings.config, settings, vocab_size=feed.vocab_size, packed_length=feed.packed_length)
 
 
 def _start_shape(name: str, feed: Feed) -> Shape:
@@ -223,27 +209,6 @@ def _start_shape(name: str, feed: Feed) -> Shape:
             "prepare the data with the model's own tokenizer"
         )
     return shape
-
-
-def read_model_config(path: str) -> dict[str, Any]:
-    """A JSON or YAML file with a model's shape."""
-    import yaml
-
-    try:
-        text = read_text(path, SettingsError, YAML)
-        config = parse_json(text) if path.endswith(".json") else yaml.safe_load(text)
-    except FileNotFoundError:
-        raise SettingsError(f"there is no config {path}: give a JSON or YAML file with the model's shape") from None
-    except SettingsError:
-        raise
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
-    if not isinstance(config, dict):
-        raise SettingsError(f"{path} is not a mapping: write the model's shape as KEY: VALUE lines")
-    model = config.get("model", config)
-    if not isinstance(model, dict):
-        raise SettingsError(f"{path}: `model` is not a mapping: write the model's shape as KEY: VALUE lines")
-    return model
 
 
 def _qk_norm(settings: RunSettings, begun: Mapping[str, Any] | None) -> bool:

@@ -99,7 +99,8 @@ def plan(
     chosen = RunSettings(**given)
     site = _Site(memory, chosen.device, precision, threads)
     found = None if data is None else _known(data)
-    vocab_size = vocab_size or (found.vocab_size if found else VOCABULARY)
+    known_vocab = vocab_size or (found.vocab_size if found else None)
+    vocab_size = known_vocab or VOCABULARY
     forced = fixed(chosen)
     length, batch = chosen.seq_len, chosen.batch_size
     if params is None and config is None:
@@ -112,10 +113,9 @@ def plan(
             raise rows[0].refusal
         made = best.plan
     elif chosen.config is not None:
-        from ramlet.training.job import read_model_config
+        from ramlet.training.model_config import shape_from_file
 
-        given = {name: value for name, value in (("vocab_size", vocab_size), ("context", length)) if value}
-        shape = Shape.from_config(read_model_config(chosen.config), **given)
+        shape = shape_from_file(chosen.config, chosen, vocab_size=known_vocab, otherwise=VOCABULARY)
         made = site.plan_shape(shape, length or shape.context, batch, forced, document_mask)
     else:
         assert chosen.params is not None

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.errors import ModelError, SettingsError, option
+from ramlet.model.shape import Shape
 from ramlet.runtime.atomic_files import is_temporary, replacing
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import YAML, read_json_object, read_text
@@ -31,8 +32,6 @@ from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTI
 
 _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
-_NEWER = {"qk_norm": False}
-"""Of a shape: what models before it are."""
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule", "decay")
 """What the setting `resume` may change: a run that continues for longer than planned."""
 
@@ -155,7 +154,7 @@ class RunFolder:
                 f"{self.path} has a run with {name} {before}, not {value}: "
                 f"choose another {option('out')}, or give the same value{hint}"
             )
-        if {**_NEWER, **noted["job"]["shape"]} != shape:
+        if _completed(noted["job"]["shape"]) != shape:
             raise SettingsError(
                 f"{self.path} has a model of another shape: choose another {option('out')}, or give the same shape"
             )
@@ -229,6 +228,14 @@ def _is_recipe(found: Any) -> bool:
         return found is None
     strings = all(isinstance(found.get(name), str) for name in ("optimizer", "schedule"))
     return strings and isinstance(found.get("decay"), (int, float))
+
+
+def _completed(shape: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The shape of a run with what newer versions note of it, which has the defaults that do as before."""
+    try:
+        return Shape(**shape).to_dict()
+    except (TypeError, SettingsError):
+        return shape  # damaged, or by a newer version: another one in any case
 
 
 def _is_count(value: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ramlet.engines import DEVICES, EIGHT_BIT, OPTIMIZERS, PRECISIONS
 from ramlet.errors import SettingsError, option
+from ramlet.model.shape import LONGEST_USUAL
 from ramlet.settings.declared import Declared, setting
 from ramlet.settings.kinds import Choice, Count, Number, Place, Switch, Text, share
 
@@ -46,14 +47,14 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "JSON or YAML file with the model's exact shape; keys as in ramlet, transformers or nanoGPT.",
+        "JSON or YAML file with the model's shape (keys of ramlet, transformers, nanoGPT), or a Llama or Qwen3 folder.",
         called=("config", "config_file"),
         panel=MODEL,
     )
     init_from: str | None = setting(
         None,
         Place(metavar="RUN"),
-        "Initialize the weights from a run, a checkpoint or a Llama folder of transformers.",
+        "Initialize the weights from a run, a checkpoint or a Llama or Qwen3 folder of transformers.",
         called=("init_from", "init_from_model"),
         panel=MODEL,
     )
@@ -62,7 +63,8 @@ class RunSettings(Declared):
         Count(metavar="T"),
         "Sequence length in tokens.",
         panel=MODEL,
-        shown=f"packed length of the data, else the model's context, else 256; 1024 from {LARGE // 10**6}M parameters",
+        shown=f"packed length of the data, else the model's context, up to {LONGEST_USUAL}, else 256; "
+        f"1024 from {LARGE // 10**6}M parameters",
     )
     kv_groups: int = setting(1, Count(), "Query heads per key/value head (grouped-query attention).", panel=MODEL)
     tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)

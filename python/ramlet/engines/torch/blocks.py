@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramlet.engines.plan import Choice
-from ramlet.engines.torch.sizes import BYTES, has_flash
+from ramlet.engines.torch.sizes import BYTES, has_flash, recomputes_qk_norm
 from ramlet.model.shape import Shape
 
 
@@ -24,6 +24,8 @@ class Sizes:
 
     stream: int
     """(tokens, width): the residual stream, or its gradient."""
+    attended: int
+    """(tokens, heads x head width): the attention's result, or its gradient."""
     qkv: int
     repeated: int
     """Keys and values repeated for every head, in grouped-query attention."""
@@ -45,12 +47,12 @@ def sizes_of(shape: Shape, choice: Choice, seq_len: int, device: str, document_m
     flash = has_flash(device, document_mask, fp32=choice.compute == "fp32")
     repeats = device == "cuda" and shape.heads != shape.kv_heads and not flash
     allocated = _reserved if device == "cuda" else int
-    kv = shape.kv_heads * shape.head_width
     return Sizes(
         stream=allocated(tokens * shape.width * compute),
+        attended=allocated(tokens * shape.queries_width * compute),
         qkv=allocated(tokens * shape.qkv_width * compute),
-        repeated=2 * allocated(tokens * shape.width * compute) if repeats else 0,
-        qk=allocated(tokens * (shape.qkv_width - kv) * compute) if shape.qk_norm else 0,
+        repeated=2 * allocated(tokens * shape.queries_width * compute) if repeats else 0,
+        qk=allocated(tokens * (shape.qkv_width - shape.keys_width) * compute) if shape.qk_norm else 0,
         hidden=allocated(tokens * shape.feed_forward * compute),
         log_sums=allocated(tokens * shape.heads * 4),
         mask=allocated(tokens * seq_len * compute) if document_mask else 0,
@@ -93,22 +95,22 @@ class Blocks(NamedTuple):
 
 def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blocks:
     width, wide = shape.width, shape.feed_forward
-    stream, hidden = sizes.stream, sizes.hidden
+    stream, attended, hidden = sizes.stream, sizes.attended, sizes.hidden
 
     def product(rows: int, columns: int) -> int:
         return gradient_scratch(rows, columns, choice, device)
 
     grads = sizes.qkv + sizes.repeated
     scratch = _attention_scratch(sizes, choice, device)
-    attention = Block(sizes.qkv + sizes.repeated + sizes.log_sums + sizes.mask, backward=stream + grads + scratch)
+    attention = Block(sizes.qkv + sizes.repeated + sizes.log_sums + sizes.mask, backward=attended + grads + scratch)
     projected = grads + sizes.qkv
-    if shape.qk_norm and not has_flash(device, bool(sizes.mask), fp32=choice.compute == "fp32"):
-        attention = attention._replace(keeps=attention.keeps + sizes.qk)
-    elif shape.qk_norm:
+    if recomputes_qk_norm(shape, device, bool(sizes.mask), fp32=choice.compute == "fp32"):
         # Normalized queries and keys exist while they are needed (attention.py).
-        backward = stream + grads + max(sizes.qk + scratch, sizes.qkv)
+        backward = attended + grads + max(sizes.qk + scratch, sizes.qkv)
         attention = Block(sizes.qkv + sizes.log_sums, forward=sizes.qk, backward=backward)
         projected = sizes.qkv
+    elif shape.qk_norm:
+        attention = attention._replace(keeps=attention.keeps + sizes.qk)
     dropped = stream if choice.dropout else 0  # the gradient of what was added, with its mask applied
     down = dropped + 2 * hidden + product(width, wide)
     up = stream + max(product(2 * wide, width), stream)
@@ -117,7 +119,7 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
         project=Block(stream, backward=projected + stream + max(product(shape.qkv_width, width), stream)),
         attention=attention,
         # Keeps the attention's result. Backward: its gradient.
-        attention_out=Block(stream, backward=dropped + max(product(width, width), stream)),
+        attention_out=Block(attended, backward=dropped + max(product(width, shape.queries_width), attended)),
         # Keeps its input, gate and up. Forward: the normalized input, the gated product and the result.
         feed_forward=Block(stream + 2 * hidden, forward=2 * stream + hidden, backward=max(down, up)),
     )
@@ -135,4 +137,4 @@ def gradient_scratch(rows: int, columns: int, choice: Choice, device: str) -> in
 
 def _attention_scratch(sizes: Sizes, choice: Choice, device: str) -> int:
     """On CUDA the gradient of the queries is summed in fp32 first."""
-    return 0 if device == "cpu" else sizes.stream * 4 // BYTES[choice.compute]
+    return 0 if device == "cpu" else sizes.attended * 4 // BYTES[choice.compute]

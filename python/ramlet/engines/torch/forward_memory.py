@@ -15,7 +15,7 @@ from ramlet.engines.plan import Choice
 from ramlet.engines.torch.blocks import layer_blocks, sizes_of
 from ramlet.engines.torch.order import unit_rows
 from ramlet.engines.torch.predict import SCRATCH
-from ramlet.engines.torch.sizes import BYTES
+from ramlet.engines.torch.sizes import BYTES, rotary_bytes
 from ramlet.model.shape import Shape
 
 EVAL_TOKENS = 2048
@@ -53,7 +53,7 @@ def divisions(
             Division(micro_batch, chunk),
             {
                 **base,
-                "weights": _weights(shape, item),
+                "weights": _weights(shape, item, seq_len),
                 "a micro-batch": activations + batch,
                 "logits": chunk * shape.padded_vocab * (item + 4),
                 "the byte lengths of tokens": shape.vocab_size * TOKEN_BYTES,
@@ -83,7 +83,7 @@ def generation_parts(
     item = BYTES[precision]
     rows = settings.num_samples
     capacity = min(shape.context, prompt + settings.max_tokens)
-    cache = 2 * shape.layers * rows * shape.kv_heads * shape.head_width * capacity * item
+    cache = 2 * shape.layers * rows * shape.keys_width * capacity * item
     tokens = max(rows, min(READING_PIECE, rows * capacity))
     layer = _activations(shape, tokens, 1, precision, device)
     attention = tokens * shape.heads * capacity * 4 * 3
@@ -92,7 +92,7 @@ def generation_parts(
     largest = max(shape.padded_vocab, 2 * shape.feed_forward, shape.qkv_width) * shape.width
     reordered = 0 if precision == "fp32" else largest * item
     return {
-        "weights": _weights(shape, item),
+        "weights": _weights(shape, item, capacity),
         "the KV cache": cache,
         "a forward pass": max(layer, attention) + logits + reordered,
         **({"the tokenizer": vocabulary * TOKEN_BYTES} if vocabulary else {}),
@@ -100,7 +100,7 @@ def generation_parts(
     }
 
 
-def _weights(shape: Shape, item: int) -> int:
+def _weights(shape: Shape, item: int, length: int) -> int:
     """With the vocabulary's padding rows, and the tables of the rotary positions."""
     padding = (shape.padded_vocab - shape.vocab_size) * shape.width * (1 if shape.tied else 2)
-    return (shape.parameters + padding) * item + shape.context * shape.head_width * 4
+    return (shape.parameters + padding) * item + rotary_bytes(shape, length)

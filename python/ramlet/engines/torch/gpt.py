@@ -41,7 +41,8 @@ from ramlet.engines.torch.layers import (
     Rotary,
 )
 from ramlet.engines.torch.order import even_parts, unit_rows
-from ramlet.engines.torch.sizes import has_flash
+from ramlet.engines.torch.rotary import RotaryTables
+from ramlet.engines.torch.sizes import recomputes_qk_norm
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
@@ -77,10 +78,7 @@ class GPT:
         self._held = HeldGrads(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
         self._layers = [self._layer(number) for number in range(shape.layers)]
-        half = shape.head_width // 2
-        steps = shape.rope_base ** (-torch.arange(half, dtype=torch.float64) / half)
-        angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * steps
-        self._cos, self._sin = angles.cos().float().to(device), angles.sin().float().to(device)
+        self._rotary = RotaryTables(shape, self.device)
 
     def _layer(self, number: int) -> Layer:
         names = LAYER_WEIGHTS + (QK_NORMS if self.shape.qk_norm else ())
@@ -105,14 +103,16 @@ class GPT:
     ) -> Tensor:
         """The last hidden states, (batch x tokens, width).
 
-        `positions` (batch, tokens) default to 0, 1, 2, ...; `mask` (batch, 1, tokens, tokens) is True where a token
-        may attend, and replaces the causal mask. With a `cache` the ids are the newest tokens.
+        `positions` (batch, tokens), below the number of tokens or the cache's capacity, default to 0, 1, 2, ...;
+        `mask` (batch, 1, tokens, tokens) is True where a token may attend, and replaces the causal mask. With a
+        `cache` the ids are the newest tokens.
         """
         batch, tokens = ids.shape
         unit = self._unit(tokens)
         if positions is None:
             positions = torch.arange(tokens, device=ids.device).expand(batch, tokens)
-        rotary = Rotary(self._cos, self._sin, positions.reshape(-1))
+        tables = self._rotary.of(tokens if cache is None else cache.capacity)
+        rotary = Rotary(*tables, positions.reshape(-1))
         x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
         if dropout is not None:
             x = Drop.apply(x, dropout, self.kernels)  # type: ignore[no-untyped-call]
@@ -147,8 +147,8 @@ class GPT:
         drops = [None if dropout is None else dropout._replace(place=2 * number + place) for place in (1, 2)]
         if self.shape.qk_norm:
             qkv = QKV.apply(x, layer, unit)  # type: ignore[no-untyped-call]
-            if torch.is_grad_enabled() and has_flash(
-                self.device.type, mask is not None, fp32=self.compute == torch.float32
+            if torch.is_grad_enabled() and recomputes_qk_norm(
+                self.shape, self.device.type, mask is not None, fp32=self.compute == torch.float32
             ):
                 attended = FlashAttention.apply(qkv, layer, rotary, unit, batch)  # type: ignore[no-untyped-call]
             else:

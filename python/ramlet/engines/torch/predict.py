@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ramlet.engines.plan import Choice, Correction
 from ramlet.engines.torch.blocks import Sizes, gradient_scratch, layer_blocks, sizes_of
 from ramlet.engines.torch.optim import optimizer_module
-from ramlet.engines.torch.sizes import BYTES, flat_elements
+from ramlet.engines.torch.sizes import BYTES, flat_elements, rotary_bytes
 from ramlet.model.shape import Shape
 
 SCRATCH = {"cpu": 54_000_000, "cuda": 100_000_000}
@@ -69,14 +69,15 @@ def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> dict[st
     # The last layer's result, the same normalized, and its gradient.
     head_grad = gradient_scratch(shape.padded_vocab, shape.width, choice, device)
     head = layers + 3 * sizes.stream + sizes.logits + head_grad
-    forward = layers + once + blocks.feed_forward.forward
+    # While attention is computed, the feed-forward block has not kept anything yet.
+    forward = layers + once + max(blocks.feed_forward.forward, blocks.attention.forward - blocks.feed_forward.keeps)
     if device == "cuda":
         # Logits are larger than any tensor before them: no segment freed by the forward pass is large enough.
         head = max(head, forward + sizes.logits)
     # The backward pass of the last layer, with the gradient of its result: all layers still have what they keep.
     held = layers + once + sizes.stream
     attention = held - blocks.feed_forward.keeps
-    project = attention - blocks.attention_out.keeps
+    project = attention - blocks.attention_out.keeps - blocks.attention.keeps
     return {
         "forward": forward,
         "head": head,
@@ -125,6 +126,7 @@ def predict(
         "overhead": base
         + _scratch(shape, choice, device, states)
         + THREAD_SCRATCH[device] * threads
+        + rotary_bytes(shape, seq_len)
         + correction.extra,
     }
     return Prediction(parts, moment, sizes.logits)

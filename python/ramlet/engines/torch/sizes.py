@@ -28,6 +28,20 @@ def has_flash(device: str, document_mask: bool, *, fp32: bool) -> bool:
     return not document_mask and (device == "cpu" or not fp32)
 
 
+def recomputes_qk_norm(shape: Shape, device: str, document_mask: bool, *, fp32: bool) -> bool:
+    """Whether a layer with QK-norm calls flash attention itself and keeps only what goes into it (attention.py).
+
+    CUDA's takes heads up to 256 wide, in multiples of 8; torch pads others where it calls it.
+    """
+    fits = device == "cpu" or (shape.head_width % 8 == 0 and shape.head_width <= 256)
+    return shape.qk_norm and fits and has_flash(device, document_mask, fp32=fp32)
+
+
+def rotary_bytes(shape: Shape, length: int) -> int:
+    """The tables for sequences of this length (rotary.py)."""
+    return min(length, shape.context) * shape.head_width * BYTES["fp32"]
+
+
 class Stack(NamedTuple):
     """The same matrix of every layer, in the flat matrices from `hidden_start` on."""
 
@@ -52,8 +66,9 @@ def hidden_start(shape: Shape) -> int:
 
 def stacks(shape: Shape) -> list[Stack]:
     """All matrices inside layers; queries, keys, values, gate and up are matrices of their own."""
-    width, wide, kv = shape.width, shape.feed_forward, shape.kv_heads * shape.head_width
-    parts = (((width, width), (kv, width), (kv, width)), ((width, width),), ((wide, width),) * 2, ((width, wide),))
+    width, wide, queries, keys = shape.width, shape.feed_forward, shape.queries_width, shape.keys_width
+    qkv = ((queries, width), (keys, width), (keys, width))
+    parts = (qkv, ((width, queries),), ((wide, width),) * 2, ((width, wide),))
     stride = _aligned([*_layer_matrices(shape), 0])
     found = []
     for fused, before in zip(parts, range(4)):
@@ -70,7 +85,7 @@ def _embeddings(shape: Shape) -> list[int]:
 
 def _layer_matrices(shape: Shape) -> list[int]:
     width, wide = shape.width, shape.feed_forward
-    return [shape.qkv_width * width, width * width, 2 * wide * width, width * wide]
+    return [shape.qkv_width * width, width * shape.queries_width, 2 * wide * width, width * wide]
 
 
 def _aligned(sizes: list[int]) -> int:

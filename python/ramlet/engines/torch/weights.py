@@ -48,7 +48,7 @@ def layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     for layer in range(shape.layers):
         yield f"layers.{layer}.norm_attention", (shape.width,)
         yield f"layers.{layer}.qkv", (shape.qkv_width, shape.width)
-        yield f"layers.{layer}.out", (shape.width, shape.width)
+        yield f"layers.{layer}.out", (shape.width, shape.queries_width)
         if shape.qk_norm:
             yield f"layers.{layer}.norm_q", (shape.head_width,)
             yield f"layers.{layer}.norm_k", (shape.head_width,)
