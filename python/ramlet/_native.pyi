@@ -32,6 +32,8 @@ __all__ = [
     "kernel_squares",
     "least_memory",
     "least_room",
+    "muon_scratch_bytes",
+    "muon_update",
     "panic_on_purpose",
     "pattern_regex",
     "plan_tasks",
@@ -88,6 +90,16 @@ def adamw8bit_step(
     factors: Sequence[float],
     rounding_key: int,
     first_index: int,
+    threads: int,
+) -> None: ...
+def muon_scratch_bytes(sizes: Sequence[tuple[int, int]], threads: int) -> int: ...
+def muon_update(
+    matrices: Sequence[Sequence[int]],
+    *,
+    coefficients: Sequence[tuple[float, float, float]],
+    factors: tuple[float, float, float, float],
+    scratch: int,
+    scratch_bytes: int,
     threads: int,
 ) -> None: ...
 def shuffled(length: int, words: Sequence[int]) -> npt.NDArray[np.uint64]: ...

@@ -14,7 +14,9 @@ mod cross_entropy;
 mod element;
 mod exp;
 mod gate;
+mod muon;
 mod norm;
+mod panels;
 mod qk_norm;
 mod rotate;
 mod squares;
@@ -25,11 +27,13 @@ pub use accumulate::accumulate;
 pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
 pub use element::{Bf16, Element};
 pub use gate::{gate, gate_backward};
+pub use muon::{Matrix, Settings as MuonSettings, muon, muon_scratch};
 pub use norm::{norm, norm_backward};
 pub use qk_norm::{Heads, qk_norm, qk_norm_backward};
 pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
 pub use team::run_on_threads;
+pub use vector::Line;
 
 #[cfg(test)]
 mod tests;

@@ -40,6 +40,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prepare::commit_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;
     module.add_function(wrap_pyfunction!(optim::adamw8bit_step, module)?)?;
+    module.add_function(wrap_pyfunction!(optim::muon_scratch_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(optim::muon_update, module)?)?;
     module.add_function(wrap_pyfunction!(loading::shuffled, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_file_pages, module)?)?;
     module.add_function(wrap_pyfunction!(memory::split_file_pages, module)?)?;

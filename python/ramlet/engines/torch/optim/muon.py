@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters
-from ramlet.engines.torch.kernels import kernels_for
-from ramlet.engines.torch.optim import adamw
+from ramlet.engines.torch.optim import adamw, native
 from ramlet.engines.torch.optim.adamw import AdamW
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
-from ramlet.engines.torch.optim.polar import MARGIN, orthogonalize
+from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN, orthogonalize
 from ramlet.engines.torch.sizes import BYTES, Stack, flat_elements, hidden_start, stacks
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
@@ -34,7 +33,7 @@ ROW_DECAY = 0.95
 UPDATE_SIZE = 0.2
 TINY = 1e-12
 ELEMENTS_AT_ONCE = 8 << 20
-"""On a GPU, of the matrices that are orthogonalized together; on a CPU it is one matrix."""
+"""On a GPU, of the matrices that are orthogonalized together."""
 
 
 def state_bytes(shape: Shape, item: int) -> int:
@@ -43,12 +42,14 @@ def state_bytes(shape: Shape, item: int) -> int:
     return (matrices - start) * item + _rows(shape) * 4 + 2 * (start * item + gains * 4)
 
 
-def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
+def scratch_bytes(shape: Shape, compute: str, device: str, threads: int) -> int:
     """Of a step: the matrices in the precision of the products, twice, what is squared, and the update in fp32."""
+    if device == "cpu":
+        return native.muon_scratch_bytes([stack[1:3] for stack in stacks(shape)] * shape.layers, threads)
     most = 0
     for stack in stacks(shape):
         elements, squared = stack.rows * stack.columns, min(stack.rows, stack.columns) ** 2
-        count = _at_once(shape.layers, elements, device)
+        count = _at_once(shape.layers, elements)
         most = max(most, count * (2 * (elements + squared) * BYTES[compute] + elements * 4))
     return most
 
@@ -57,8 +58,8 @@ def _rows(shape: Shape) -> int:
     return sum(stack.rows for stack in stacks(shape)) * shape.layers
 
 
-def _at_once(count: int, elements: int, device: str) -> int:
-    return 1 if device == "cpu" else max(1, min(count, ELEMENTS_AT_ONCE // elements))
+def _at_once(count: int, elements: int) -> int:
+    return max(1, min(count, ELEMENTS_AT_ONCE // elements))
 
 
 def make(weights: Weights, settings: Hyperparameters) -> Muon:
@@ -98,29 +99,30 @@ class Muon(torch.optim.Optimizer):
         rate, decay = group["lr"], group["weight_decay"]
         if rate and decay:
             hidden.mul_(1 - rate * decay)
-        for weights, updates, row_squares in self._batches(hidden, gradient, state["row_squares"]):
+        batches = self._batches(hidden, gradient, state["row_squares"])
+        if hidden.device.type == "cpu":
+            factors = (MARGIN, ROW_DECAY, TINY, rate * UPDATE_SIZE)
+            native.muon_update(list(batches), COEFFICIENTS, factors)
+            return
+        for weights, updates, row_squares in batches:
             self._update(weights, updates, row_squares, rate)
 
     def _batches(self, hidden: Tensor, gradient: Tensor, row_squares: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Views, (count, rows, columns) each, of which the last has one column."""
         layers, first = self._shape.layers, 0
         for stack in stacks(self._shape):
-            count = _at_once(layers, stack.rows * stack.columns, hidden.device.type)
+            count = _at_once(layers, stack.rows * stack.columns)
             squares = row_squares[first : first + stack.rows * layers].view(layers, stack.rows, 1)
             first += stack.rows * layers
             views = (_view(hidden, stack, layers), _view(gradient, stack, layers), squares)
             yield from zip(*(view.split(count) for view in views))
 
     def _update(self, weights: Tensor, direction: Tensor, row_squares: Tensor, rate: float) -> None:
-        """Of (count, rows, columns) each."""
+        """Of (count, rows, columns) each. On a CPU this is one native call for all matrices (rust/kernels/muon.rs)."""
         tall = weights.shape[1] > weights.shape[2]
         given = direction.mT if tall else direction
         x = torch.empty(given.shape, dtype=self._compute, device=given.device).copy_(given)
-        for matrix in x if x.device.type == "cpu" else ():
-            # torch's norm adds in an order that depends on the threads.
-            matrix.div_(kernels_for("cpu").grad_norm(matrix.view(-1)) * MARGIN + TINY)
-        if x.device.type != "cpu":
-            x.div_(torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32) * MARGIN + TINY)
+        x.div_(torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32) * MARGIN + TINY)
         update = orthogonalize(x)
         update = update.mT if tall else update
         # A copy also of fp32, where `float()` would be the update itself.
