@@ -34,6 +34,8 @@ __all__ = [
     "least_memory",
     "least_room",
     "momentum8bit_step",
+    "muon_scratch_bytes",
+    "muon_update",
     "panic_on_purpose",
     "pattern_regex",
     "plan_tasks",
@@ -100,6 +102,16 @@ def momentum8bit_step(
     *,
     decay: float,
     gain: float,
+    threads: int,
+) -> None: ...
+def muon_scratch_bytes(sizes: Sequence[tuple[int, int]], threads: int) -> int: ...
+def muon_update(
+    matrices: Sequence[Sequence[int]],
+    *,
+    coefficients: Sequence[tuple[float, float, float]],
+    factors: tuple[float, float, float, float],
+    scratch: int,
+    scratch_bytes: int,
     threads: int,
 ) -> None: ...
 def subtract_rounded(

@@ -15,7 +15,9 @@ mod dropout;
 mod element;
 mod exp;
 mod gate;
+mod muon;
 mod norm;
+mod panels;
 mod qk_norm;
 mod rotate;
 mod squares;
@@ -27,6 +29,7 @@ pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
 pub use dropout::{Mask, dropout, dropout_add};
 pub use element::{Bf16, Element};
 pub use gate::{gate, gate_backward};
+pub use muon::{Matrix, Settings as MuonSettings, muon, muon_scratch};
 pub use norm::{norm, norm_backward};
 pub use qk_norm::{Heads, qk_norm, qk_norm_backward};
 pub use rotate::{BadPosition, Rotary, rotate};
@@ -34,6 +37,7 @@ pub use squares::squares;
 pub use team::run_on_threads;
 pub(crate) use team::{Kernel, Rows, run};
 pub(crate) use vector::Vector;
+pub use vector::Line;
 
 #[cfg(test)]
 mod tests;

@@ -65,7 +65,7 @@ fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: u
         take_portions::<Avx512, K>(kernel, next, rows, portion);
     }
 
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,fma")]
     fn avx2<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: usize) {
         take_portions::<Avx2, K>(kernel, next, rows, portion);
     }
@@ -76,7 +76,7 @@ fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: u
     {
         // SAFETY: the CPU has what the function is compiled for; avx512bw implies avx512f.
         unsafe { avx512(kernel, next, rows, portion) }
-    } else if is_x86_feature_detected!("avx2") {
+    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
         // SAFETY: as above.
         unsafe { avx2(kernel, next, rows, portion) }
     } else {

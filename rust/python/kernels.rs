@@ -19,7 +19,7 @@ unsafe fn read<'a, T>(address: usize, count: usize) -> &'a [T] {
 
 /// # Safety
 /// `address` has `count` numbers that nobody else reads or writes during the call.
-unsafe fn write<'a, T>(address: usize, count: usize) -> &'a mut [T] {
+pub(super) unsafe fn write<'a, T>(address: usize, count: usize) -> &'a mut [T] {
     // SAFETY: guaranteed by the caller.
     if count == 0 { &mut [] } else { unsafe { from_raw_parts_mut(address as *mut T, count) } }
 }

@@ -42,6 +42,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(optim::adamw8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::momentum8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::subtract_rounded, module)?)?;
+    module.add_function(wrap_pyfunction!(optim::muon_scratch_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(optim::muon_update, module)?)?;
     module.add_function(wrap_pyfunction!(loading::shuffled, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_file_pages, module)?)?;
     module.add_function(wrap_pyfunction!(memory::split_file_pages, module)?)?;

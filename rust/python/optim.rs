@@ -1,8 +1,10 @@
-//! The optimizer's step, in place on arrays that are views of tensors.
+//! Steps of the optimizers, in place on memory that torch owns.
 
+use super::kernels::write;
 use super::{guarded, raise};
 use crate::adamw8bit::{BLOCK, Moments, Number, Step, momentum, step, subtract};
 use crate::error::Error;
+use crate::kernels::{Line, Matrix, MuonSettings, muon, muon_scratch};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
@@ -153,4 +155,44 @@ fn run<W: Number, G: Number>(
     }
     py.detach(|| step(weights, gradients, moments, settings, threads));
     Ok(())
+}
+
+/// The bytes of scratch memory of `muon_update`, by the rows and columns of its matrices.
+#[pyfunction]
+pub fn muon_scratch_bytes(sizes: Vec<[usize; 2]>, threads: usize) -> PyResult<usize> {
+    guarded(|| Ok(muon_scratch(&sizes, threads)))
+}
+
+/// Muon's update of matrices. Each is the addresses of its weights, direction and row squares, its rows and its columns.
+///
+/// As with the kernels, `ramlet/engines/torch/optim/native.py` is the only caller and guarantees addresses and sizes;
+/// `scratch` is aligned to 64 bytes. `factors` are the margin, row decay, tiny and rate of `MuonSettings`.
+#[pyfunction]
+#[pyo3(signature = (matrices, *, coefficients, factors, scratch, scratch_bytes, threads))]
+pub fn muon_update(
+    py: Python<'_>,
+    matrices: Vec<[usize; 5]>,
+    coefficients: Vec<[f32; 3]>,
+    factors: [f64; 4],
+    scratch: usize,
+    scratch_bytes: usize,
+    threads: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        let [margin, row_decay, tiny, rate] = factors;
+        let settings =
+            MuonSettings { coefficients, margin, row_decay: row_decay as f32, tiny: tiny as f32, rate };
+        // SAFETY: guaranteed by the caller, see above.
+        let (matrices, scratch) = unsafe {
+            let matrix = |[weights, direction, row_squares, rows, columns]: [usize; 5]| Matrix {
+                weights: write(weights, rows * columns),
+                direction: write(direction, rows * columns),
+                row_squares: write(row_squares, rows),
+            };
+            let lines: &mut [Line] = write(scratch, scratch_bytes / size_of::<Line>());
+            (matrices.into_iter().map(matrix).collect(), lines)
+        };
+        py.detach(|| muon(matrices, &settings, scratch, threads));
+        Ok(())
+    })
 }

@@ -57,6 +57,8 @@ unsafe fn add_exponent(number: __m256, shifted: __m256) -> __m256 {
 }
 
 impl Vector for Avx2 {
+    const ROWS: usize = 4;
+
     #[inline(always)]
     fn splat(value: f32) -> Avx2 {
         unsafe { Avx2(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
@@ -91,6 +93,11 @@ impl Vector for Avx2 {
             let packed = _mm256_packus_epi32(narrow(self.0), narrow(self.1));
             _mm256_storeu_si256(to.as_mut_ptr().cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
         }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, by: Avx2, plus: Avx2) -> Avx2 {
+        unsafe { Avx2(_mm256_fmadd_ps(self.0, by.0, plus.0), _mm256_fmadd_ps(self.1, by.1, plus.1)) }
     }
 
     #[inline(always)]

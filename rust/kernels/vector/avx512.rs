@@ -25,6 +25,8 @@ lanewise!(Add add _mm512_add_ps, Sub sub _mm512_sub_ps, Mul mul _mm512_mul_ps, D
 
 // SAFETY (each `unsafe` below): `Vector` is only used if the CPU has it; arrays have the loaded size.
 impl Vector for Avx512 {
+    const ROWS: usize = 16;
+
     #[inline(always)]
     fn splat(value: f32) -> Avx512 {
         unsafe { Avx512(_mm512_set1_ps(value)) }
@@ -59,6 +61,11 @@ impl Vector for Avx512 {
             let upper = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept));
             _mm256_storeu_si256(to.as_mut_ptr().cast(), upper);
         }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, by: Avx512, plus: Avx512) -> Avx512 {
+        unsafe { Avx512(_mm512_fmadd_ps(self.0, by.0, plus.0)) }
     }
 
     #[inline(always)]

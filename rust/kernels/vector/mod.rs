@@ -1,7 +1,8 @@
 //! Sixteen `f32` at once, whatever the width of the CPU's registers.
 //!
 //! Written by hand for AVX-512 and AVX2: with arrays for the compiler to vectorize, half of the code stayed scalar, and
-//! `exp` was three times slower. All types give the same bits, because none fuses multiply-add.
+//! `exp` was three times slower. All types give the same bits: none fuses a multiplication and an addition that are
+//! written as two, and all fuse `mul_add`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -20,10 +21,18 @@ use std::ops::{Add, Div, Mul, Sub};
 
 pub const LANES: usize = 16;
 
+/// Sixteen numbers in a cache line of their own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C, align(64))]
+pub struct Line(pub [f32; LANES]);
+
 /// All methods are `#[inline(always)]`, and may only be called if the CPU has the instructions of the type.
 pub trait Vector:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
+    /// How many sums, one per row of a matrix product, fit into the registers.
+    const ROWS: usize;
+
     fn splat(value: f32) -> Self;
     fn load_f32(from: &[f32; LANES]) -> Self;
     fn store_f32(self, to: &mut [f32; LANES]);
@@ -32,6 +41,8 @@ pub trait Vector:
     /// Rounds as `Bf16::narrow`.
     fn store_bf16(self, to: &mut [u16; LANES]);
 
+    /// `self * by + plus`, rounded once.
+    fn mul_add(self, by: Self, plus: Self) -> Self;
     /// `self > other ? self : other`: a NaN in `self` is ignored.
     fn greater(self, other: Self) -> Self;
     /// `left <= right ? yes : no`

@@ -30,6 +30,8 @@ macro_rules! lanewise {
 lanewise!(Add add +=, Sub sub -=, Mul mul *=, Div div /=);
 
 impl Vector for Portable {
+    const ROWS: usize = 4;
+
     #[inline(always)]
     fn splat(value: f32) -> Portable {
         Portable([value; LANES])
@@ -59,6 +61,14 @@ impl Vector for Portable {
         for lane in 0..LANES {
             to[lane] = Bf16::narrow(self.0[lane]).0;
         }
+    }
+
+    #[inline(always)]
+    fn mul_add(mut self, by: Portable, plus: Portable) -> Portable {
+        for lane in 0..LANES {
+            self.0[lane] = self.0[lane].mul_add(by.0[lane], plus.0[lane]);
+        }
+        self
     }
 
     #[inline(always)]

@@ -61,7 +61,7 @@ def state_bytes(shape: Shape, choice: Choice) -> dict[str, int]:
     }
 
 
-def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> dict[str, int]:
+def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str, threads: int) -> dict[str, int]:
     """The bytes of a micro-batch at each moment that can be the peak, in the order of a step."""
     blocks = layer_blocks(shape, choice, sizes, device)
     layers = shape.layers * (sizes.stream if choice.recompute else blocks.keeps)
@@ -88,14 +88,19 @@ def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> dict[st
             attention + blocks.attention.backward,
             project + blocks.project.backward,
         ),
-        # On CUDA what a captured micro-batch used is not free for the optimizer (`_scratch`).
-        "update": _update_scratch(shape, choice, device) if device == "cpu" else 0,
+        # On CUDA a captured update uses the memory of the captured micro-batches.
+        "update": _update_scratch(shape, choice, device, threads) if device == "cpu" or _is_captured(choice) else 0,
     }
 
 
-def _update_scratch(shape: Shape, choice: Choice, device: str) -> int:
+def _is_captured(choice: Choice) -> bool:
+    """Whether a CUDA graph has the update (`Trainee.capture`)."""
+    return choice.compute != "fp16" and getattr(optimizer_module(choice.optimizer), "CAPTURABLE", False)
+
+
+def _update_scratch(shape: Shape, choice: Choice, device: str, threads: int) -> int:
     scratch_bytes = getattr(optimizer_module(choice.optimizer), "scratch_bytes", None)
-    return scratch_bytes(shape, choice.compute, device) if scratch_bytes is not None else 0
+    return scratch_bytes(shape, choice, device, threads) if scratch_bytes is not None else 0
 
 
 def predict(
@@ -112,10 +117,10 @@ def predict(
 ) -> Prediction:
     """The parts at the peak of a run; `base` is what is resident before the model is built."""
     correction = correction or Correction()
-    sizes, moments = _walk(shape, choice, seq_len, device, document_mask)
+    sizes, moments = _walk(shape, choice, seq_len, device, document_mask, threads)
     moment = max(moments, key=lambda name: moments[name])
     logits = sizes.logits if moment == "head" else 0
-    work = work_bytes(shape, choice, seq_len=seq_len, device=device, document_mask=document_mask)
+    work = work_bytes(shape, choice, seq_len=seq_len, device=device, document_mask=document_mask, threads=threads)
     states = state_bytes(shape, choice)
     parts = {
         **states,
@@ -138,12 +143,15 @@ def _scratch(shape: Shape, choice: Choice, device: str, states: Mapping[str, int
     total = sum(states.values())
     pieces = PIECES * total // (total + PIECES_FROM)
     captured = 0 if choice.compute == "fp16" else UNCAPTURED
-    return SCRATCH["cuda"] - UNCAPTURED + captured + pieces + _update_scratch(shape, choice, device)
+    update = 0 if _is_captured(choice) else _update_scratch(shape, choice, device, threads=1)
+    return SCRATCH["cuda"] - UNCAPTURED + captured + pieces + update
 
 
-def work_bytes(shape: Shape, choice: Choice, *, seq_len: int, device: str, document_mask: bool = False) -> int:
-    """The memory of a micro-batch's forward and backward pass, with logits and fragmentation."""
-    _, moments = _walk(shape, choice, seq_len, device, document_mask)
+def work_bytes(
+    shape: Shape, choice: Choice, *, seq_len: int, device: str, document_mask: bool = False, threads: int = 1
+) -> int:
+    """The memory of a micro-batch's forward and backward pass or of the update, with logits and fragmentation."""
+    _, moments = _walk(shape, choice, seq_len, device, document_mask, threads)
     work = max(moments.values())
     if device == "cpu" and choice.reuse:
         # Measured: hardly any fragmentation if the work is small, approaching GAPS of it if it is large.
@@ -153,9 +161,11 @@ def work_bytes(shape: Shape, choice: Choice, *, seq_len: int, device: str, docum
     return work
 
 
-def _walk(shape: Shape, choice: Choice, seq_len: int, device: str, document_mask: bool) -> tuple[Sizes, dict[str, int]]:
+def _walk(
+    shape: Shape, choice: Choice, seq_len: int, device: str, document_mask: bool, threads: int
+) -> tuple[Sizes, dict[str, int]]:
     sizes = sizes_of(shape, choice, seq_len, device, document_mask)
-    return sizes, _moments(shape, choice, sizes, device)
+    return sizes, _moments(shape, choice, sizes, device, threads)
 
 
 def _batch_bytes(tokens: int, seq_len: int, document_mask: bool) -> int:

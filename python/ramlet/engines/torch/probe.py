@@ -100,7 +100,7 @@ def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, repla
         del trainee
         gauge.settle()
         most = max(most, peak)
-        needed = expected(plan, plan.choice.micro_batch, correction) + _margin(plan.budget)
+        needed = max(expected(plan, plan.choice.micro_batch, correction), peak) + _margin(plan.budget)
         if needed <= plan.budget:
             return _corrected(plan, correction, peak, most)
         # At least one step: neighboring plans differ by less than the noise of the measurement.
@@ -148,7 +148,9 @@ def _measure(plan: Plan, trainee: Trainee, gauge: Gauge) -> tuple[Correction, in
         peak = gauge.peak()
         highest = max(highest, peak)
         # Two sizes, two unknowns. Both peaks include the same optimizer states, weights and libraries.
-        factor = max(0.0, (peak - first) / (work(plan, rows) - work(plan, 1)))
+        # If the update needs more than either, the size changes nothing.
+        more = work(plan, rows) - work(plan, 1)
+        factor = max(0.0, (peak - first) / more) if more else 1.0
         correction = Correction(factor, peak - expected(plan, rows, Correction(factor)))
         if rows == planned:
             break
@@ -165,8 +167,16 @@ def expected(plan: Plan, rows: int, correction: Correction, doubt: float = 1.0) 
 
 def work(plan: Plan, rows: int) -> int:
     """The predicted memory of a micro-batch of this many rows, without a correction."""
-    choice = plan.choice.with_(micro_batch=rows)
-    return work_bytes(plan.shape, choice, seq_len=plan.seq_len, device=plan.device, document_mask=plan.document_mask)
+    import torch
+
+    return work_bytes(
+        plan.shape,
+        plan.choice.with_(micro_batch=rows),
+        seq_len=plan.seq_len,
+        device=plan.device,
+        document_mask=plan.document_mask,
+        threads=torch.get_num_threads(),
+    )
 
 
 def _next_size(plan: Plan, correction: Correction, doubt: float) -> int | None:

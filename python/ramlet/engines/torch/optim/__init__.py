@@ -2,7 +2,7 @@
 
     WEIGHTS = ("fp32",)              the precisions of stored weights that it can update
     state_bytes(shape, item)         the memory of its states; `item` is the size of a stored weight in bytes
-    scratch_bytes(shape, compute, device)   the scratch memory of a step, if it grows with the model
+    scratch_bytes(shape, choice, device, threads)   the scratch memory of a step, if it grows with the model
     CAPTURABLE = True                if a CUDA graph can capture its step: `lr` is a tensor then
     make(weights, settings)          a torch optimizer for the flat tensors of `weights`, one in each named group
 

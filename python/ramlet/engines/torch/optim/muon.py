@@ -12,18 +12,18 @@ results. What was tried: docs/design/recipe.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters
-from ramlet.engines.torch.kernels import kernels_for
-from ramlet.engines.torch.optim import adamw
+from ramlet.engines.plan import Choice
+from ramlet.engines.torch.optim import adamw, native
 from ramlet.engines.torch.optim.adamw import AdamW
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
-from ramlet.engines.torch.optim.polar import MARGIN, orthogonalize
+from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN, orthogonalize
 from ramlet.engines.torch.optim.shares import Share, shares
 from ramlet.engines.torch.ranks import TorchRanks
 from ramlet.engines.torch.sizes import BYTES, Stack, flat_elements, hidden_start, stacks
@@ -39,8 +39,11 @@ MOMENTUM = 0.95
 ROW_DECAY = 0.95
 UPDATE_SIZE = 0.2
 TINY = 1e-12
-ELEMENTS_AT_ONCE = 8 << 20
-"""On a GPU, of the matrices that are orthogonalized together; on a CPU it is one matrix."""
+ELEMENTS_AT_ONCE = 40 << 20
+"""On a GPU, of the matrices that are orthogonalized together; their products are faster the more there are."""
+
+Views = tuple[Tensor, Tensor, Tensor]
+"""Weights, directions and mean squares of rows of some matrices: (count, rows, columns), the last with one column."""
 
 
 def state_bytes(shape: Shape, item: int) -> int:
@@ -49,13 +52,20 @@ def state_bytes(shape: Shape, item: int) -> int:
     return (matrices - start) * item + row_bytes(shape) + 2 * (start * item + gains * 4)
 
 
-def scratch_bytes(shape: Shape, compute: str, device: str) -> int:
+def scratch_bytes(shape: Shape, choice: Choice, device: str, threads: int) -> int:
     """Of a step: the matrices in the precision of the products, twice, what is squared, and the update in fp32."""
+    sizes = [(stack.rows, stack.columns) for stack in stacks(shape)]
+    if device == "cpu" and choice.weights == "fp32":
+        return native.muon_scratch_bytes(sizes * shape.layers, threads)
+    if device == "cpu":  # one matrix at a time; its direction and its update in fp32
+        return max(native.muon_scratch_bytes([each], threads) + 2 * 4 * math.prod(each) for each in sizes)
     most = 0
-    for stack in stacks(shape):
-        elements, squared = stack.rows * stack.columns, min(stack.rows, stack.columns) ** 2
-        count = _at_once(shape.layers, elements, device)
-        most = max(most, count * (2 * (elements + squared) * BYTES[compute] + elements * 4))
+    for batch in packed([(*size, shape.layers) for size in sizes]):
+        counts = [(*sizes[number], some.stop - some.start) for number, some in batch]
+        elements = sum(rows * columns * count for rows, columns, count in counts)
+        squared = sum(min(rows, columns) ** 2 * count for rows, columns, count in counts)
+        largest = max(rows * columns * count for rows, columns, count in counts)
+        most = max(most, 2 * (elements + squared) * BYTES[choice.compute] + 2 * 4 * largest)
     return most
 
 
@@ -66,10 +76,6 @@ def row_bytes(shape: Shape) -> int:
 
 def _rows(shape: Shape) -> int:
     return sum(stack.rows for stack in stacks(shape)) * shape.layers
-
-
-def _at_once(count: int, elements: int, device: str) -> int:
-    return 1 if device == "cpu" else max(1, min(count, ELEMENTS_AT_ONCE // elements))
 
 
 def make(weights: Weights, settings: Hyperparameters) -> Muon:
@@ -107,8 +113,12 @@ class Muon(torch.optim.Optimizer):
         self._add_to_momentum(hidden.grad, state, grad_scale)
         rate, keep = group["lr"], 1 - group["lr"] * group["weight_decay"]
         every = shares(self._shape, self._ranks.world)
-        for batch in self._batches(every[self._ranks.rank], hidden, hidden.grad, state["row_squares"]):
-            self._update(*batch, rate, keep)
+        views = list(self._views(every[self._ranks.rank], hidden, hidden.grad, state["row_squares"]))
+        if hidden.device.type == "cpu":
+            self._native_update(views, hidden, rate, keep)
+        else:
+            for batch in packed([(weights.shape[1], weights.shape[2], len(weights)) for weights, _, _ in views]):
+                self._update([_some(views[number], some) for number, some in batch], rate, keep)
         if self._ranks.world > 1:
             self._exchange(every, hidden, state["row_squares"])
 
@@ -125,16 +135,13 @@ class Muon(torch.optim.Optimizer):
         momentum.lerp_(gradient if grad_scale == 1.0 else gradient.mul_(grad_scale), 1 - MOMENTUM)
         gradient.lerp_(momentum, MOMENTUM)
 
-    def _batches(
-        self, share: Share, hidden: Tensor, gradient: Tensor, row_squares: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of a share's matrices: views, (count, rows, columns) each, of which the last has one column."""
+    def _views(self, share: Share, hidden: Tensor, gradient: Tensor, row_squares: Tensor) -> Iterator[Views]:
+        """Of a share's matrices, for each stack."""
         layers = self._shape.layers
         for stack, some, squares in self._stacks(share, row_squares):
             if some:
-                count = _at_once(layers, stack.rows * stack.columns, hidden.device.type)
                 views = (_view(hidden, stack, layers), _view(gradient, stack, layers), squares)
-                yield from zip(*(view[some.start : some.stop].split(count) for view in views))
+                yield _some(views, slice(some.start, some.stop))
 
     def _stacks(self, share: Share, row_squares: Tensor) -> Iterator[tuple[Stack, range, Tensor]]:
         """Every stack, the layers of it that are in the share, and the mean squares of the rows of all layers."""
@@ -151,30 +158,65 @@ class Muon(torch.optim.Optimizer):
             squares[mine.stop :].zero_()
         self._ranks.sum(row_squares)  # of one number and zeros: exact
 
-    def _update(self, weights: Tensor, direction: Tensor, row_squares: Tensor, rate: Rate, keep: Rate) -> None:
-        """Of (count, rows, columns) each."""
-        tall = weights.shape[1] > weights.shape[2]
-        given = direction.mT if tall else direction
-        x = torch.empty(given.shape, dtype=self._compute, device=given.device).copy_(given)
-        for matrix in x if x.device.type == "cpu" else ():
-            # torch's norm adds in an order that depends on the threads.
-            matrix.div_(kernels_for("cpu").grad_norm(matrix.view(-1)) * MARGIN + TINY)
-        if x.device.type != "cpu":
-            x.div_(torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32) * MARGIN + TINY)
-        update = orthogonalize(x)
-        update = update.mT if tall else update
-        # A copy also of fp32, where `float()` would be the update itself.
-        squares = update.to(torch.float32, copy=True).square_().mean(2, keepdim=True)
-        row_squares.lerp_(squares, 1 - ROW_DECAY)
-        # Rows of equal size, and the matrix as large as it was.
-        scale = (row_squares + TINY).rsqrt()
-        before, after = squares.sum(1, keepdim=True), (squares * scale.square()).sum(1, keepdim=True)
-        scale *= ((before + TINY) / (after + TINY)).sqrt()
-        self._subtract(weights, update, scale * (rate * UPDATE_SIZE * math.sqrt(max(weights.shape[1:]))), keep)
+    def _native_update(self, views: list[Views], hidden: Tensor, rate: Rate, keep: Rate) -> None:
+        """On a CPU (rust/kernels/muon.rs)."""
+        factors = (MARGIN, ROW_DECAY, TINY, float(rate) * UPDATE_SIZE)
+        if hidden.dtype == torch.float32:
+            hidden.mul_(keep)
+            native.muon_update(views, COEFFICIENTS, factors)
+            return
+        for stack in views:
+            for number in range(len(stack[0])):
+                weights, direction, row_squares = _some(stack, slice(number, number + 1))
+                changes = torch.zeros(weights.shape)
+                native.muon_update([(changes, direction.float(), row_squares)], COEFFICIENTS, factors)
+                self._subtract(weights, changes.neg_(), keep)
 
-    def _subtract(self, weights: Tensor, update: Tensor, factors: Tensor, keep: Rate) -> None:
-        """`weights = keep * weights - factors * update`, with a factor per row."""
-        weights.mul_(keep).sub_(update * factors)
+    def _update(self, batch: list[Views], rate: Rate, keep: Rate) -> None:
+        """Of matrices of one size, up to transposition."""
+        counts = [len(weights) for weights, _, _ in batch]
+        sides = sorted(batch[0][0].shape[1:])
+        x = torch.empty((sum(counts), *sides), dtype=self._compute, device=batch[0][0].device)
+        for part, (_, direction, _) in zip(x.split(counts), batch):
+            part.copy_(direction.mT if _is_tall(direction) else direction)
+        x.div_(torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32) * MARGIN + TINY)
+        for part, (weights, _, row_squares) in zip(orthogonalize(x).split(counts), batch):
+            update = part.mT if _is_tall(weights) else part
+            # A copy also of fp32, where `float()` would be the update itself.
+            squares = update.to(torch.float32, copy=True).square_().mean(2, keepdim=True)
+            row_squares.lerp_(squares, 1 - ROW_DECAY)
+            # Rows of equal size, and the matrix as large as it was.
+            scale = (row_squares + TINY).rsqrt()
+            before, after = squares.sum(1, keepdim=True), (squares * scale.square()).sum(1, keepdim=True)
+            scale *= ((before + TINY) / (after + TINY)).sqrt()
+            self._subtract(weights, update * (scale * (rate * UPDATE_SIZE * math.sqrt(sides[1]))), keep)
+
+    def _subtract(self, weights: Tensor, changes: Tensor, keep: Rate) -> None:
+        """`weights = keep * weights - changes`; the changes are fp32."""
+        weights.mul_(keep).sub_(changes)
+
+
+def packed(sizes: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, slice]]]:
+    """Stacks of (rows, columns, count) matrices, or parts of them, in batches of one size, up to transposition."""
+    groups: dict[tuple[int, int], list[list[tuple[int, slice]]]] = {}
+    for number, (rows, columns, count) in enumerate(sizes):
+        most = max(1, ELEMENTS_AT_ONCE // (rows * columns))
+        group = groups.setdefault((min(rows, columns), max(rows, columns)), [[]])
+        for start in range(0, count, most):
+            some = slice(start, min(start + most, count))
+            if sum(each.stop - each.start for _, each in (*group[-1], (number, some))) > most:
+                group.append([])
+            group[-1].append((number, some))
+    return [batch for group in groups.values() for batch in group if batch]
+
+
+def _some(views: Views, some: slice) -> Views:
+    weights, directions, row_squares = (view[some] for view in views)
+    return weights, directions, row_squares
+
+
+def _is_tall(matrices: Tensor) -> bool:
+    return matrices.shape[1] > matrices.shape[2]
 
 
 def _view(flat: Tensor, stack: Stack, layers: int) -> Tensor:

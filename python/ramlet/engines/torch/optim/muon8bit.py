@@ -57,12 +57,11 @@ class Muon8bit(Muon):
         gain = single((1 - MOMENTUM) * grad_scale)
         self._loops.momentum(gradient, state["momentum_codes"], state["momentum_scales"], single(MOMENTUM), gain)
 
-    def _subtract(self, weights: Tensor, update: Tensor, factors: Tensor, keep: Rate) -> None:
+    def _subtract(self, weights: Tensor, changes: Tensor, keep: Rate) -> None:
         if weights.dtype == torch.float32:
-            super()._subtract(weights, update, factors, keep)
-            return
-        changes = torch.mul(update, factors, out=torch.empty(weights.shape, device=weights.device))
-        self._loops.subtract(weights, changes, single(float(keep)), self._rounding_key())
+            super()._subtract(weights, changes, keep)
+        else:
+            self._loops.subtract(weights, changes, single(float(keep)), self._rounding_key())
 
     def _rounding_key(self) -> int:
         """Of this step, which AdamW has counted; the parameters with lower numbers are AdamW's."""

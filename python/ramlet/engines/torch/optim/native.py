@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple
 
 import numpy as np
@@ -56,3 +57,33 @@ def _array(numbers: torch.Tensor) -> npt.NDArray[np.float32] | npt.NDArray[np.ui
     narrow = numbers.dtype == torch.bfloat16
     array: npt.NDArray[np.float32] = (numbers.view(torch.uint16) if narrow else numbers).detach().numpy()
     return array
+
+
+def muon_scratch_bytes(sizes: Sequence[tuple[int, int]], threads: int) -> int:
+    """The scratch memory of `muon_update`, by the rows and columns of all matrices."""
+    return _native.muon_scratch_bytes(sizes, threads)
+
+
+def muon_update(
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    coefficients: Sequence[tuple[float, float, float]],
+    factors: tuple[float, float, float, float],
+) -> None:
+    """Of weights, directions and row squares, (count, rows, columns) each; overwrites the directions.
+
+    All matrices in one call, which distributes them among the threads. The views are of fp32, each matrix contiguous.
+    """
+    matrices = [
+        (*(matrix.data_ptr() for matrix in views), *views[0].shape) for batch in batches for views in zip(*batch)
+    ]
+    threads = torch.get_num_threads()
+    needed = muon_scratch_bytes([matrix[3:] for matrix in matrices], threads)
+    scratch = torch.empty(needed, dtype=torch.uint8)  # torch aligns to 64 bytes
+    _native.muon_update(
+        matrices,
+        coefficients=coefficients,
+        factors=factors,
+        scratch=scratch.data_ptr(),
+        scratch_bytes=needed,
+        threads=threads,
+    )

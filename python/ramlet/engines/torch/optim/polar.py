@@ -4,6 +4,8 @@ Four steps x <- a x + (b A + c A^2) x with A = x x^T, each with its own coeffici
 whose values are closest to 1 on the interval that the previous step left ("Polar Express", arXiv 2505.16932;
 tests/test_polar.py derives them). Singular values from 0.005 to 1 end between 0.91 and 1.09, smaller ones below. Other
 numbers of steps are in docs/design/recipe.md.
+
+`orthogonalize` is for GPUs. On a CPU the whole update is native (rust/kernels/muon.rs), with the same coefficients.
 """
 
 from __future__ import annotations
@@ -22,37 +24,11 @@ MARGIN = 1.02
 """The norm is overestimated by this much, since rounding may lift a singular value above 1."""
 
 
-def orthogonalize(matrices: Tensor) -> Tensor:
-    """Of (count, rows, columns), rows <= columns, each with a Frobenius norm of at most 1; overwrites `matrices`."""
-    if matrices.device.type != "cpu":
-        return _batched(matrices)
-    threads = torch.get_num_threads()
-    try:
-        if matrices.dtype == torch.float32:
-            torch.set_num_threads(1)  # several add up small products in an order of their own
-        for matrix in matrices:
-            _single(matrix)
-    finally:
-        torch.set_num_threads(threads)
-    return matrices
-
-
-def _batched(x: Tensor) -> Tensor:
+def orthogonalize(x: Tensor) -> Tensor:
+    """Of (count, rows, columns), rows <= columns, each with a Frobenius norm of at most 1; overwrites `x`."""
     other = torch.empty_like(x)
     for a, b, c in COEFFICIENTS:
         gram = torch.bmm(x, x.mT)
         torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a, out=other)
         x, other = other, x
     return x
-
-
-def _single(x: Tensor) -> None:
-    """On a CPU one matrix at a time: the products use all threads, and scratch memory is that of one."""
-    gram = x.new_empty((len(x), len(x)))
-    square, product = torch.empty_like(gram), torch.empty_like(x)
-    for a, b, c in COEFFICIENTS:
-        torch.mm(x, x.t(), out=gram)
-        torch.mm(gram, gram, out=square)
-        square.mul_(c).add_(gram, alpha=b)
-        torch.mm(square, x, out=product)
-        x.mul_(a).add_(product)
