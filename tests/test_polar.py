@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ramlet.engines.torch.optim.polar import COEFFICIENTS, SMALLEST, orthogonalize
+from ramlet.engines.torch.optim.polar import FITTED, SMALLEST, orthogonalize
 
 CUSHION = 0.024
 """A step fits its polynomial to values from this share of the largest on: below, closer fits would be too steep."""
@@ -30,7 +30,7 @@ def closest_to_one(low: float, high: float) -> np.ndarray:
 
 def test_the_coefficients() -> None:
     low, high = SMALLEST, 1.0
-    for given in COEFFICIENTS:
+    for given in FITTED:
         fitted = closest_to_one(max(low, CUSHION * high), high)
         grid = np.linspace(low, high, 20_001)
         values = grid * (fitted[0] + grid**2 * (fitted[1] + fitted[2] * grid**2))
@@ -61,3 +61,12 @@ def test_singular_values_end_near_one(sides: tuple[int, int], dtype: torch.dtype
 
 def test_nothing_is_nothing() -> None:
     assert not orthogonalize(torch.zeros(2, 3, 5)).any()
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_rounding_does_not_lift_the_largest_singular_value(rank: int) -> None:
+    torch.manual_seed(2)
+    for rows, columns in ((1, 1), (1, 7), (5, 9), (16, 16), (31, 64)) * 20:
+        x = torch.randn(1, rows, rank) @ torch.randn(1, rank, columns)
+        result = orthogonalize((x / x.norm()).bfloat16()).double()
+        assert torch.linalg.matrix_norm(result, 2).item() < 1.15

@@ -1,8 +1,9 @@
-//! Everything in a training step on the CPU except matrix products: loops over rows of activations.
+//! Everything in a training step on the CPU except the model's matrix products: loops over rows of activations, and
+//! Muon's update with products of its own (`muon`, `panels`).
 //!
 //! Activations are `f32` or `Bf16`, computed in `f32` and rounded once; gains and their gradients are `f32`. The
 //! specification is `ramlet/engines/torch/kernels/plain.py`. No result depends on the threads or the CPU: sums are
-//! computed in lanes of fixed width, multiply-add is not fused, and sums over rows are computed in pieces that depend
+//! computed in lanes of fixed width, multiply-add is fused only where it says so, and sums over rows are computed in pieces that depend
 //! on the caller's unit of rows, not on how many rows there are.
 //!
 //! A kernel is a struct of its operands with a method that processes a range of rows. `team` distributes the rows among

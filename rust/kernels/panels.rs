@@ -33,19 +33,28 @@ pub fn add_product<V: Vector>(a: &[Line], b: &[Line], tile: &mut Tile) {
 
 #[inline(always)]
 fn add_rows<V: Vector, const ROWS: usize>(a: &[Line], b: &[Line], first: usize, tile: &mut Tile) {
+    // Indices only: an iterator that is not inlined, as in builds without optimization across units, takes the sums out
+    // of their registers.
     let mut sums = [V::splat(0.0); ROWS];
-    for (sum, line) in sums.iter_mut().zip(&tile[first..]) {
-        *sum = V::load_f32(&line.0);
+    let mut row = 0;
+    while row < ROWS {
+        sums[row] = V::load_f32(&tile[first + row].0);
+        row += 1;
     }
-    for (a, b) in a.iter().zip(b) {
-        let b = V::load_f32(&b.0);
-        let a: &[f32; ROWS] = a.0[first..].first_chunk().unwrap();
-        for row in 0..ROWS {
-            sums[row] = V::splat(a[row]).mul_add(b, sums[row]);
+    let (depth, mut k) = (a.len().min(b.len()), 0);
+    while k < depth {
+        let (a, b) = (&a[k].0, V::load_f32(&b[k].0));
+        let mut row = 0;
+        while row < ROWS {
+            sums[row] = V::splat(a[first + row]).mul_add(b, sums[row]);
+            row += 1;
         }
+        k += 1;
     }
-    for (sum, line) in sums.iter().zip(&mut tile[first..]) {
-        sum.store_f32(&mut line.0);
+    let mut row = 0;
+    while row < ROWS {
+        sums[row].store_f32(&mut tile[first + row].0);
+        row += 1;
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::element::{Bf16, Element};
 use super::exp::exp;
+use super::panels::add_product;
 use super::vector::{LANES, Portable, Vector};
 use super::*;
 
@@ -143,6 +144,68 @@ fn squares_of_all_lengths() {
     assert!(squares(&[f32::NAN, 1.0], 1).is_nan());
 }
 
+/// A panel of numbers between -1 and 1.
+fn panel(lines: usize, seed: usize) -> Vec<Line> {
+    let number = |i: usize| ((i + seed) * 2654435761 % 1000003) as f32 / 5e5 - 1.0;
+    (0..lines).map(|line| Line(std::array::from_fn(|lane| number(line * LANES + lane)))).collect()
+}
+
+/// A tile of a product, added to other numbers.
+#[inline(always)]
+fn product<V: Vector>() -> Vec<Line> {
+    let mut tile: [Line; LANES] = panel(LANES, 3).try_into().unwrap();
+    add_product::<V>(&panel(77, 1), &panel(77, 2), &mut tile);
+    tile.into()
+}
+
+#[test]
+fn a_product_is_a_chain_of_fused_multiply_adds() {
+    let (a, b, tile) = (panel(77, 1), panel(77, 2), product::<Portable>());
+    for (row, before) in panel(LANES, 3).iter().enumerate() {
+        for lane in 0..LANES {
+            let chain = a.iter().zip(&b).fold(before.0[lane], |sum, (a, b)| a.0[row].mul_add(b.0[lane], sum));
+            assert_eq!(tile[row].0[lane], chain);
+        }
+    }
+}
+
+#[test]
+fn an_update_does_not_depend_on_the_threads_or_the_other_matrices() {
+    let sizes = [[130, 70], [70, 300], [1, 9], [33, 33], [9, 1], [70, 300]];
+    let settings = MuonSettings {
+        coefficients: vec![[8.0, -23.0, 17.0], [3.9, -2.9, 0.55], [2.2, -1.6, 0.4]],
+        margin: 1.02,
+        row_decay: 0.95,
+        tiny: 1e-12,
+        rate: 0.1,
+    };
+    let outcome = |sizes: &[[usize; 2]], threads| {
+        let mut given: Vec<_> = sizes
+            .iter()
+            .map(|[rows, columns]| {
+                let numbers = panel(rows * columns, rows * columns);
+                let numbers: Vec<f32> = numbers.iter().map(|line| line.0[0]).collect();
+                (vec![1.0; rows * columns], numbers, vec![0.5; *rows])
+            })
+            .collect();
+        let matrices = given
+            .iter_mut()
+            .map(|(weights, direction, row_squares)| Matrix { weights, direction, row_squares })
+            .collect();
+        // Numbers of before that must not matter.
+        let mut scratch = vec![Line([f32::NAN; LANES]); muon_scratch(sizes, threads) / size_of::<Line>()];
+        muon(matrices, &settings, &mut scratch, threads);
+        given
+    };
+    let alone: Vec<_> = sizes.iter().flat_map(|&size| outcome(&[size], 1)).collect();
+    assert!(alone.iter().all(|(weights, ..)| weights.iter().all(|weight| weight.is_finite())));
+    for threads in [1, 2, 3, 8] {
+        assert!(alone == outcome(&sizes, threads), "{threads}");
+        assert!(alone[1..2] == outcome(&sizes[1..2], threads), "{threads}");
+    }
+    outcome(&[], 2);
+}
+
 /// Every operation of a vector type, on one vector.
 #[inline(always)]
 fn all_operations<V: Vector>(left: [f32; LANES], right: [f32; LANES]) -> Vec<u32> {
@@ -153,6 +216,7 @@ fn all_operations<V: Vector>(left: [f32; LANES], right: [f32; LANES]) -> Vec<u32
         a - b,
         a * b,
         a / b,
+        a.mul_add(b, a),
         a.greater(b),
         V::choose_at_most(a, b, a, b),
         a.add_to_exponent(b),
@@ -183,9 +247,31 @@ mod kinds {
         all_operations::<Avx512>(left, right)
     }
 
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,fma")]
     fn in_avx2(left: [f32; LANES], right: [f32; LANES]) -> Vec<u32> {
         all_operations::<Avx2>(left, right)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn product_in_avx512() -> Vec<Line> {
+        product::<Avx512>()
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn product_in_avx2() -> Vec<Line> {
+        product::<Avx2>()
+    }
+
+    #[test]
+    fn all_kinds_of_vectors_give_the_same_product() {
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+            // SAFETY: the CPU has it.
+            assert!(unsafe { product_in_avx512() } == product::<Portable>());
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the CPU has it.
+            assert!(unsafe { product_in_avx2() } == product::<Portable>());
+        }
     }
 
     fn number() -> impl Strategy<Value = f32> {
@@ -203,7 +289,7 @@ mod kinds {
                 // SAFETY: the CPU has it.
                 prop_assert_eq!(unsafe { in_avx512(left, right) }, expected.clone());
             }
-            if is_x86_feature_detected!("avx2") {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 // SAFETY: the CPU has it.
                 prop_assert_eq!(unsafe { in_avx2(left, right) }, expected);
             }
