@@ -254,6 +254,8 @@ class TestRefused:
             ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling linear is not supported, only llama3"),
             ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters yarn is not supported"),
             ({"rope_parameters": "yarn"}, "rope_parameters yarn is not supported"),
+            ({"rope_parameters": "default"}, "rope_parameters default is not supported"),
+            ({"layer_types": 3}, "only full attention is supported"),
             ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters differs between"),
             ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
             ({"use_sliding_window": True}, "only full attention is supported"),

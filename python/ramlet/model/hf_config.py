@@ -68,8 +68,9 @@ def shape_from_hf(config: Mapping[str, Any], where: str, **given: Any) -> Shape:
     kind = config.get("model_type")
     if kind not in TYPES:
         raise ModelError(f"{where} has model_type {kind}: only {' and '.join(TYPES)} are supported")
-    layer_types = config.get("layer_types") or ["full_attention"]
-    if config.get("use_sliding_window") or set(map(str, layer_types)) != {"full_attention"}:
+    layer_types = config.get("layer_types") or []
+    full = isinstance(layer_types, list) and all(each == "full_attention" for each in layer_types)
+    if config.get("use_sliding_window") or not full:
         raise ModelError(f"{where} has use_sliding_window or layer_types: only full attention is supported")
     if kind == "llama" and (config.get("qk_norm") or config.get("use_qk_norm")):
         raise ModelError(

@@ -50,13 +50,13 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     key = next((key for key in _GROUPS if config.get(key)), None)
     group = config[key] if key is not None else {}
     kind = group.get("rope_type", group.get("type", "default")) if isinstance(group, Mapping) else group
-    if kind not in ("default", "llama3"):
+    if not isinstance(group, Mapping) or kind not in ("default", "llama3"):
         raise SettingsError(f"{key} {kind} is not supported, only llama3: remove it, or use another model")
     if any(isinstance(value, Mapping) for value in group.values()):
         raise SettingsError(f"{key} differs between layers, which is not supported: use another model")
     for holder in (group, config):
         if holder.get("partial_rotary_factor") not in (None, 1):
-            raise SettingsError("partial_rotary_factor is not supported: heads are rotated as a whole")
+            raise SettingsError("partial_rotary_factor is not supported, heads are rotated as a whole: remove it")
     base = group.get("rope_theta")
     found = {"rope_base": config.get("rope_theta") if base is None else base}
     if kind == "llama3":

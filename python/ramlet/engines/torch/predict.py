@@ -77,7 +77,8 @@ def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str, threads: i
     # The backward pass of the last layer, with the gradient of its result: all layers still have what they keep.
     held = layers + once + sizes.stream
     attention = held - blocks.feed_forward.keeps
-    project = attention - blocks.attention_out.keeps - blocks.attention.keeps
+    # What attention kept is free by then; on CUDA as segments, which may not fit what comes next.
+    project = attention - blocks.attention_out.keeps - (blocks.attention.keeps if device == "cpu" else 0)
     return {
         "forward": forward,
         "head": head,
