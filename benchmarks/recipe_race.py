@@ -61,8 +61,13 @@ class Runner:
         self.data: Path = given.data.resolve()
 
     def once(self, contender: str, code: str, seed: int, steps: int, make: Callable[[], Record]) -> Record:
-        key = {"bar": self.race.bar, "contender": contender, "code": code, "data": self.data.name}
-        return self.records.once(make, device=self.device, **key, seed=seed, asked_steps=steps)
+        key = {"bar": self.race.bar, "contender": contender, "code": code, "seed": seed, "asked_steps": steps}
+        return self.records.once(make, device=self.device, **key, **self.text_and_size)
+
+    @property
+    def text_and_size(self) -> Record:
+        """Only runs with the same ones can be compared."""
+        return {"data": self.data.name, "size": " ".join(self.race.words), "eval_tokens": self.given.eval_tokens}
 
     def ramlet(self, code: Ramlet, seed: int, steps: int, contender: str = "") -> Record:
         def make() -> Record:
@@ -93,7 +98,7 @@ class Runner:
 
     def ours(self, seed: int, lengths: list[int]) -> None:
         """Runs of increasing length, up to the first that reaches every target."""
-        lines = [line for line in self.records.latest(self.race.bar) if line["data"] == self.data.name]
+        lines = [line for line in self.records.latest(self.race.bar) if self.text_and_size.items() <= line.items()]
         targets = [line["loss"] for line in lines if line["seed"] == seed and line["contender"] in self.race.limits]
         for steps in sorted(lengths):
             run = self.ramlet(Ramlet.now(), seed, steps)
@@ -171,6 +176,23 @@ def reached(race_records: list[Record], rival_name: str) -> dict[int, tuple[Reco
 
 
 def report(race: Race, records: list[Record]) -> tuple[str, list[Check]]:
+    tables, checks = [], []
+    for title, lines in grouped(records).items():
+        table, made = report_of_one(race, lines)
+        tables.append(f"{title}\n\n{table}")
+        checks += made
+    return "\n\n".join(tables), checks
+
+
+def grouped(records: list[Record]) -> dict[str, list[Record]]:
+    """Runs that can be compared, by their text and size."""
+    found: dict[str, list[Record]] = {}
+    for line in records:
+        found.setdefault(f"{line['data']}, {line['size']}, {line['eval_tokens']:,} tokens to evaluate", []).append(line)
+    return found
+
+
+def report_of_one(race: Race, records: list[Record]) -> tuple[str, list[Check]]:
     rows = [
         [
             f"{line['contender']}, seed {line['seed']}",

@@ -19,7 +19,7 @@ import budgets
 from bpe_train import HERE, Check, check
 from corpora import DATA
 from measure import markdown_table, measure, megabytes
-from recipe_race import GPU, Runner, numbers, scratch
+from recipe_race import GPU, Runner, grouped, numbers, scratch
 from recipe_runs import Ramlet, Record, Records
 from train import SETUPS, Contender, Setup, contenders, synthetic
 
@@ -79,6 +79,12 @@ def eightbit(given: argparse.Namespace, records: Records) -> None:
 
 
 def report_eightbit(records: list[Record]) -> tuple[str, list[Check]]:
+    found = {title: _compared(lines) for title, lines in grouped(records).items()}
+    tables = [f"{title}\n\n{table}" for title, (table, _) in found.items()]
+    return "\n\n".join(tables), [each for _, checks in found.values() for each in checks]
+
+
+def _compared(records: list[Record]) -> tuple[str, list[Check]]:
     rows = [
         [
             f"{line['contender']}, seed {line['seed']}",

@@ -19,10 +19,19 @@ from ramlet.engines import OPTIMIZERS
 from recipe_little import report_little, whole_lines
 from recipe_race import CPU, GPU, reached, report
 from recipe_runs import Ramlet, Records, rate_before
+from recipe_step import report_eightbit
 
 
 def run(contender: str, seed: int, steps: int, seconds: float, loss: float, **more: Any) -> dict[str, Any]:
-    common = {"bar": "gpu", "code": "a", "data": "mix", "device": "cuda", "parameters": 124_000_000}
+    common = {
+        "bar": "gpu",
+        "code": "a",
+        "data": "mix",
+        "size": "",
+        "eval_tokens": 9,
+        "device": "cuda",
+        "parameters": 124_000_000,
+    }
     scores = {"loss": loss, "bits_per_byte": loss / 2}
     return {**common, "contender": contender, "seed": seed, "steps": steps, "seconds": seconds, **scores, **more}
 
@@ -46,6 +55,13 @@ def test_a_loss_is_reached_only_if_every_seed_does() -> None:
     assert share["value"].startswith("0.30 ")
     # A hundred seconds without its evaluations.
     assert (bare["value"], bare["met"]) == ("0.36", False)
+
+
+def test_only_runs_on_the_same_text_are_compared() -> None:
+    other = [run("now", seed, 350, 35.0, 1.7, data="other") for seed in (1, 2)]
+    table, (share,) = report(GPU, [*NANOGPT, *other])
+    assert (share["value"], share["met"]) == ("never reached; not reached by every seed", False)
+    assert table.count("| run |") == 2
 
 
 def test_without_a_rival_there_is_nothing_to_check() -> None:
@@ -101,6 +117,13 @@ def test_the_kept_model_is_compared_with_the_best_of_its_run() -> None:
     before = {**line, "kept_loss": 3.0, "contender": "before", "bits_per_byte": 2.1}
     _, checks = report_little([{**line, "kept_loss": 3.0}, before])
     assert [each["claim"] for each in checks if not each["met"]] == ["1 MB: validation bits per byte, lower by"]
+
+
+def test_eight_bit_states_are_compared_over_all_seeds() -> None:
+    losses = {"muon": (1.70, 1.72), "muon8bit": (1.71, 1.715)}
+    runs = [run(name, seed, 400, 40.0, loss) for name, both in losses.items() for seed, loss in enumerate(both)]
+    _, (same,) = report_eightbit(runs)
+    assert (same["value"], same["met"]) == ("+0.15%", True)
 
 
 def test_a_part_of_a_text_has_whole_lines(tmp_path: Path) -> None:
