@@ -97,7 +97,7 @@ def adamw8bit_step(
 ) -> None: ...
 def momentum8bit_step(
     gradients: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
-    codes: npt.NDArray[np.uint8],
+    codes: npt.NDArray[np.int8],
     scales: npt.NDArray[np.float32],
     *,
     decay: float,

@@ -1,19 +1,24 @@
-//! What Muon needs besides matrix products if its states are 8-bit: the momentum, with the codes of AdamW's first
-//! moment, and weights that are rounded stochastically.
+//! What Muon needs besides matrix products if its states are 8-bit: the momentum, and weights that are rounded
+//! stochastically.
 //!
-//! As in AdamW's step, every element is computed from its own block, by operations that round one at a time.
+//! The momentum of a block is whole numbers from -127 to 127 times the scale of the block: unlike the moments of AdamW,
+//! nothing is divided by it, so small numbers need no relative precision. As in AdamW's step, every element is computed
+//! from its own block, by operations that round one at a time.
 
-use super::map::encode;
-use super::{BLOCK, Number, scale, signed};
+use super::{BLOCK, Number, scale};
 use crate::kernels::{Kernel, Rows, Vector, run};
 use std::ops::Range;
 
 /// Blocks that a thread processes at a time.
 const PORTION: usize = 32;
+/// Of a block's largest magnitude, what one unit is.
+const UNIT: f32 = 1.0 / 127.0;
+/// Adding this to a smaller float rounds it to an integer, ties to even, which is then in the low bits.
+const TO_INTEGER: f32 = 12_582_912.0; // 1.5 * 2^23, so that negative numbers work too
 
 struct Momentum<'a, G> {
     gradients: Rows<'a, G>,
-    codes: Rows<'a, u8>,
+    codes: Rows<'a, i8>,
     scales: Rows<'a, f32>,
     decay: f32,
     gain: f32,
@@ -32,7 +37,7 @@ impl<G: Number> Kernel for Momentum<'_, G> {
 }
 
 #[inline(always)]
-fn block<G: Number>(gradients: &mut [G], codes: &mut [u8], block_scale: &mut f32, decay: f32, gain: f32) {
+fn block<G: Number>(gradients: &mut [G], codes: &mut [i8], block_scale: &mut f32, decay: f32, gain: f32) {
     let count = gradients.len();
     let codes = &mut codes[..count];
     let mut moments = [0f32; BLOCK];
@@ -40,17 +45,17 @@ fn block<G: Number>(gradients: &mut [G], codes: &mut [u8], block_scale: &mut f32
     let mut most = 0u32;
     for i in 0..count {
         let gained = gain * gradients[i].wide();
-        let moment = signed(codes[i]) * decayed + gained;
+        let moment = f32::from(codes[i]) * decayed + gained;
         gradients[i] = G::nearest(decay * moment + gained);
         most = most.max(moment.to_bits() & 0x7fff_ffff);
         moments[i] = moment;
     }
-    *block_scale = scale(most);
+    let unit = scale(most) * UNIT;
+    *block_scale = if unit < f32::MIN_POSITIVE { 0.0 } else { unit };
     if *block_scale > 0.0 {
         let inverse = 1.0 / *block_scale;
         for (code, moment) in codes.iter_mut().zip(&moments) {
-            let sign = moment.to_bits() >> 24 & 0x80;
-            *code = (encode::<7>(moment.abs() * inverse) | sign) as u8;
+            *code = (moment * inverse + TO_INTEGER).to_bits() as i8;
         }
     } else {
         codes.fill(0);
@@ -68,7 +73,7 @@ fn block<G: Number>(gradients: &mut [G], codes: &mut [u8], block_scale: &mut f32
 /// If the lengths of the slices do not match.
 pub fn momentum<G: Number>(
     gradients: &mut [G],
-    codes: &mut [u8],
+    codes: &mut [i8],
     scales: &mut [f32],
     decay: f32,
     gain: f32,
@@ -164,13 +169,14 @@ mod tests {
     fn the_first_step_is_the_gradient() {
         let gradients = numbers(1000, 3);
         let mut directions = gradients.clone();
-        let (mut codes, mut scales) = ([0; 1000], [0f32; 4]);
+        let (mut codes, mut scales) = ([0i8; 1000], [0f32; 4]);
         momentum(&mut directions, &mut codes, &mut scales, 0.95, 0.05, 1);
         for (gradient, direction) in gradients.iter().zip(&directions) {
             assert_eq!(*direction, 0.95 * (0.05 * gradient) + 0.05 * gradient);
         }
         let largest = gradients[..BLOCK].iter().fold(0f32, |most, gradient| most.max(gradient.abs()));
-        assert_eq!(scales[0], 0.05 * largest);
+        assert_eq!(scales[0], 0.05 * largest * UNIT);
+        assert!(codes[..BLOCK].iter().any(|code| code.abs() == 127));
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub fn adamw8bit_step(
 pub fn momentum8bit_step(
     py: Python<'_>,
     mut gradients: Weights<'_>,
-    mut codes: PyReadwriteArray1<'_, u8>,
+    mut codes: PyReadwriteArray1<'_, i8>,
     mut scales: PyReadwriteArray1<'_, f32>,
     decay: f32,
     gain: f32,

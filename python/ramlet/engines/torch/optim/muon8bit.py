@@ -1,8 +1,8 @@
 """Muon with 8-bit states: 1.02 bytes per parameter inside layers, and AdamW8bit for embeddings and gains.
 
-The momentum has the codes and scales of AdamW8bit's first moment (docs/design/adamw8bit.md). One pass over the
-gradients decodes a block, adds the gradients to it, turns them into the directions of the step, and encodes the block
-again, so the momentum never exists in fp32. bf16 weights are rounded stochastically.
+The momentum is whole numbers from -127 to 127 times a scale for every 256 of them. One pass over the gradients decodes
+a block, adds the gradients to it, turns them into the directions of the step, and encodes the block again, so the
+momentum never exists in fp32. bf16 weights are rounded stochastically. What was tried: docs/design/recipe.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Muon8bit(Muon):
 
     def _new_momentum(self, hidden: Tensor) -> dict[str, Tensor]:
         return {
-            "momentum_codes": torch.zeros_like(hidden, dtype=torch.uint8),
+            "momentum_codes": torch.zeros_like(hidden, dtype=torch.int8),
             "momentum_scales": torch.zeros(_blocks(hidden.numel()), device=hidden.device),
         }
 

@@ -19,6 +19,7 @@ TILE = 1 << 19
 """Elements updated at a time."""
 
 _LEAST_NORMAL = 2.0**-126
+_UNIT = torch.tensor(1 / 127).item()
 _SEVENTH = torch.tensor(1 / 7).view(torch.int32).item()
 _SIX_SEVENTHS = torch.tensor(6 / 7).view(torch.int32).item()
 
@@ -48,19 +49,27 @@ def _step_tile(
     update = (first * factors.rate).div_(root + factors.eps)
     stepped = weights.float() * factors.keep - update
     weights.copy_(stepped if weights.dtype == torch.float32 else round_stochastically(stepped, key, index))
-    _store_signed(first, moments.first, moments.first_scales)
+    sign = first.signbit().to(torch.uint8) << 7
+    codes = _encode(first.abs_(), 7, moments.first_scales)
+    # If the scale is NaN or 0, the code is 0 without a sign.
+    sign.mul_(_per_element(moments.first_scales > 0, sign.numel()))
+    moments.first.copy_(codes | sign)
     moments.root.copy_(_encode(root, 8, moments.root_scales))
 
 
 def momentum(gradients: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, decay: float, gain: float) -> None:
     """Moves Muon's momentum, flat codes and scales, towards the gradients, and the gradients towards the momentum."""
-    signed = values(7, gradients.device)
     for start in range(0, gradients.numel(), TILE):
         some, blocks = slice(start, start + TILE), slice(start // BLOCK, (start + TILE) // BLOCK)
         gained = gradients[some].float() * gain
-        moments = _decode(codes[some], signed, scales[blocks] * decay).add_(gained)
+        count = gained.numel()
+        moments = codes[some].float().mul_(_per_element(scales[blocks] * decay, count)).add_(gained)
         gradients[some] = gained.add_(moments * decay)
-        _store_signed(moments, codes[some], scales[blocks])
+        units = _scales(moments.abs()) * _UNIT
+        scales[blocks] = units.masked_fill_(units < _LEAST_NORMAL, 0)
+        inverse = torch.where(units > 0, 1 / units, 0)
+        # If the scale is NaN or 0, all codes are 0.
+        codes[some] = moments.mul_(_per_element(inverse, count)).nan_to_num_(0, 0, 0).round_().to(torch.int8)
 
 
 def subtract(weights: torch.Tensor, changes: torch.Tensor, keep: float, key: int) -> None:
@@ -87,15 +96,6 @@ def values(bits: int, device: torch.device) -> torch.Tensor:
 
 def _decode(codes: torch.Tensor, table: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return table.index_select(0, codes.int()).mul_(_per_element(scales, codes.numel()))
-
-
-def _store_signed(moments: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
-    """Encodes moments, which are overwritten."""
-    sign = moments.signbit().to(torch.uint8) << 7
-    magnitudes = _encode(moments.abs_(), 7, scales)
-    # If the scale is NaN or 0, the code is 0 without a sign.
-    sign.mul_(_per_element(scales > 0, sign.numel()))
-    codes.copy_(magnitudes | sign)
 
 
 def _encode(magnitudes: torch.Tensor, bits: int, scales: torch.Tensor) -> torch.Tensor:

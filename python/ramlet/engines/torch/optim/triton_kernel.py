@@ -83,7 +83,8 @@ def _step(
     first_scale = tl.load(first_scales_pointer + block, mask=scaled, other=0.0) * first_decay
     root_scale = tl.load(root_scales_pointer + block, mask=scaled, other=0.0) * root_decay
 
-    first = _decode_signed(first_code) * first_scale[:, None] + first_gain * gradient
+    magnitude = tl.where(first_code & 0x7F == 0, 0.0, _decode(first_code & 0x7F, 7))
+    first = tl.where(first_code >= 0x80, -magnitude, magnitude) * first_scale[:, None] + first_gain * gradient
     root = _decode(root_code, 8) * root_scale[:, None]
     gained = root_gain * gradient
     root = tl.sqrt_rn(root * root + gained * gained)
@@ -98,7 +99,8 @@ def _step(
     first = tl.where(inside, first, 0.0)
     root = tl.where(inside, root, 0.0)
     first_scale = _scale(first)
-    first_code = _encode_signed(first, first_scale)
+    sign = (first.to(tl.int32, bitcast=True) >> 24) & 0x80
+    first_code = tl.where((first_scale > 0.0)[:, None], _encode(first, first_scale, 7) | sign, 0)
     root_scale = _scale(root)
     root_code = tl.where((root_scale > 0.0)[:, None], _encode(root, root_scale, 8), 0)
     tl.store(first_scales_pointer + block, first_scale, mask=scaled)
@@ -142,17 +144,22 @@ def _momentum(
     inside = index < count
     scaled = block * block_size < count
     gained = gain * tl.load(gradients_pointer + index, mask=inside, other=0.0).to(tl.float32)
-    code = tl.load(codes_pointer + index, mask=inside, other=0).to(tl.int32)
+    code = tl.load(codes_pointer + index, mask=inside, other=0).to(tl.float32)
     scale = tl.load(scales_pointer + block, mask=scaled, other=0.0) * decay
-    moment = _decode_signed(code) * scale[:, None] + gained
+    moment = code * scale[:, None] + gained
     direction = decay * moment + gained
     if narrow:
         tl.store(gradients_pointer + index, _round_to_nearest(direction), mask=inside)
     else:
         tl.store(gradients_pointer + index, direction, mask=inside)
-    scale = _scale(moment)
+    scale = _scale(moment) * 0.007874015748031496  # 1 / 127
+    scale = tl.where(scale < 1.1754943508222875e-38, 0.0, scale)  # 2^-126
+    inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
+    # The sum is in [2^23, 2^24), where all floats are integers.
+    integer = (moment * inverse[:, None] + 12582912.0).to(tl.int32, bitcast=True)
+    code = tl.where((scale > 0.0)[:, None], integer, 0)
     tl.store(scales_pointer + block, scale, mask=scaled)
-    tl.store(codes_pointer + index, _encode_signed(moment, scale).to(tl.uint8), mask=inside)
+    tl.store(codes_pointer + index, code.to(tl.int8), mask=inside)
 
 
 def subtract(weights: torch.Tensor, changes: torch.Tensor, keep: float, key: int) -> None:
@@ -181,18 +188,6 @@ def _subtract(weights_pointer, changes_pointer, size, stride, counter, keep, ele
     change = tl.load(changes_pointer + matrix * size + index, mask=inside, other=0.0)
     rounded = _round_stochastically(keep * weight - change, counter + place.to(tl.int32))
     tl.store(weights_pointer + place, rounded, mask=inside)
-
-
-@triton.jit
-def _decode_signed(code):
-    magnitude = tl.where(code & 0x7F == 0, 0.0, _decode(code & 0x7F, 7))
-    return tl.where(code >= 0x80, -magnitude, magnitude)
-
-
-@triton.jit
-def _encode_signed(moments, scale):
-    sign = (moments.to(tl.int32, bitcast=True) >> 24) & 0x80
-    return tl.where((scale > 0.0)[:, None], _encode(moments, scale, 7) | sign, 0)
 
 
 @triton.jit
