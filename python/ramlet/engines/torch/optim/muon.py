@@ -65,7 +65,7 @@ def scratch_bytes(shape: Shape, choice: Choice, device: str, threads: int) -> in
         elements = sum(rows * columns * count for rows, columns, count in counts)
         squared = sum(min(rows, columns) ** 2 * count for rows, columns, count in counts)
         largest = max(rows * columns * count for rows, columns, count in counts)
-        most = max(most, 2 * (elements + squared) * BYTES[choice.compute] + 2 * 4 * largest)
+        most = max(most, 2 * (elements + squared) * BYTES[choice.compute] + 4 * largest)
     return most
 
 
@@ -182,17 +182,18 @@ class Muon(torch.optim.Optimizer):
         x.div_(torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32) * MARGIN + TINY)
         for part, (weights, _, row_squares) in zip(orthogonalize(x).split(counts), batch):
             update = part.mT if _is_tall(weights) else part
-            # A copy also of fp32, where `float()` would be the update itself.
-            squares = update.to(torch.float32, copy=True).square_().mean(2, keepdim=True)
+            norms: Tensor = torch.linalg.vector_norm(update, dim=2, keepdim=True, dtype=torch.float32)
+            squares = norms.square() / update.shape[2]
             row_squares.lerp_(squares, 1 - ROW_DECAY)
             # Rows of equal size, and the matrix as large as it was.
             scale = (row_squares + TINY).rsqrt()
             before, after = squares.sum(1, keepdim=True), (squares * scale.square()).sum(1, keepdim=True)
             scale *= ((before + TINY) / (after + TINY)).sqrt()
-            self._subtract(weights, update * (scale * (rate * UPDATE_SIZE * math.sqrt(sides[1]))), keep)
+            scale *= rate * UPDATE_SIZE * math.sqrt(sides[1])
+            self._subtract(weights, torch.mul(update, scale, out=torch.empty(weights.shape, device=x.device)), keep)
 
     def _subtract(self, weights: Tensor, changes: Tensor, keep: Rate) -> None:
-        """`weights = keep * weights - changes`; the changes are fp32."""
+        """`weights = keep * weights - changes`; the changes are fp32 and contiguous."""
         weights.mul_(keep).sub_(changes)
 
 
