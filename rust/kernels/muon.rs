@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 /// How many steps are done without x. Rounding errors grow with the square of what the steps enlarge small singular values
-/// by. The largest error in 1,500 matrices, most of low rank: 0.02 with four steps, 0.0001 with two. Four are a quarter
+/// by. The largest error in 1,500 matrices, many of low rank: 0.02 with four steps, 0.0001 with two. Four are a quarter
 /// cheaper if one side is 2.8 times the other, and not at all if they are equal.
 const STEPS: usize = 2;
 
