@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,15 +63,16 @@ def learned(choice: Choice, ranks: TorchRanks, divided: bool) -> tuple[dict[str,
     if not divided:
         trainee.optimizer.divide(TorchRanks())
     done = 0
-    update = trainee.optimizer._update
+    batches = trainee.optimizer._batches
 
-    def counted(weights: torch.Tensor, *others: Any) -> None:
+    def counted(*given: Any) -> Iterator[Any]:
         nonlocal done
-        done += len(weights)
-        update(weights, *others)
+        for batch in batches(*given):
+            done += len(batch[0])
+            yield batch
 
     trainee.reset(3)
-    trainee.optimizer._update = counted
+    trainee.optimizer._batches = counted
     for step in range(3):
         draw = torch.Generator().manual_seed(10 * step + ranks.rank)
         ids = torch.randint(0, SHAPE.vocab_size, (2, 33), generator=draw)
