@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {
     "eval_tokens": 640,
     "checkpoint_every": 3,
     "sample_every": 0,
+    "schedule": "cosine",
 }
 """A run of a second."""
 MEMORY = AMPLE

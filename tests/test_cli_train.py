@@ -213,7 +213,7 @@ def test_what_is_printed(ran: Any, data: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"6 steps, 1,152 tokens, loss \d\.\d{4} in out", lines[0])
     assert re.fullmatch(r"  val: loss \d\.\d{4}, perplexity [\d.]+, \d\.\d{3} bits per byte", lines[1])
     assert re.fullmatch(r"peak .* of 8\.00 GB \(predicted .*\)", lines[2])
-    assert "40,128 parameters" in said.err
+    assert "40,160 parameters" in said.err
     assert "6 x 32 tokens per step" in said.err
     assert "step 6: val: loss" in said.err
     assert "step 6 writes:" in said.err

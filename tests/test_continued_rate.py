@@ -46,7 +46,7 @@ def rate_of(out: Path) -> tuple[float, int]:
 def test_the_default_rate(data: Path, general: Path, tmp_path: Path) -> None:
     start = {"init_from": str(general), "params": None, "seq_len": None, "max_steps": 1}
     for name, given, optimizer, part in (
-        ("scratch", {"max_steps": 1, "lr": None}, "muon", 1.0),
+        ("scratch", {"max_steps": 1, "lr": None, "optimizer": "auto"}, "muon", 1.0),
         ("continued", {**start, "lr": None}, "adamw", CONTINUED),
     ):
         run(data, tmp_path / name, **given)

@@ -152,9 +152,9 @@ def test_another_optimizer_is_refused_with_both_names(data: Path, tmp_path: Path
         with pytest.raises(SettingsError) as caught:
             run(data, out, optimizer="adamw8bit", resume=resume)
         said = str(caught.value)
-        assert "out was begun with optimizer adamw, and a run keeps it: give optimizer=" in said
+        assert "out was begun with optimizer muon, and a run keeps it: give optimizer=" in said
         assert "adamw8bit in another out, with init_from=" in said
     # What was chosen for it may be named, and left out again.
     with pytest.raises(Interrupted):
-        run(data, out, optimizer="adamw", listener=StopAt(4))
+        run(data, out, optimizer="muon", listener=StopAt(4))
     assert run(data, out, optimizer="auto").steps == 12

@@ -63,16 +63,16 @@ def learned(choice: Choice, ranks: TorchRanks, divided: bool) -> tuple[dict[str,
     if not divided:
         trainee.optimizer.divide(TorchRanks())
     done = 0
-    batches = trainee.optimizer._batches
+    views = trainee.optimizer._views
 
     def counted(*given: Any) -> Iterator[Any]:
         nonlocal done
-        for batch in batches(*given):
-            done += len(batch[0])
-            yield batch
+        for stack in views(*given):
+            done += len(stack[0])
+            yield stack
 
     trainee.reset(3)
-    trainee.optimizer._batches = counted
+    trainee.optimizer._views = counted
     for step in range(3):
         draw = torch.Generator().manual_seed(10 * step + ranks.rank)
         ids = torch.randint(0, SHAPE.vocab_size, (2, 33), generator=draw)

@@ -76,7 +76,7 @@ def test_an_older_pipeline_is_not_trained_again(tmp_path: Path, schedule: str | 
 
 
 def test_a_run_keeps_its_recipe(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"max_steps": 4, "optimizer": "auto", "lr": None, "eval_every": 0}
+    given = {"max_steps": 4, "optimizer": "auto", "lr": None, "eval_every": 0, "schedule": None}
     run(data, tmp_path / "out", **given)
     first = yaml.safe_load((tmp_path / "out/settings.yaml").read_text())["job"]
     assert first["recipe"]["schedule"] == "wsd"

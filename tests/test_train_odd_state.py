@@ -140,20 +140,21 @@ def test_settings(whole: Path, tmp_path: Path) -> None:
     out.mkdir()
     read = yaml.safe_load((whole / "settings.yaml").read_text())
     # No more than is looked at: YAML is slow to read.
-    job = {"shape": {"layers": 1}, "seq_len": read["job"]["seq_len"]}
+    job = {"shape": {"layers": 1}, "seq_len": read["job"]["seq_len"], "recipe": read["job"]["recipe"]}
     good = {"settings": {}, "data": [], "job": job, "plan": {"choice": read["plan"]["choice"]}}
     (out / "settings.yaml").write_text(yaml.safe_dump(good))
     assert RunFolder(out).noted() == good
     paths = [
         *(["settings"], ["data"], ["job"], ["plan"], ["job", "shape"], ["job", "seq_len"], ["plan", "choice"]),
         *(["plan", "choice", name] for name in good["plan"]["choice"]),
+        *(["job", "recipe", name] for name in good["job"]["recipe"]),
     ]
     for keys in paths:
         for value in ("x", ..., None, -1):
             noted = inner = copy.deepcopy(good)
             for key in keys[:-1]:
                 inner = inner[key]
-            if value is ... and keys[-1] == "held":
+            if value is ... and keys[-1] in ("held", "dropout"):
                 continue  # which runs of before do not have
             if value is ...:
                 del inner[keys[-1]]

@@ -107,7 +107,11 @@ def test_settings_that_make_no_sense(given: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("param", "did you mean params?"), ("memmory", "did you mean memory?"), ("zzz", "choose from batch_size, beta1")],
+    [
+        ("param", "did you mean params?"),
+        ("memmory", "did you mean memory?"),
+        ("zzz", "choose from average, batch_size"),
+    ],
 )
 def test_a_setting_that_there_is_not(name: str, hint: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"unknown setting {name!r}: {hint}")):

@@ -66,5 +66,5 @@ def as_recorded_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
     found = {**later, **recorded}
     if not later.keys() <= recorded.keys():
         for name, former in _FORMER_DEFAULTS.items():
-            found[name] = None if found[name] == former else found[name]
+            found[name] = None if found.get(name) == former else found.get(name)
     return found

@@ -218,6 +218,7 @@ def _invalid(noted: Mapping[str, Any]) -> str | None:
         **{f"plan.choice.{name}": isinstance(chosen.get(name), bool) for name in ("recompute", "reuse")},
         # Older runs do not have it.
         "plan.choice.held": chosen.get("held", 0) == 0 or _is_count(chosen.get("held")),
+        "plan.choice.dropout": _is_share(chosen.get("dropout", 0.0)),
     }
     return next((name for name, holds in checks.items() if not holds), None)
 
@@ -227,7 +228,11 @@ def _is_recipe(found: Any) -> bool:
     if not isinstance(found, dict):
         return found is None
     strings = all(isinstance(found.get(name), str) for name in ("optimizer", "schedule"))
-    return strings and isinstance(found.get("decay"), (int, float))
+    return strings and _is_share(found.get("decay"))
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _completed(shape: Mapping[str, Any]) -> Mapping[str, Any]:

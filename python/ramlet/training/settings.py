@@ -70,7 +70,7 @@ class RunSettings(Declared):
     tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
 
     qk_norm: bool | None = setting(
-        None, Switch(), "RMSNorm of queries and keys, as in Qwen3.", panel=MODEL, shown="qk_norm", later=True
+        None, Switch(), "RMSNorm of queries and keys, as in Qwen3.", panel=MODEL, shown="on for new models", later=True
     )
 
     batch_size: int = setting(
