@@ -224,7 +224,7 @@ def test_what_is_printed(ran: Any, data: Path, tmp_path: Path) -> None:
     assert other.code == 1
     assert other.err.startswith("error: out has a run with seed 1, not 9: choose another --out")
     more = ran("train", "--data", str(data), "--out", "out", *FEW, "--resume", "--max-steps", "8")
-    assert "resuming from step 6" in more.err
+    assert "from step 3, before the learning rate decayed" in more.err
     assert more.out.startswith("8 steps")
 
 

@@ -256,11 +256,19 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
         run.saver.average(progress.step, run.trainee.weights())
     # Only the first rank knows the best step, but either all ranks save or none.
     if progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in tasks):
-        _save(run)
+        _save(run, required=stopping or _is_required(run, tasks))
     return stopping or run.ranks.any(run.signals.asked)
 
 
-def _save(run: Run) -> None:
+def _is_required(run: Run, tasks: list[str]) -> bool:
+    """Whether a checkpoint after this step is more than a precaution."""
+    step, job = run.progress.step, run.job
+    asked_for = job.settings.checkpoint_every is not None and SAVE in tasks
+    # An average on disk relies on the checkpoint of the same step.
+    return asked_for or run.averaging is not None or step in (job.steps, job.schedule.stable_until)
+
+
+def _save(run: Run, *, required: bool) -> None:
     """Saves a checkpoint; with its first one, the run replaces an older one in its folder."""
     began = time.monotonic()
     if run.ranks.first:
@@ -272,7 +280,7 @@ def _save(run: Run) -> None:
             "model": run.progress.model_step,
         }
         snapshot = checkpoint.Snapshot.of(run.trainee, run.progress.step, state)
-        run.saver.save(snapshot, run.progress.best, run.listener.saved)
+        run.saver.save(snapshot, run.progress.best, run.listener.saved, required=required)
         run.journal.follow(run.path, run.progress.step)
     run.ranks.wait()
     run.pace.paused(SAVE, time.monotonic() - began)

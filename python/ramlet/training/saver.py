@@ -3,14 +3,19 @@
 On a GPU the tensors are copied to RAM, which takes a fraction of a second, and a thread writes them while training
 continues. The copy needs RAM, with AdamW three times that of the weights, so it is made only if the RAM budget allows.
 On a CPU training needs that memory and the core: the run waits.
+
+A checkpoint of a large model takes seconds to write. Where nobody said how often, writing takes at most `SHARE` of the
+time; in between, what may be the best model is only copied.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ramlet.model.tensor_file import Stored, stored_bytes
 from ramlet.runtime.budget import Budget
@@ -18,6 +23,19 @@ from ramlet.training import average, checkpoint
 from ramlet.training.average import Averaging
 from ramlet.training.checkpoint import Snapshot
 from ramlet.training.run_folder import RunFolder
+
+Saved = Callable[[int, Path], None]
+
+SHARE = 0.05
+"""The most of a run's time in which a thread writes checkpoints that nobody asked for."""
+
+
+class _Held(NamedTuple):
+    """A copy that is not written unless it turns out to be the best, or the run ends."""
+
+    snapshot: Snapshot
+    best: int | None
+    saved: Saved
 
 
 class Saver:
@@ -43,20 +61,32 @@ class Saver:
         self._background, self._host = background, host
         self._copies = 0
         """Bytes of the largest copy so far: its memory is kept for the next (`Stored.copied`)."""
+        self._held: _Held | None = None
+        self._next = 0.0
+        """When the next checkpoint may be written that does not have to be."""
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def save(self, snapshot: Snapshot, best: int | None, saved: Callable[[int, Path], None]) -> None:
-        """Saves, and removes old checkpoints; then calls `saved`."""
-        self.wait()
-        if self._has_room(snapshot.bytes):
+    def save(self, snapshot: Snapshot, best: int | None, saved: Saved, *, required: bool = True) -> None:
+        """Saves, and removes old checkpoints; then calls `saved`.
+
+        If it is not `required` and the last one was a short time ago, there is only a copy in RAM for now. It is
+        written when a later one is not as good; otherwise the next one replaces it.
+        """
+        self._join()
+        if self._held is not None and self._held.snapshot.step == best:
+            self._write(self._held.snapshot, best, self._held.saved)
+        self._held = None
+        if not self._has_room(snapshot.bytes):
+            self._write(snapshot, best, saved)
+        elif required or time.monotonic() >= self._next:
             self._start(partial(self._write, snapshot.on_host(), best, saved))
         else:
-            self._write(snapshot, best, saved)
+            self._held = _Held(snapshot.on_host(), best, saved)
 
     def average(self, step: int, weights: Mapping[str, Stored]) -> None:
         """Adds the weights to their average: before the checkpoint of the same step, which relies on it."""
-        self.wait()
+        self._join()
         if self._has_room(stored_bytes(weights)):
             copied = {name: tensor.copied() for name, tensor in weights.items()}
             self._start(partial(self._add, step, copied))
@@ -74,14 +104,15 @@ class Saver:
         self._copies = max(self._copies, size if has_room else 0)
         return has_room
 
-    def _write(self, snapshot: Snapshot, best: int | None, saved: Callable[[int, Path], None]) -> None:
-        step = snapshot.step
+    def _write(self, snapshot: Snapshot, best: int | None, saved: Saved) -> None:
+        step, began = snapshot.step, time.monotonic()
         path = checkpoint.save(self._folder.place, snapshot, only_state=step == self._resumed)
         if self._folder.replaces:
             self._folder.replace()
             path = checkpoint.path_of(self._folder.place, step)
         checkpoint.prune(self._folder.place, step, self._keep, best=best, stable=self._stable)
         self._prune_averages(step)
+        self._next = began + (time.monotonic() - began) / SHARE
         saved(step, path)
 
     def _add(self, step: int, weights: Mapping[str, Stored]) -> None:
@@ -105,6 +136,12 @@ class Saver:
 
     def wait(self) -> None:
         """Waits until everything is on disk."""
+        self._join()
+        held, self._held = self._held, None
+        if held is not None:
+            self._write(*held)
+
+    def _join(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
