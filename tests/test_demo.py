@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramlet.demo.plausible import plausible
+from ramlet.demo.plausible import Plausible, plausible
 from ramlet.demo.script import FULL, QUICK, Script, steps_in
 from ramlet.demo.stdlib_text import gather
 from ramlet.errors import SourceError
@@ -119,6 +119,13 @@ class TestPlausible:
     def test_a_text_that_was_cut_loses_its_last_line(self) -> None:
         assert plausible("x = 1\ny = = 2", cut=True).share == 1.0
         assert plausible(["x = 1\ny =", "z = 1\n"], cut=True).lines == 2
+
+    def test_a_docstring_that_was_cut_is_not_counted(self) -> None:
+        text = 'x = 1\n\ndef f(a):\n    """What it does.\n\n    More about it, in words\n    and'
+        assert plausible(text, cut=True) == Plausible(lines=2, taken=2)
+        assert plausible(text).share < 0.5, "a whole text closes its strings"
+        # Only a docstring: whatever else is left open is invalid.
+        assert plausible("x = (1,\nfoo bar baz\nand", cut=True).taken == 0
 
     def test_real_code_is_nearly_all_taken(self) -> None:
         text = Path(ast.__file__).read_text(encoding="utf-8")

@@ -1,8 +1,7 @@
 //! The kernels of a training step, on memory that torch owns.
 //!
-//! Operands are addresses: a step makes hundreds of these calls, and unwrapping a tensor object each time would take
-//! longer than the small kernels run. `ramlet/engines/torch/kernels/native.py` is the only caller and guarantees
-//! addresses, types and sizes; labels and positions are checked here.
+//! Operands are addresses: unwrapping a tensor object each time would take longer than the small kernels run. The only
+//! caller, `engines/torch/kernels/native.py`, guarantees them, types and sizes; labels and positions are checked here.
 
 use super::guarded;
 use crate::kernels::{self, BadLabel, BadPosition, Bf16, Element, Heads, Mask, Rotary};

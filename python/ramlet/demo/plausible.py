@@ -29,6 +29,7 @@ LONGEST = 200
 """The most lines that are joined into one statement."""
 
 NO_CONTENT = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
+DOCSTRINGS = ('"""', "'''")
 OPENED_BY = {"elif": "if 1: pass", "else": "if 1: pass", "except": "try: pass", "finally": "try: pass"}
 
 
@@ -45,20 +46,23 @@ class Plausible:
 
 
 def plausible(texts: str | Iterable[str], *, cut: bool = False) -> Plausible:
-    """Judges the lines of all texts; `cut` says that each text ends in the middle of a line, which is skipped."""
+    """Judges the lines of all texts; `cut` says that each text ends in the middle of a line, which is skipped.
+
+    A docstring that the end of such a text cuts is skipped too: its lines are no statements.
+    """
     judged = taken = 0
     for text in [texts] if isinstance(texts, str) else texts:
         lines = text.split("\n")[: -1 if cut else None]
         at = 0
         while at < len(lines):
-            count, parses = _statement(lines, at)
+            count, parses = _statement(lines, at, cut)
             judged += count if parses is not None else 0
             taken += count if parses else 0
             at += count
     return Plausible(judged, taken)
 
 
-def _statement(lines: list[str], at: int) -> tuple[int, bool | None]:
+def _statement(lines: list[str], at: int, cut: bool) -> tuple[int, bool | None]:
     """The number of lines of the statement at this line, and whether it is valid; None if it is not counted."""
     joined = lines[at].strip()
     if not joined:
@@ -67,6 +71,8 @@ def _statement(lines: list[str], at: int) -> tuple[int, bool | None]:
         if count > 1:
             joined += "\n" + lines[at + count - 1]
         tokens, still_open = _tokens(joined)
+        if still_open and cut and at + count == len(lines) and joined.lstrip("rRuU")[:3] in DOCSTRINGS:
+            return count, None
         if still_open:
             continue
         if tokens is None:

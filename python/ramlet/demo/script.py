@@ -42,7 +42,7 @@ FULL = Size(
     params="1M",
     seq_len=256,
     batch_size=8,
-    steps=1800,
+    steps=1600,
     least_steps=200,
     seconds=200.0,
     samples=32,
@@ -99,7 +99,7 @@ def steps_in(size: Size, tokens_per_second: float | None) -> int:
     """The steps of this size, or fewer if a machine of this speed needs more than its time; then a multiple of ten.
 
     >>> steps_in(FULL, 1e6), steps_in(FULL, 8000.0), steps_in(FULL, 1.0), steps_in(FULL, None)
-    (1800, 780, 200, 1800)
+    (1600, 780, 200, 1600)
     """
     if not tokens_per_second:
         return size.steps
