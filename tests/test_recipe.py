@@ -15,7 +15,7 @@ from ramlet.pipeline.due import decide
 from ramlet.pipeline.record import Recorded
 from ramlet.pipeline.stages import Stage
 from ramlet.settings.declared import declared
-from ramlet.training.recipe import BEFORE, Recipe, as_recorded_now, recipe_for, recipe_of
+from ramlet.training.recipe import BEFORE, Recipe, as_recorded_now, recipe_for, recipe_of, step_flops
 from ramlet.training.settings import RunSettings
 
 SHAPE = shape_for(10_000_000, vocab_size=8192, context=256)
@@ -90,3 +90,12 @@ def test_a_run_keeps_its_recipe(data: Path, tmp_path: Path, monkeypatch: pytest.
         run(data, tmp_path / "out", **{**given, "max_steps": 6, "schedule": "linear"})
     with pytest.raises(SettingsError, match="has a run with qk_norm True, not False"):
         run(data, tmp_path / "out", **{**given, "max_steps": 6, "qk_norm": False})
+
+
+def test_the_operations_of_a_step() -> None:
+    """A small step is mostly Muon's update, a large one is hardly affected by it."""
+    learning = SHAPE.step_flops(1024, 256)
+    small = step_flops(SHAPE, 1024, 256) - learning
+    assert small == step_flops(SHAPE, 8192, 256) - SHAPE.step_flops(8192, 256)
+    assert 0.1 < small / learning < 1
+    assert step_flops(SHAPE, SHAPE.width, 256) == SHAPE.step_flops(SHAPE.width, 256), "AdamW"

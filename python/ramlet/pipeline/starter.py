@@ -32,6 +32,7 @@ from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.memory import free_memory
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Machine, look
+from ramlet.training.recipe import QK_NORM, step_flops
 from ramlet.training.settings import default_seq_len
 
 __all__ = ["Proposal", "propose_pipeline", "write"]
@@ -176,8 +177,8 @@ class _Choice:
         while tokens and seq_len > SHORTEST_SEQUENCE and 4 * seq_len > tokens:
             seq_len //= 2
         course = course_for(params, text=tokens, seq_len=seq_len)
-        shape = shape_for(params, vocab_size=vocab_size, context=seq_len)
-        flops = shape.step_flops(course.step_tokens)
+        shape = shape_for(params, vocab_size=vocab_size, context=seq_len, qk_norm=QK_NORM)
+        flops = step_flops(shape, course.step_tokens, seq_len)
         step_seconds = machine.seconds(flops) or flops / (ASSUMED_FLOPS * machine.threads)
         if machine.device == "cpu":
             step_seconds = max(step_seconds, course.step_tokens / (TOKENS_PER_THREAD * machine.threads))

@@ -25,7 +25,7 @@ from ramlet.settings.declared import argv, differing, flag
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
 from ramlet.training.plan import fixed
-from ramlet.training.recipe import QK_NORM, recipe_for
+from ramlet.training.recipe import QK_NORM, recipe_for, step_flops
 from ramlet.training.settings import RunSettings, default_seq_len
 
 PATIENCE = 3600.0
@@ -244,7 +244,7 @@ class _Site:
                 plan = self.plan_shape(shape, length, batch or course.sequences, forced or {}, document_mask)
             except BudgetError as error:
                 refusal = error
-            seconds = machine.seconds(shape.step_flops(course.tokens, length))
+            seconds = machine.seconds(course.steps * step_flops(shape, course.step_tokens, length))
             rows.append(Row(params, plan, course, seconds, refusal))
         if not rows:
             raise SettingsError(

@@ -51,6 +51,18 @@ def recipe_for(shape: Shape, *, step_tokens: int, continued: bool) -> Recipe:
     return Recipe("muon" if pays and not continued else "adamw")
 
 
+def step_flops(shape: Shape, tokens: int, seq_len: int) -> float:
+    """Operations of a step with this many tokens, by default; AdamW's update has too few to count."""
+    learning = shape.step_flops(tokens, seq_len)
+    if recipe_for(shape, step_tokens=tokens, continued=False).optimizer == "adamw":
+        return learning
+    width, wide, queries, keys = shape.width, shape.feed_forward, shape.queries_width, shape.keys_width
+    sizes = [(queries, width), (keys, width), (keys, width), (width, queries), *[(width, wide)] * 3]
+    # As on a CPU (rust/kernels/muon.rs).
+    products = sum(10.0 * min(size) ** 3 + 6.0 * min(size) ** 2 * max(size) for size in sizes)
+    return learning + shape.layers * products
+
+
 def recipe_of(noted: Mapping[str, Any]) -> Recipe:
     """That of a run, from its settings.yaml."""
     found = noted["job"].get("recipe")
