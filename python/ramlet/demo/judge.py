@@ -55,7 +55,16 @@ def judge(
         trained=plausible(texts[run], cut=True),
         real=plausible(_real(dataset)),
         sample=PROMPT
-        + generate(run, PROMPT, max_tokens=tokens, seed=seed, memory=memory, device="cpu", temperature=0.6)[0],
+        + generate(
+            run,
+            PROMPT,
+            max_tokens=tokens,
+            seed=seed,
+            memory=memory,
+            device="cpu",
+            temperature=0.6,
+            repetition_penalty=1.1,  # a small model repeats itself
+        )[0],
     )
     _write(run, judged)
     return judged
