@@ -133,7 +133,7 @@ pub fn subtract<W: Number>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::number::scatter;
+    use crate::scatter::scatter;
     use super::*;
 
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
