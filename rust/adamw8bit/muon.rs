@@ -133,8 +133,8 @@ pub fn subtract<W: Number>(
 
 #[cfg(test)]
 mod tests {
-    use crate::scatter::scatter;
     use super::*;
+    use crate::scatter::scatter;
 
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let one = |n: u32| {

@@ -1,7 +1,7 @@
 //! The data types of weights and gradients: fp32 and bf16.
 
-use crate::scatter::scatter;
 use crate::kernels::{Bf16, Element};
+use crate::scatter::scatter;
 
 /// A number that is converted to fp32 to compute with.
 pub trait Number: Copy + Send + Sync {

@@ -37,8 +37,8 @@ pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
 pub use team::run_on_threads;
 pub(crate) use team::{Kernel, Rows, run};
-pub(crate) use vector::Vector;
 pub use vector::Line;
+pub(crate) use vector::Vector;
 
 #[cfg(test)]
 mod tests;
