@@ -145,9 +145,17 @@ class Shape:
         return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
     @property
+    def layer_matrices(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Rows and columns of the matrices of one layer; those that are one in memory are together: queries, keys
+        and values; the attention's output; gate and up; down."""
+        width, wide, queries, keys = self.width, self.feed_forward, self.queries_width, self.keys_width
+        qkv = ((queries, width), (keys, width), (keys, width))
+        return qkv, ((width, queries),), ((wide, width), (wide, width)), ((width, wide),)
+
+    @property
     def layer_parameters(self) -> int:
         """In the matrices of one layer."""
-        return self.width * (self.qkv_width + self.queries_width + 3 * self.feed_forward)
+        return sum(rows * columns for fused in self.layer_matrices for rows, columns in fused)
 
     @property
     def parameters(self) -> int:

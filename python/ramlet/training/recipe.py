@@ -21,8 +21,9 @@ QK_NORM = True
 """For new models."""
 
 TOKENS_PER_WIDTH = 2
-"""Muon's update costs about as much as learning from four times as many tokens as the model is wide. It is worth that
-even if the step itself has fewer: with 1,024 tokens and a width of 320, 2,000 steps learn more than 4,000 of AdamW."""
+"""Muon's update costs as much as learning from three to four times as many tokens as the model is wide. It is worth
+that even if a step has fewer: with 1,024 tokens and a width of 320, 2,000 steps learn more than 4,000 of AdamW.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,9 @@ def step_flops(shape: Shape, tokens: int, seq_len: int) -> float:
     learning = shape.step_flops(tokens, seq_len)
     if recipe_for(shape, step_tokens=tokens, continued=False).optimizer == "adamw":
         return learning
-    width, wide, queries, keys = shape.width, shape.feed_forward, shape.queries_width, shape.keys_width
-    sizes = [(queries, width), (keys, width), (keys, width), (width, queries), *[(width, wide)] * 3]
+    sizes = [sorted(size) for fused in shape.layer_matrices for size in fused]
     # As on a CPU (rust/kernels/muon.rs).
-    products = sum(10.0 * min(size) ** 3 + 6.0 * min(size) ** 2 * max(size) for size in sizes)
+    products = sum(10.0 * short**3 + 6.0 * short**2 * long for short, long in sizes)
     return learning + shape.layers * products
 
 

@@ -66,12 +66,9 @@ def hidden_start(shape: Shape) -> int:
 
 def stacks(shape: Shape) -> list[Stack]:
     """All matrices inside layers; queries, keys, values, gate and up are matrices of their own."""
-    width, wide, queries, keys = shape.width, shape.feed_forward, shape.queries_width, shape.keys_width
-    qkv = ((queries, width), (keys, width), (keys, width))
-    parts = (qkv, ((width, queries),), ((wide, width),) * 2, ((width, wide),))
     stride = _aligned([*_layer_matrices(shape), 0])
     found = []
-    for fused, before in zip(parts, range(4)):
+    for before, fused in enumerate(shape.layer_matrices):
         start = _aligned([*_layer_matrices(shape)[:before], 0])
         for rows, columns in fused:
             found.append(Stack(start, rows, columns, stride))
@@ -84,8 +81,7 @@ def _embeddings(shape: Shape) -> list[int]:
 
 
 def _layer_matrices(shape: Shape) -> list[int]:
-    width, wide = shape.width, shape.feed_forward
-    return [shape.qkv_width * width, width * shape.queries_width, 2 * wide * width, width * wide]
+    return [sum(rows * columns for rows, columns in fused) for fused in shape.layer_matrices]
 
 
 def _aligned(sizes: list[int]) -> int:
