@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -65,7 +65,7 @@ def lean_kernels() -> ModuleType:
     def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
         return torch.empty_like(x).copy_(x)
 
-    def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int) -> Tensor:
+    def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, *given: Any) -> Tensor:
         return torch.empty_like(x).copy_(dy)
 
     def rotate_(qkv: Tensor, *given: Any, **named: Any) -> None:
@@ -74,8 +74,8 @@ def lean_kernels() -> ModuleType:
     def qk_norm(qkv: Tensor, heads: plain.Heads) -> Tensor:
         return qkv.new_empty((len(qkv), heads.columns)).copy_(qkv[:, : heads.columns])
 
-    def qk_norm_backward_(grad: Tensor, *given: Any) -> None:
-        pass
+    def qk_norm_backward(grads: Sequence[Tensor], *given: Any) -> Tensor:
+        return torch.cat(list(grads), dim=1)
 
     def gate(gate_up: Tensor) -> Tensor:
         return gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2)).zero_()
@@ -98,7 +98,7 @@ def lean_kernels() -> ModuleType:
         else:
             dy.t() @ x
 
-    made = (norm, norm_backward, rotate_, qk_norm, qk_norm_backward_, gate, gate_backward_, cross_entropy_, accumulate_)
+    made = (norm, norm_backward, rotate_, qk_norm, qk_norm_backward, gate, gate_backward_, cross_entropy_, accumulate_)
     made = (*made, dropout, dropout_add_)
     for function in made:
         setattr(lean, function.__name__, function)

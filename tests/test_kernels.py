@@ -156,10 +156,9 @@ def test_qk_norm(kernels: ModuleType, dtype: torch.dtype, heads: int, kv_heads: 
     assert_close(got, expected, scale=8)
     mostly_equal(got, expected)
     grads = rows(tuple(qkv.shape), dtype)
-    got, expected = grads.clone(), grads.clone()
     got_gains, expected_gains = torch.ones(2, 2 * half), torch.ones(2, 2 * half)
-    kernels.qk_norm_backward_(got, qkv, given, *got_gains, unit=8)
-    plain.qk_norm_backward_(expected, qkv, given, *expected_gains, unit=8)
+    got = kernels.qk_norm_backward([grads], qkv, given, *got_gains, unit=8)
+    expected = plain.qk_norm_backward([grads], qkv, given, *expected_gains, unit=8)
     assert_close(got, expected, scale=16)
     assert_close(got_gains, expected_gains, scale=8 * count)
     assert torch.equal(got[:, given.columns :], grads[:, given.columns :])
@@ -182,9 +181,8 @@ def test_qk_norm_is_that_of_autograd(kernels: ModuleType, heads: int, kv_heads: 
     result.backward(grads.double())
     assert wide.grad is not None
     assert_close(kernels.qk_norm(qkv, given), result.detach().float(), scale=8)
-    got, gain_grads = torch.zeros_like(qkv), torch.zeros(2, 2 * half)
-    got[:, : given.columns] = grads
-    kernels.qk_norm_backward_(got, qkv, given, *gain_grads)
+    gain_grads = torch.zeros(2, 2 * half)
+    got = kernels.qk_norm_backward([grads, torch.zeros(20, kv_heads * 2 * half)], qkv, given, *gain_grads)
     assert_close(got, wide.grad.float(), scale=16)
     for found, gain in zip(gain_grads, gains):
         assert gain.grad is not None
@@ -200,11 +198,11 @@ def test_qk_norm_in_units_and_threads(kernels: ModuleType, dtype: torch.dtype) -
     found = []
     for threads, at_once in ((1, 600), (2, 600), (2, 200), (3, 100)):
         torch.set_num_threads(threads)
-        gain_grads, made = torch.zeros(2, 32), grads.clone()
+        gain_grads, made = torch.zeros(2, 32), torch.zeros_like(grads)
         for first in range(0, 600, at_once):
             part = given._replace(positions=given.positions[first : first + at_once])
             some = slice(first, first + at_once)
-            kernels.qk_norm_backward_(made[some], qkv[some], part, *gain_grads, unit=100)
+            made[some] = kernels.qk_norm_backward([grads[some]], qkv[some], part, *gain_grads, unit=100)
         found.append((made, gain_grads))
     for made, gain_grads in found[1:]:
         assert torch.equal(made, found[0][0])

@@ -112,6 +112,12 @@ else:
         got, wanted = before.clone(), before.float()
         close(fused.norm_backward(dy, x, gain, 1e-5, got), plain.norm_backward(dy, x, gain, 1e-5, wanted), 4.0)
         close(got, wanted.to(grad_dtype), 16.0)
+        added = normal(5, tokens, width, dtype=dtype)
+        close(
+            fused.norm_backward(dy, x, gain, 1e-5, got, added=added),
+            plain.norm_backward(dy, x, gain, 1e-5, wanted, added=added),
+            256.0,  # plain rounds twice
+        )
 
     def test_norm_backward_of_more_rows_than_programs(fused: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         # Width 300: four rows a tile, so that each program has several tiles and the last one is not full.
@@ -212,10 +218,13 @@ else:
         positions = torch.randint(0, 11, (tokens,), generator=torch.Generator().manual_seed(4))
         given_heads = plain.Heads(*gains, 1e-5, angles.cos(), angles.sin(), positions, heads, kv_heads)
         close(fused.qk_norm(qkv, given_heads), plain.qk_norm(qkv, given_heads), 4.0)
-        got = normal(5, *qkv.shape, dtype=dtype)
-        wanted, got_gains, wanted_gains = got.clone(), torch.ones(2, 2 * half), torch.ones(2, 2 * half)
-        fused.qk_norm_backward_(got, qkv, given_heads, *got_gains)
-        plain.qk_norm_backward_(wanted, qkv, given_heads, *wanted_gains)
+        # The keys' gradient has rows that lie apart.
+        q, k, v = normal(5, *qkv.shape, dtype=dtype).split(
+            [count * 2 * half for count in (heads, kv_heads, kv_heads)], 1
+        )
+        grads, got_gains, wanted_gains = (q.contiguous(), k, v), torch.ones(2, 2 * half), torch.ones(2, 2 * half)
+        got = fused.qk_norm_backward(grads, qkv, given_heads, *got_gains)
+        wanted = plain.qk_norm_backward(grads, qkv, given_heads, *wanted_gains)
         # One head of two numbers has hardly a gradient: what is left are roundings of large terms.
         close(got, wanted, 64.0)
         close(got_gains, wanted_gains, 64.0)

@@ -70,10 +70,9 @@ def _qk_norm_backward(ctx: Any, qkv: Tensor, grads: Any) -> Tensor:
     layer: Layer = ctx.layer
     assert layer.norm_q is not None
     assert layer.norm_k is not None
-    d_qkv = torch.cat(list(grads), dim=1)
     heads = _heads_of(layer, ctx.rotary)
-    layer.kernels.qk_norm_backward_(d_qkv, qkv, heads, grad_of(layer.norm_q), grad_of(layer.norm_k), ctx.unit)
-    return d_qkv
+    gain_grads = (grad_of(layer.norm_q), grad_of(layer.norm_k))
+    return layer.kernels.qk_norm_backward(grads, qkv, heads, *gain_grads, ctx.unit)  # type: ignore[no-any-return]
 
 
 def _parts(qkv: Tensor, layer: Layer, rotary: Rotary, batch: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -146,7 +146,7 @@ class GPT:
         # The first place is the embedding; each layer has two.
         drops = [None if dropout is None else dropout._replace(place=2 * number + place) for place in (1, 2)]
         if self.shape.qk_norm:
-            qkv = QKV.apply(x, layer, unit)  # type: ignore[no-untyped-call]
+            qkv, x = QKV.apply(x, layer, unit)  # type: ignore[no-untyped-call]
             if torch.is_grad_enabled() and recomputes_qk_norm(
                 self.shape, self.device.type, mask is not None, fp32=self.compute == torch.float32
             ):
@@ -155,7 +155,7 @@ class GPT:
                 parts = QKNorm.apply(qkv, layer, rotary, unit)  # type: ignore[no-untyped-call]
                 attended = self._attention(number, layer, parts, batch, mask, cache)
         else:
-            parts = Project.apply(x, layer, rotary, unit)  # type: ignore[no-untyped-call]
+            *parts, x = Project.apply(x, layer, rotary, unit)  # type: ignore[no-untyped-call]
             attended = self._attention(number, layer, parts, batch, mask, cache)
         x = AttentionOut.apply(x, attended, layer, unit, drops[0])  # type: ignore[no-untyped-call]
         return FeedForward.apply(x, layer, unit, drops[1])  # type: ignore[no-any-return, no-untyped-call]

@@ -136,36 +136,41 @@ def _branch_grad(grad: Tensor, mask: Dropout | None, kernels: ModuleType) -> Ten
 
 
 class Project(Function):
-    """x -> norm -> queries, keys and values, the first two rotated by their positions; (tokens, width) each."""
+    """x -> norm -> queries, keys and values, the first two rotated by their positions; (tokens, width) each; and x."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Layer, rotary: Rotary, unit: int) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, layer: Layer, rotary: Rotary, unit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         ctx.rotary = rotary
-        qkv = QKV.forward(ctx, x, layer, unit)
+        qkv, x = QKV.forward(ctx, x, layer, unit)
         layer.kernels.rotate_(qkv, rotary.cos, rotary.sin, rotary.positions, layer.heads + layer.kv_heads)
         head = 2 * rotary.cos.shape[1]
         q, k, v = qkv.split((layer.heads * head, layer.kv_heads * head, layer.kv_heads * head), dim=1)
-        return q, k, v
+        return q, k, v, x
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         layer: Layer = ctx.layer
         rotary: Rotary = ctx.rotary
-        d_qkv = torch.cat(grad_outputs, dim=1)
+        *parts, d_x = grad_outputs
+        d_qkv = torch.cat(parts, dim=1)
         heads = layer.heads + layer.kv_heads
         layer.kernels.rotate_(d_qkv, rotary.cos, rotary.sin, rotary.positions, heads, inverse=True)
-        return *QKV.backward(ctx, d_qkv), None
+        return *QKV.backward(ctx, d_qkv, d_x), None
 
 
 class QKV(Function):
-    """x -> norm -> queries, keys and values as one matrix, (tokens, heads x head width)."""
+    """x -> norm -> queries, keys and values as one matrix, (tokens, heads x head width); and x.
+
+    What goes on with x returns its gradient here, so that the backward pass of the norm adds it in the same pass over
+    memory.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Layer, unit: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: Layer, unit: int) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x)
         ctx.layer, ctx.unit = layer, unit
         normed = layer.kernels.norm(x, layer.norm_attention.master, layer.eps)
-        return torch.mm(normed, layer.qkv.compute.t())
+        return torch.mm(normed, layer.qkv.compute.t()), x
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
@@ -175,8 +180,8 @@ class QKV(Function):
         layer.kernels.accumulate_(grad_of(layer.qkv), grad_outputs[0], normed, ctx.unit)
         d_normed = torch.mm(grad_outputs[0], layer.qkv.compute, out=normed)
         gain = layer.norm_attention
-        dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, grad_of(gain), ctx.unit)
-        return dx, None, None
+        grads = (grad_of(gain), ctx.unit, grad_outputs[1])
+        return layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, *grads), None, None
 
 
 class AttentionOut(Function):
@@ -221,8 +226,8 @@ class FeedForward(Function):
         normed = layer.kernels.norm(x, gain.master, layer.eps)
         layer.kernels.accumulate_(grad_of(layer.gate_up), gate_up, normed, ctx.unit)
         d_normed = torch.mm(gate_up, layer.gate_up.compute, out=normed)
-        dx = layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, grad_of(gain), ctx.unit)
-        return dx.add_(grad_outputs[0]), None, None, None
+        grads = (grad_of(gain), ctx.unit, grad_outputs[0])
+        return layer.kernels.norm_backward(d_normed, x, gain.master, layer.eps, *grads), None, None, None
 
 
 class Normed(Function):

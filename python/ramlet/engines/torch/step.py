@@ -159,17 +159,23 @@ class Trainee:
             group["lr"] = rate
         grad_norm = self._grad_norm() * (correction / self.loss_scale)
         factor = correction / self.loss_scale * (clip / (grad_norm + 1e-6)).clamp(max=1.0)
+        complete = getattr(self.optimizer, "is_complete", False)
         if self.model.device.type == "cuda" and not self._scaled:
-            for grad in self._grads():
-                grad.mul_(factor)
-            self.optimizer.step()
+            if complete:
+                self.optimizer.step(grad_scale=factor)
+            else:
+                for grad in self._grads():
+                    grad.mul_(factor)
+                self.optimizer.step()
         else:
             good = math.isfinite(float(grad_norm))
             if good:
                 self.optimizer.step(grad_scale=float(factor))
+            complete = complete and good
             self._rescale(good)
-        self.model.weights.refresh()
-        self.model.weights.clear_gradients()
+        if not complete:
+            self.model.weights.refresh()
+            self.model.weights.clear_gradients()
         return grad_norm
 
     def _grads(self) -> list[Tensor]:

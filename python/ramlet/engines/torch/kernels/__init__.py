@@ -26,11 +26,12 @@ def kernels_for(device: torch.device | str) -> ModuleType:
     """The fastest kernels for a device."""
     kind = str(device).partition(":")[0]
     name = "native" if kind == "cpu" else "plain"
-    if kind == "cuda" and find_spec("triton") and _finds_c_compiler():
+    if has_triton(kind):
         name = "fused"
     return import_module(f"ramlet.engines.torch.kernels.{name}")
 
 
-def _finds_c_compiler() -> bool:
-    """Triton needs one to compile its launchers, and looks for it in these places."""
-    return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+def has_triton(kind: str) -> bool:
+    """For a kind of device. Triton needs a C compiler for its launchers, and looks for it in these places."""
+    found = kind == "cuda" and find_spec("triton")
+    return bool(found) and bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))

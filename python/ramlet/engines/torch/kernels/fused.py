@@ -27,7 +27,9 @@ from torch import Tensor
 
 from ramlet.engines.torch.kernels.fused_dropout import dropout as dropout
 from ramlet.engines.torch.kernels.fused_dropout import dropout_add_ as dropout_add_
-from ramlet.engines.torch.kernels.plain import IGNORE, Heads
+from ramlet.engines.torch.kernels.fused_heads import qk_norm as qk_norm
+from ramlet.engines.torch.kernels.fused_heads import qk_norm_backward as qk_norm_backward
+from ramlet.engines.torch.kernels.plain import IGNORE
 from ramlet.engines.torch.kernels.plain import grad_norm as grad_norm  # a kernel would not be faster
 
 # Eight per multiprocessor of an H100 or H200, and the same on every device, so that sums are the same.
@@ -69,8 +71,9 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 @triton.jit(do_not_specialize=["tokens"])
 def _norm_backward_kernel(
-    dy, x, gain, dx, sums, tokens, width, eps, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
-):
+    dy, x, gain, added, dx, sums, tokens, width, eps,
+    ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     column = tl.arange(0, COLUMNS)[None, :]
     factor = tl.load(gain + column, mask=column < width, other=0.0).to(tl.float32)
     total = tl.zeros([COLUMNS], tl.float32)
@@ -85,7 +88,10 @@ def _norm_backward_kernel(
         total += tl.sum(grad * normed, axis=0)
         grad = grad * factor
         shared = (tl.sum(grad * normed, axis=1) / width)[:, None]
-        tl.store(dx + at, scale * (grad - normed * shared), mask=inside)
+        result = scale * (grad - normed * shared)
+        if ADD:
+            result += tl.load(added + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(dx + at, result, mask=inside)
     column = tl.arange(0, COLUMNS)
     tl.store(sums + tl.program_id(0) * width + column, total, mask=column < width)
 
@@ -102,14 +108,20 @@ def _add_columns_kernel(out, table, rows, width, ROWS: tl.constexpr, COLUMNS: tl
     tl.store(out + column, before + tl.sum(total, axis=0), mask=column < width)
 
 
-def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
+def norm_backward(
+    dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0, added: Tensor | None = None
+) -> Tensor:
     tokens, width = x.shape
     dx = torch.empty_like(x)
     rows, columns, warps = _tile(width, 1024)
     programs = min(GAIN_PROGRAMS, triton.cdiv(tokens, rows))
     sums = torch.empty((programs, width), dtype=torch.float32, device=x.device)
     warps = max(2, warps // 2)
-    _norm_backward_kernel[(programs,)](dy, x, gain, dx, sums, tokens, width, eps, rows, columns, 3, num_warps=warps)
+    _norm_backward_kernel[(programs,)](
+        *(dy, x, gain, x if added is None else added, dx, sums, tokens, width, eps),
+        *(added is not None, rows, columns, 3),
+        num_warps=warps,
+    )
     _add_columns_kernel[(triton.cdiv(width, 16),)](gain_grad, sums, programs, width, 128, 16, num_warps=4)
     return dx
 
@@ -140,120 +152,6 @@ def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int
     _rotate_kernel[(tokens, triton.cdiv(heads, at_once))](
         qkv, cos, sin, positions, width, heads, -1.0 if inverse else 1.0, half, at_once, columns, num_warps=4
     )
-
-
-@triton.jit(do_not_specialize=["tokens"])
-def _qk_norm_kernel(
-    qkv, out, query_gain, key_gain, cos, sin, positions, tokens, qkv_width, eps,
-    QUERIES: tl.constexpr, COUNT: tl.constexpr, HALF: tl.constexpr, COLUMNS: tl.constexpr, HEADS: tl.constexpr,
-):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
-    column = tl.arange(0, COLUMNS)[None, :]
-    inside = (head < COUNT) & (column < HALF)
-    at = qkv + token * qkv_width + head * (2 * HALF) + column
-    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(first * first + second * second, axis=1) / (2 * HALF) + eps)[:, None]
-    first_gain, second_gain = _head_gains(query_gain, key_gain, head, column, QUERIES, HALF)
-    first, second = first * scale * first_gain, second * scale * second_gain
-    angle = tl.load(positions + token).to(tl.int64) * HALF + column
-    c = tl.load(cos + angle, mask=column < HALF, other=0.0)
-    s = tl.load(sin + angle, mask=column < HALF, other=0.0)
-    to = out + token * (COUNT * 2 * HALF) + head * (2 * HALF) + column
-    tl.store(to, first * c - second * s, mask=inside)
-    tl.store(to + HALF, second * c + first * s, mask=inside)
-
-
-@triton.jit
-def _head_gains(query_gain, key_gain, head, column, QUERIES: tl.constexpr, HALF: tl.constexpr):
-    query, wide = head < QUERIES, column < HALF
-    first = tl.where(
-        query, tl.load(query_gain + column, mask=wide, other=0.0), tl.load(key_gain + column, mask=wide, other=0.0)
-    )
-    second = tl.where(
-        query,
-        tl.load(query_gain + HALF + column, mask=wide, other=0.0),
-        tl.load(key_gain + HALF + column, mask=wide, other=0.0),
-    )
-    return first, second
-
-
-def qk_norm(qkv: Tensor, heads: Heads) -> Tensor:
-    """Queries and keys, (tokens, `heads.columns`): each head RMS-normalized, times its gain, then rotated."""
-    tokens, half = len(qkv), heads.cos.shape[1]
-    out = torch.empty((tokens, heads.columns), dtype=qkv.dtype, device=qkv.device)
-    count = heads.heads + heads.kv_heads
-    columns = triton.next_power_of_2(half)
-    at_once = min(triton.next_power_of_2(count), max(1, 1024 // columns))
-    _qk_norm_kernel[(tokens, triton.cdiv(count, at_once))](
-        *(qkv, out, heads.query_gain, heads.key_gain, heads.cos, heads.sin, heads.positions),
-        *(tokens, qkv.shape[1], heads.eps, heads.heads, count, half, columns, at_once),
-        num_warps=2,
-    )
-    return out
-
-
-@triton.jit(do_not_specialize=["tokens"])
-def _qk_norm_backward_kernel(
-    grad, qkv, query_gain, key_gain, cos, sin, positions, sums, tokens, qkv_width, eps,
-    QUERIES: tl.constexpr, COUNT: tl.constexpr, HALF: tl.constexpr, COLUMNS: tl.constexpr, HEADS: tl.constexpr,
-):  # fmt: skip
-    # A program owns some heads and every so many-th token, and keeps the sums of both gains.
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
-    column = tl.arange(0, COLUMNS)[None, :]
-    inside = (head < COUNT) & (column < HALF)
-    query = (head < QUERIES) & inside
-    first_gain, second_gain = _head_gains(query_gain, key_gain, head, column, QUERIES, HALF)
-    first_sum = tl.zeros([HEADS, COLUMNS], tl.float32)
-    second_sum = tl.zeros([HEADS, COLUMNS], tl.float32)
-    for number in range(tl.program_id(0), tokens, tl.num_programs(0)):
-        token = tl.cast(number, tl.int64)
-        at = token * qkv_width + head * (2 * HALF) + column
-        first = tl.load(qkv + at, mask=inside, other=0.0).to(tl.float32)
-        second = tl.load(qkv + at + HALF, mask=inside, other=0.0).to(tl.float32)
-        d_first = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-        d_second = tl.load(grad + at + HALF, mask=inside, other=0.0).to(tl.float32)
-        angle = tl.load(positions + token).to(tl.int64) * HALF + column
-        c = tl.load(cos + angle, mask=column < HALF, other=0.0)
-        s = tl.load(sin + angle, mask=column < HALF, other=0.0)
-        a, b = d_first * c + d_second * s, d_second * c - d_first * s
-        scale = tl.rsqrt(tl.sum(first * first + second * second, axis=1) / (2 * HALF) + eps)[:, None]
-        first, second = first * scale, second * scale
-        first_sum += a * first
-        second_sum += b * second
-        a, b = a * first_gain, b * second_gain
-        shared = (tl.sum(a * first + b * second, axis=1) / (2 * HALF))[:, None]
-        tl.store(grad + at, scale * (a - first * shared), mask=inside)
-        tl.store(grad + at + HALF, scale * (b - second * shared), mask=inside)
-    # A row of sums: query gain, then key gain.
-    to = sums + (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * (4 * HALF) + tl.arange(0, COLUMNS)
-    wide = tl.arange(0, COLUMNS) < HALF
-    tl.store(to, tl.sum(tl.where(query, first_sum, 0.0), axis=0), mask=wide)
-    tl.store(to + HALF, tl.sum(tl.where(query, second_sum, 0.0), axis=0), mask=wide)
-    tl.store(to + 2 * HALF, tl.sum(tl.where(query, 0.0, first_sum), axis=0), mask=wide)
-    tl.store(to + 3 * HALF, tl.sum(tl.where(query, 0.0, second_sum), axis=0), mask=wide)
-
-
-def qk_norm_backward_(
-    grad: Tensor, qkv: Tensor, heads: Heads, query_gain_grad: Tensor, key_gain_grad: Tensor, unit: int = 0
-) -> None:
-    """In place: the gradient of queries, keys and values becomes the gradient of `qkv`."""
-    tokens, half = len(qkv), heads.cos.shape[1]
-    count = heads.heads + heads.kv_heads
-    columns = triton.next_power_of_2(half)
-    at_once = min(triton.next_power_of_2(count), max(1, 512 // columns))
-    groups = triton.cdiv(count, at_once)
-    programs = min(GAIN_PROGRAMS // 2, tokens)
-    sums = torch.empty((programs * groups, 4 * half), dtype=torch.float32, device=qkv.device)
-    _qk_norm_backward_kernel[(programs, groups)](
-        *(grad, qkv, heads.query_gain, heads.key_gain, heads.cos, heads.sin, heads.positions, sums),
-        *(tokens, qkv.shape[1], heads.eps, heads.heads, count, half, columns, at_once),
-        num_warps=4,
-    )
-    both = torch.sum(sums, dim=0)
-    query_gain_grad += both[: 2 * half]
-    key_gain_grad += both[2 * half :]
 
 
 @triton.jit

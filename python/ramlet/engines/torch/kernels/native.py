@@ -10,7 +10,7 @@ They use torch's threads (`torch.set_num_threads`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -57,13 +57,15 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     return out
 
 
-def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
+def norm_backward(
+    dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0, added: Tensor | None = None
+) -> Tensor:
     if not (_supported(x, dy) and _flat_fp32(gain, gain_grad)):
-        return plain.norm_backward(dy, x, gain, eps, gain_grad, unit)
+        return plain.norm_backward(dy, x, gain, eps, gain_grad, unit, added)
     rows, width = x.shape
     dx = torch.empty_like(x)
     _run(_native.kernel_norm_backward, dy, x, gain, eps, gain_grad, dx, rows, width, unit or max(1, rows))
-    return dx
+    return dx if added is None else dx.add_(added)
 
 
 def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, inverse: bool = False) -> None:
@@ -83,16 +85,17 @@ def qk_norm(qkv: Tensor, heads: Heads) -> Tensor:
     return out
 
 
-def qk_norm_backward_(
-    grad: Tensor, qkv: Tensor, heads: Heads, query_gain_grad: Tensor, key_gain_grad: Tensor, unit: int = 0
-) -> None:
-    """In place: the gradient of queries, keys and values becomes the gradient of `qkv`."""
-    if not (_supported(qkv, grad) and _takes(heads) and _flat_fp32(query_gain_grad, key_gain_grad)):
-        plain.qk_norm_backward_(grad, qkv, heads, query_gain_grad, key_gain_grad, unit)
-        return
+def qk_norm_backward(
+    grads: Sequence[Tensor], qkv: Tensor, heads: Heads, query_gain_grad: Tensor, key_gain_grad: Tensor, unit: int = 0
+) -> Tensor:
+    """The gradient of `qkv` from those of `qk_norm`'s queries and keys and of the values."""
+    if not (_supported(qkv, grads[0]) and _takes(heads) and _flat_fp32(query_gain_grad, key_gain_grad)):
+        return plain.qk_norm_backward(grads, qkv, heads, query_gain_grad, key_gain_grad, unit)
+    grad = torch.cat(list(grads), dim=1)
     tables, gain_grads = _addresses(*heads[:2], *heads[3:6]), _addresses(query_gain_grad, key_gain_grad)
     unit = unit or max(1, len(qkv))
     _run(_native.kernel_qk_norm_backward, grad, qkv, tables, gain_grads, heads.eps, _sizes(qkv, heads), unit)
+    return grad
 
 
 def _takes(heads: Heads) -> bool:

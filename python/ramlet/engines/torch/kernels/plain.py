@@ -7,6 +7,7 @@ time; 0 means all at once (order.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,15 +26,18 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * gain.float()).to(x.dtype)
 
 
-def norm_backward(dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0) -> Tensor:
-    """dx; the gain's gradient is added to `gain_grad`."""
+def norm_backward(
+    dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0, added: Tensor | None = None
+) -> Tensor:
+    """dx, plus `added`; the gain's gradient is added to `gain_grad`."""
     wide, grad = x.float(), dy.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     normed = wide * scale
     for part in (grad * normed).split(unit or max(1, len(x))):
         gain_grad += part.sum(0).to(gain_grad.dtype)
     grad = grad * gain.float()
-    return (scale * (grad - normed * (grad * normed).mean(-1, keepdim=True))).to(x.dtype)
+    dx = (scale * (grad - normed * (grad * normed).mean(-1, keepdim=True))).to(x.dtype)
+    return dx if added is None else dx.add_(added)
 
 
 def rotate_(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, inverse: bool = False) -> None:
@@ -82,13 +86,14 @@ def qk_norm(qkv: Tensor, heads: Heads) -> Tensor:
     return rotated.to(qkv.dtype)
 
 
-def qk_norm_backward_(
-    grad: Tensor, qkv: Tensor, heads: Heads, query_gain_grad: Tensor, key_gain_grad: Tensor, unit: int = 0
-) -> None:
-    """In place: the gradient of queries, keys and values becomes the gradient of `qkv`, by way of `qk_norm`'s input.
+def qk_norm_backward(
+    grads: Sequence[Tensor], qkv: Tensor, heads: Heads, query_gain_grad: Tensor, key_gain_grad: Tensor, unit: int = 0
+) -> Tensor:
+    """The gradient of `qkv` from those of `qk_norm`'s queries and keys and of the values.
 
     The gains' gradients are added to theirs.
     """
+    grad = torch.cat(list(grads), dim=1)
     count = heads.heads + heads.kv_heads
     normed, scale = _normed_heads(qkv, heads)
     wide = grad[:, : heads.columns].float().contiguous()
@@ -100,6 +105,7 @@ def qk_norm_backward_(
     wide = wide * _gains(heads)
     d_x = scale * (wide - normed * (wide * normed).mean(-1, keepdim=True))
     grad[:, : heads.columns] = d_x.view(len(qkv), -1).to(grad.dtype)
+    return grad
 
 
 def _normed_heads(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,11 @@
     CAPTURABLE = True                if a CUDA graph can capture its step: `lr` is a tensor then
     make(weights, settings)          a torch optimizer for the flat tensors of `weights`, one in each named group
 
-Its `step(grad_scale=...)` multiplies the gradients by a factor. If it has a method `divide(ranks)`, it is called before
-the first step: then the ranks may divide the work of a step. A checkpoint stores the tensors of its `state` under
-the names that they have there, after the name of the group: `matrices.exp_avg`, `gains.exp_avg`.
+Its `step(grad_scale=...)` multiplies the gradients by a factor. If it has a property `is_complete` that is True, the
+factor may be a tensor, and a step also clears the gradients and refreshes the weights for matrix products. If it has a
+method `divide(ranks)`, it is called before the first step: then the ranks may divide the work of a step. A checkpoint
+stores the tensors of its `state` under the names that they have there, after the name of the group:
+`matrices.exp_avg`, `gains.exp_avg`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from ramlet.engines import Hyperparameters
     from ramlet.engines.torch.weights import Weights
 
-__all__ = ["optimizer_module", "param_groups"]
+__all__ = ["group", "optimizer_module", "param_groups", "scalar"]
 
 
 def optimizer_module(name: str) -> ModuleType:
@@ -31,8 +36,19 @@ def optimizer_module(name: str) -> ModuleType:
 
 def param_groups(weights: Weights, settings: Hyperparameters) -> list[dict[str, Any]]:
     """Weight decay applies to the matrices, not to the gains of the norms."""
-    matrices, gains = weights.flat
     return [
-        {"name": "matrices", "params": [matrices], "weight_decay": settings.weight_decay},
-        {"name": "gains", "params": [gains], "weight_decay": 0.0},
+        group("matrices", weights.matrices, weights.compute, settings.weight_decay),
+        group("gains", weights.gains, weights.gains, 0.0),
     ]
+
+
+def group(name: str, flat: Tensor, products: Tensor, weight_decay: float) -> dict[str, Any]:
+    """`products` are the weights for matrix products, which may be the same tensor."""
+    return {"name": name, "params": [flat], "products": products, "weight_decay": weight_decay}
+
+
+def scalar(value: float | Tensor, device: torch.device) -> Tensor:
+    """As a tensor of one element on the device."""
+    from torch import Tensor, full
+
+    return value if isinstance(value, Tensor) else full((), value, device=device)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from itertools import chain
 from types import ModuleType
 from typing import Any, overload
@@ -27,6 +26,7 @@ from typing import Any, overload
 import torch
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.torch.kernels import has_triton
 from ramlet.engines.torch.optim import native, param_groups, tiled
 from ramlet.engines.torch.optim.factors import Factors, rounding_key
 from ramlet.engines.torch.optim.state import Moments, new_state
@@ -88,13 +88,15 @@ class AdamW8bit(torch.optim.Optimizer):
                 )
 
     @overload
-    def step(self, closure: None = None, *, grad_scale: float = 1.0) -> None: ...
+    def step(self, closure: None = None, *, grad_scale: float | torch.Tensor = 1.0) -> None: ...
 
     @overload
-    def step(self, closure: Callable[[], float], *, grad_scale: float = 1.0) -> float: ...
+    def step(self, closure: Callable[[], float], *, grad_scale: float | torch.Tensor = 1.0) -> float: ...
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None, *, grad_scale: float = 1.0) -> float | None:
+    def step(
+        self, closure: Callable[[], float] | None = None, *, grad_scale: float | torch.Tensor = 1.0
+    ) -> float | None:
         """Updates every parameter that has a gradient; gradients are multiplied by `grad_scale`."""
         loss = None
         if closure is not None:
@@ -169,7 +171,7 @@ def loops_for(device: str) -> ModuleType:
     """The module with the loops over elements."""
     if device == "cpu":
         return native
-    if device == "cuda" and find_spec("triton") is not None:
+    if has_triton(device):
         from ramlet.engines.torch.optim import triton_kernel
 
         return triton_kernel

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters
 from ramlet.engines.plan import Choice
-from ramlet.engines.torch.optim import adamw, native
+from ramlet.engines.torch.kernels import has_triton
+from ramlet.engines.torch.optim import adamw, group, native, plain_update, scalar
 from ramlet.engines.torch.optim.adamw import AdamW
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN, orthogonalize
@@ -42,8 +45,18 @@ TINY = 1e-12
 ELEMENTS_AT_ONCE = 40 << 20
 """On a GPU, of the matrices that are orthogonalized together; their products are faster the more there are."""
 
-Views = tuple[Tensor, Tensor, Tensor]
-"""Weights, directions and mean squares of rows of some matrices: (count, rows, columns), the last with one column."""
+
+class Views(NamedTuple):
+    """Of some matrices, (count, rows, columns) each."""
+
+    weights: Tensor
+    gradients: Tensor
+    """Or directions, if the momentum is added to them already."""
+    momentum: Tensor
+    products: Tensor
+    """The weights for matrix products, which may be the same."""
+    row_squares: Tensor
+    """(count, rows, 1)"""
 
 
 def state_bytes(shape: Shape, item: int) -> int:
@@ -53,7 +66,8 @@ def state_bytes(shape: Shape, item: int) -> int:
 
 
 def scratch_bytes(shape: Shape, choice: Choice, device: str, threads: int) -> int:
-    """Of a step: the matrices in the precision of the products, twice, what is squared, and the update in fp32."""
+    """Of a step: the matrices in the precision of the products, twice, what is squared, the scales of rows, and, if
+    the weights are rounded stochastically, the update in fp32."""
     sizes = [(stack.rows, stack.columns) for stack in stacks(shape)]
     if device == "cpu" and choice.weights == "fp32":
         return native.muon_scratch_bytes(sizes * shape.layers, threads)
@@ -65,7 +79,9 @@ def scratch_bytes(shape: Shape, choice: Choice, device: str, threads: int) -> in
         elements = sum(rows * columns * count for rows, columns, count in counts)
         squared = sum(min(rows, columns) ** 2 * count for rows, columns, count in counts)
         largest = max(rows * columns * count for rows, columns, count in counts)
-        most = max(most, 2 * (elements + squared) * BYTES[choice.compute] + 4 * largest)
+        scales = sum(rows * count for rows, _, count in counts)
+        changes = largest if choice.weights != "fp32" else 0
+        most = max(most, 2 * (elements + squared) * BYTES[choice.compute] + 4 * (scales + changes))
     return most
 
 
@@ -84,8 +100,11 @@ def make(weights: Weights, settings: Hyperparameters) -> Muon:
 
 def others(weights: Weights) -> list[dict[str, Any]]:
     """Groups of everything outside of layers' matrices."""
-    named = {"embeddings": weights.embeddings, "gains": weights.gains}
-    return [{"name": name, "params": [flat], "weight_decay": 0.0} for name, flat in named.items()]
+    products = weights.compute[: len(weights.embeddings)]
+    return [
+        group("embeddings", weights.embeddings, products, 0.0),
+        group("gains", weights.gains, weights.gains, 0.0),
+    ]
 
 
 class Muon(torch.optim.Optimizer):
@@ -94,31 +113,41 @@ class Muon(torch.optim.Optimizer):
         self._compute = weights.compute.dtype
         self._rest = rest
         self._ranks = TorchRanks()
-        hidden = {"params": [weights.hidden], "name": "hidden", "weight_decay": settings.weight_decay}
-        super().__init__([hidden], {"lr": 0.0})
+        products = weights.compute[len(weights.embeddings) :]
+        super().__init__([group("hidden", weights.hidden, products, settings.weight_decay)], {"lr": 0.0})
         # One optimizer to the outside: its groups, its states.
         rest.state = self.state
         self.param_groups += rest.param_groups
 
+    @property
+    def is_complete(self) -> bool:
+        """With several ranks, each would clear and refresh its share alone."""
+        return isinstance(self._rest, AdamW) and self._rest.is_complete and self._ranks.world == 1
+
     @torch.no_grad()
-    def step(self, closure: Any = None, *, grad_scale: float = 1.0) -> Any:
+    def step(self, closure: Any = None, *, grad_scale: float | Tensor = 1.0) -> Any:
         self._rest.step(grad_scale=grad_scale)
-        group = self.param_groups[0]
-        (hidden,) = group["params"]
+        given = self.param_groups[0]
+        (hidden,) = given["params"]
         state = self.state[hidden]
         if not state:
             state.update(self._new_momentum(hidden))
             state["row_squares"] = torch.zeros(_rows(self._shape), device=hidden.device)
-        # The scale of a gradient does not change its orthogonal factor, only its weight in the momentum.
-        self._add_to_momentum(hidden.grad, state, grad_scale)
-        rate, keep = group["lr"], 1 - group["lr"] * group["weight_decay"]
+        if not self.is_complete:
+            # The scale of a gradient does not change its orthogonal factor, only its weight in the momentum.
+            self._add_to_momentum(hidden.grad, state, grad_scale)
+        rate, keep = given["lr"], 1 - given["lr"] * given["weight_decay"]
         every = shares(self._shape, self._ranks.world)
-        views = list(self._views(every[self._ranks.rank], hidden, hidden.grad, state["row_squares"]))
+        momentum = state["momentum"] if self.is_complete else hidden.grad  # of which nothing is read
+        flat = (hidden, hidden.grad, momentum, given["products"])
+        views = list(self._views(every[self._ranks.rank], flat, state["row_squares"]))
         if hidden.device.type == "cpu":
             self._native_update(views, hidden, rate, keep)
         else:
-            for batch in packed([(weights.shape[1], weights.shape[2], len(weights)) for weights, _, _ in views]):
-                self._update([_some(views[number], some) for number, some in batch], rate, keep)
+            scalars = [scalar(value, hidden.device) for value in (rate * UPDATE_SIZE, keep, grad_scale)]
+            sizes = [(each.weights.shape[1], each.weights.shape[2], len(each.weights)) for each in views]
+            for batch in packed(sizes):
+                self._update([_some(views[number], some) for number, some in batch], *scalars)
         if self._ranks.world > 1:
             self._exchange(every, hidden, state["row_squares"])
 
@@ -129,18 +158,18 @@ class Muon(torch.optim.Optimizer):
     def _new_momentum(self, hidden: Tensor) -> dict[str, Tensor]:
         return {"momentum": torch.zeros_like(hidden)}
 
-    def _add_to_momentum(self, gradient: Tensor, state: dict[str, Tensor], grad_scale: float) -> None:
+    def _add_to_momentum(self, gradient: Tensor, state: dict[str, Tensor], grad_scale: float | Tensor) -> None:
         """The gradient becomes the direction of the step: it looks ahead by one step of the momentum (Nesterov)."""
         momentum = state["momentum"]
         momentum.lerp_(gradient if grad_scale == 1.0 else gradient.mul_(grad_scale), 1 - MOMENTUM)
         gradient.lerp_(momentum, MOMENTUM)
 
-    def _views(self, share: Share, hidden: Tensor, gradient: Tensor, row_squares: Tensor) -> Iterator[Views]:
+    def _views(self, share: Share, flat: Sequence[Tensor], row_squares: Tensor) -> Iterator[Views]:
         """Of a share's matrices, for each stack."""
         layers = self._shape.layers
         for stack, some, squares in self._stacks(share, row_squares):
             if some:
-                views = (_view(hidden, stack, layers), _view(gradient, stack, layers), squares)
+                views = Views._make([*(_view(each, stack, layers) for each in flat), squares])
                 yield _some(views, slice(some.start, some.stop))
 
     def _stacks(self, share: Share, row_squares: Tensor) -> Iterator[tuple[Stack, range, Tensor]]:
@@ -163,34 +192,40 @@ class Muon(torch.optim.Optimizer):
         factors = (MARGIN, ROW_DECAY, TINY, float(rate) * UPDATE_SIZE)
         if hidden.dtype == torch.float32:
             hidden.mul_(keep)
-            native.muon_update(views, COEFFICIENTS, factors)
+            native.muon_update(
+                [(each.weights, each.gradients, each.row_squares) for each in views], COEFFICIENTS, factors
+            )
             return
         for stack in views:
-            for number in range(len(stack[0])):
-                weights, direction, row_squares = _some(stack, slice(number, number + 1))
-                changes = torch.zeros(weights.shape)
-                native.muon_update([(changes, direction.float(), row_squares)], COEFFICIENTS, factors)
-                self._subtract(weights, changes.neg_(), keep)
+            for number in range(len(stack.weights)):
+                one = _some(stack, slice(number, number + 1))
+                changes = torch.zeros(one.weights.shape)
+                native.muon_update([(changes, one.gradients.float(), one.row_squares)], COEFFICIENTS, factors)
+                self._subtract(one.weights, changes.neg_(), keep)
 
-    def _update(self, batch: list[Views], rate: Rate, keep: Rate) -> None:
-        """Of matrices of one size, up to transposition."""
-        counts = [len(weights) for weights, _, _ in batch]
-        sides = sorted(batch[0][0].shape[1:])
-        x = torch.empty((sum(counts), *sides), dtype=self._compute, device=batch[0][0].device)
-        for part, (_, direction, _) in zip(x.split(counts), batch):
-            part.copy_(direction.mT if _is_tall(direction) else direction)
+    def _update(self, batch: list[Views], rate: Tensor, keep: Tensor, grad_scale: Tensor) -> None:
+        """On a GPU, of matrices of one size, up to transposition."""
+        kernels = _kernels_for(rate.device.type)
+        counts = [len(views.weights) for views in batch]
+        sides = sorted(batch[0].weights.shape[1:])
+        x = torch.empty((sum(counts), *sides), dtype=self._compute, device=rate.device)
+        for part, views in zip(x.split(counts), batch):
+            target = part.mT if _is_tall(views.weights) else part
+            if self.is_complete:
+                kernels.directions(target, views.gradients, views.momentum, grad_scale, MOMENTUM)
+            else:
+                target.copy_(views.gradients)
         x.div_(torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32) * MARGIN + TINY)
-        for part, (weights, _, row_squares) in zip(orthogonalize(x).split(counts), batch):
-            update = part.mT if _is_tall(weights) else part
-            norms: Tensor = torch.linalg.vector_norm(update, dim=2, keepdim=True, dtype=torch.float32)
-            squares = norms.square() / update.shape[2]
-            row_squares.lerp_(squares, 1 - ROW_DECAY)
-            # Rows of equal size, and the matrix as large as it was.
-            scale = (row_squares + TINY).rsqrt()
-            before, after = squares.sum(1, keepdim=True), (squares * scale.square()).sum(1, keepdim=True)
-            scale *= ((before + TINY) / (after + TINY)).sqrt()
-            scale *= rate * UPDATE_SIZE * math.sqrt(sides[1])
-            self._subtract(weights, torch.mul(update, scale, out=torch.empty(weights.shape, device=x.device)), keep)
+        # Triton's products of fp32 would round to TF32.
+        gram = plain_update.gram if x.dtype == torch.float32 else kernels.gram
+        for part, views in zip(orthogonalize(x, gram).split(counts), batch):
+            update = part.mT if _is_tall(views.weights) else part
+            scales = kernels.row_scales(update, views.row_squares, rate, ROW_DECAY, TINY)
+            if views.weights.dtype == torch.float32:
+                kernels.subtract(views.weights, views.products, update, scales, keep)
+            else:
+                changes = torch.empty(update.shape, device=x.device)
+                self._subtract(views.weights, torch.mul(update, scales[:, :, None], out=changes), keep)
 
     def _subtract(self, weights: Tensor, changes: Tensor, keep: Rate) -> None:
         """`weights = keep * weights - changes`; the changes are fp32 and contiguous."""
@@ -212,8 +247,16 @@ def packed(sizes: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, slice]
 
 
 def _some(views: Views, some: slice) -> Views:
-    weights, directions, row_squares = (view[some] for view in views)
-    return weights, directions, row_squares
+    return Views(*(view[some] for view in views))
+
+
+@cache
+def _kernels_for(device: str) -> ModuleType:
+    if has_triton(device):
+        from ramlet.engines.torch.optim import triton_update
+
+        return triton_update
+    return plain_update
 
 
 def _is_tall(matrices: Tensor) -> bool:

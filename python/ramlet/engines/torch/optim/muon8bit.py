@@ -53,15 +53,12 @@ class Muon8bit(Muon):
             "momentum_scales": torch.zeros(_blocks(hidden.numel()), device=hidden.device),
         }
 
-    def _add_to_momentum(self, gradient: Tensor, state: dict[str, Tensor], grad_scale: float) -> None:
-        gain = single((1 - MOMENTUM) * grad_scale)
+    def _add_to_momentum(self, gradient: Tensor, state: dict[str, Tensor], grad_scale: float | Tensor) -> None:
+        gain = single((1 - MOMENTUM) * float(grad_scale))
         self._loops.momentum(gradient, state["momentum_codes"], state["momentum_scales"], single(MOMENTUM), gain)
 
     def _subtract(self, weights: Tensor, changes: Tensor, keep: Rate) -> None:
-        if weights.dtype == torch.float32:
-            super()._subtract(weights, changes, keep)
-        else:
-            self._loops.subtract(weights, changes, single(float(keep)), self._rounding_key())
+        self._loops.subtract(weights, changes, single(float(keep)), self._rounding_key())
 
     def _rounding_key(self) -> int:
         """Of this step, which AdamW has counted; the parameters with lower numbers are AdamW's."""

@@ -10,9 +10,15 @@ numbers of steps are in docs/design/recipe.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from ramlet.engines.torch.optim import plain_update
+
+Gram = Callable[..., Tensor]
+"""Of plain_update or triton_update."""
 SMALLEST = 5e-3
 FITTED = (
     (8.152673, -23.215832, 17.022398),
@@ -29,11 +35,10 @@ MARGIN = 1.02
 """The norm is overestimated by this much, since rounding may lift a singular value above 1."""
 
 
-def orthogonalize(x: Tensor) -> Tensor:
+def orthogonalize(x: Tensor, gram: Gram = plain_update.gram) -> Tensor:
     """Of (count, rows, columns), rows <= columns, each with a Frobenius norm of at most 1; overwrites `x`."""
     other = torch.empty_like(x)
     for a, b, c in COEFFICIENTS:
-        gram = torch.bmm(x, x.mT)
-        torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a, out=other)
+        torch.bmm(gram(gram(x), c, b, a), x, out=other)
         x, other = other, x
     return x
