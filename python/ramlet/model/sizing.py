@@ -104,13 +104,19 @@ class _Search:
                 yield replace(bare, feed_forward=feed_forward)
 
     def _shape(self, width: int, depth: int, feed_forward: int) -> Shape | None:
-        head = 64 if width >= 256 and width % 64 == 0 else 32 if width % 32 == 0 else 16
+        head = self._head_width(width)
         # Between the usual widths the number of heads is that of the groups, however wide they are.
         heads = width // head if width % head == 0 else self.kv_groups
         if heads % self.kv_groups or width % heads or width // heads % 2:
             return None
         kv_heads = heads // self.kv_groups
         return Shape(self.vocab_size, self.context, depth, width, heads, kv_heads, feed_forward, tied=self.tied)
+
+    def _head_width(self, width: int) -> int:
+        """Wide heads learn faster and are faster (docs/design/recipe.md), as long as there are several of them."""
+        if width >= 512 and width % (128 * self.kv_groups) == 0:
+            return 128
+        return 64 if width >= 256 and width % 64 == 0 else 32 if width % 32 == 0 else 16
 
 
 def _depths(width: int) -> range:

@@ -99,7 +99,8 @@ def resolve(
         seq_len = known.context if settings.init_from is None else known.usual_length
     if seq_len is None:
         seq_len = default_seq_len(settings.params or 0)
-    if known is None:
+    shape = known or _begun_shape(settings, feed, seq_len, begun)
+    if shape is None:
         assert settings.params is not None
         shape = shape_for(
             settings.params,
@@ -109,8 +110,6 @@ def resolve(
             kv_groups=settings.kv_groups,
             qk_norm=_qk_norm(settings, begun),
         )
-    else:
-        shape = known
     if seq_len > shape.context:
         raise SettingsError(f"{option('seq_len', seq_len)} must be at most the model's context of {shape.context:,}")
     sequences = settings.step_sequences(seq_len)
@@ -209,6 +208,21 @@ def _start_shape(name: str, feed: Feed) -> Shape:
             "prepare the data with the model's own tokenizer"
         )
     return shape
+
+
+def _begun_shape(settings: RunSettings, feed: Feed, seq_len: int, begun: Mapping[str, Any] | None) -> Shape | None:
+    """That of the run to resume, if the same is asked for: this version may choose another one for a new run."""
+    if begun is None:
+        return None
+    asked = {"params": settings.params, "tied": settings.tied, "kv_groups": settings.kv_groups}
+    if any(begun["settings"].get(name) != value for name, value in asked.items()):
+        return None
+    try:
+        shape = Shape(**begun["job"]["shape"])
+    except (TypeError, SettingsError):  # damaged, or by a newer version
+        return None
+    same = (shape.vocab_size, shape.context, shape.qk_norm) == (feed.vocab_size, seq_len, _qk_norm(settings, begun))
+    return shape if same else None
 
 
 def _qk_norm(settings: RunSettings, begun: Mapping[str, Any] | None) -> bool:

@@ -28,6 +28,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_DEVIATION = 0.02
 
 
+def initial_qk_gain(head_width: int) -> float:
+    """How sharp attention can be at first: 1 for heads of 32 or less, 1.25 for 64, 1.5 for 128. Larger models gain from
+    more (docs/design/recipe.md)."""
+    return 1.0 + max(0.0, math.log2(head_width / 32)) / 4
+
+
 @dataclass
 class Weight:
     """One matrix or gain: views into the flat tensors."""
@@ -135,15 +141,17 @@ class Weights:
             self.compute.copy_(self.matrices)
 
     def initialize(self, seed: int) -> None:
-        """Normal with std 0.02, scaled down with depth for what writes into the residual stream; gains 1.
+        """Normal with std 0.02, scaled down with depth for what writes into the residual stream; gains 1, except those
+        of QK-norm.
 
         Generated on the CPU in pieces: the same weights on any device, without a second copy.
         """
         generator = torch.Generator().manual_seed(seed)
         residual = INITIAL_DEVIATION / math.sqrt(2 * self.shape.layers)
-        self.gains.fill_(1.0)
         for weight in self:
             if weight.master.dim() == 1:
+                of_heads = weight.name.endswith((".norm_q", ".norm_k"))
+                weight.master.fill_(initial_qk_gain(self.shape.head_width) if of_heads else 1.0)
                 continue
             deviation = residual if weight.name.endswith((".out", ".down")) else INITIAL_DEVIATION
             _fill(weight.master, deviation, generator)
