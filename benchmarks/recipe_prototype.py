@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy, linear, rms_norm, scaled_dot_prod
 from measure import markdown_table
 from ramlet.dataset.reader import Dataset
 from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN
+from ramlet.engines.torch.weights import initial_qk_gain
 
 NEWTON_SCHULZ = ((3.4445, -4.7750, 2.0315),) * 5
 THREE_STEPS = ((7.9899, -22.7523, 16.6825), (3.6434, -2.7268, 0.5371), (2.6712, -1.9853, 0.4535))
@@ -36,6 +37,10 @@ class Variant:
     lr: float
     muon: bool = True
     qk_norm: bool = True
+    head: int = 0
+    """Width of a head; 0 is that of the size."""
+    qk_gain: float = 0.0
+    """Of QK-norm at the start; 0 is the default for this width."""
     equal_rows: bool = True
     zero_outputs: bool = False
     cosine: bool = False
@@ -59,7 +64,7 @@ class Size:
 SIZES = {
     "1M": Size(128, 3, 2, 384, 256, 8, 1e-2, 2.5e-3),
     "10M": Size(320, 6, 5, 896, 256, 32, 6e-3, 1.5e-3),
-    "124M": Size(768, 12, 12, 2048, 1024, 32, 4e-3, 6e-4),
+    "124M": Size(768, 12, 6, 2048, 1024, 32, 4e-3, 6e-4),
 }
 
 
@@ -72,6 +77,12 @@ def variants(size: Size) -> list[Variant]:
         replace(base, name=f"muon, lr {size.lr / 2:g}", lr=size.lr / 2),
         replace(base, name=f"muon, lr {size.lr * 2:g}", lr=size.lr * 2),
         replace(base, name="no QK-norm", qk_norm=False, lr=size.lr / 2),
+        *(
+            replace(base, name=f"heads of {head}, gain {gain:g}", head=head, qk_gain=gain)
+            for head in (32, 64, 128, 160)
+            if size.width % head == 0
+            for gain in (1.0, 1.25, 1.5, 2.0)
+        ),
         replace(base, name="rows as they come", equal_rows=False),
         replace(base, name="five steps of Newton-Schulz", coefficients=NEWTON_SCHULZ),
         replace(base, name="three steps of Polar Express", coefficients=THREE_STEPS),
@@ -85,19 +96,22 @@ class Model(torch.nn.Module):
     def __init__(self, size: Size, variant: Variant, vocab: int) -> None:
         super().__init__()
         self.size, self.variant = size, variant
-        width, wide, head = size.width, size.feed_forward, size.width // size.heads
+        width, wide = size.width, size.feed_forward
+        self.heads = width // variant.head if variant.head else size.heads
+        head = width // self.heads
+        qk_gain = variant.qk_gain or initial_qk_gain(head)
         residual = 0.0 if variant.zero_outputs else 0.02 / math.sqrt(2 * size.layers)
 
         def matrices(rows: int, columns: int, deviation: float = 0.02) -> torch.nn.ParameterList:
             return torch.nn.ParameterList([torch.randn(rows, columns) * deviation for _ in range(size.layers)])
 
-        def gains(count: int) -> torch.nn.ParameterList:
-            return torch.nn.ParameterList([torch.ones(count) for _ in range(size.layers)])
+        def gains(count: int, value: float = 1.0) -> torch.nn.ParameterList:
+            return torch.nn.ParameterList([torch.full((count,), value) for _ in range(size.layers)])
 
         self.embedding = torch.nn.Parameter(torch.randn(vocab, width) * 0.02)
         self.qkv, self.out = matrices(3 * width, width), matrices(width, width, residual)
         self.gate_up, self.down = matrices(2 * wide, width), matrices(width, wide, residual)
-        self.norms = torch.nn.ModuleList([gains(width), gains(width), gains(head), gains(head)])
+        self.norms = torch.nn.ModuleList([gains(width), gains(width), gains(head, qk_gain), gains(head, qk_gain)])
         self.norm = torch.nn.Parameter(torch.ones(width))
         angles = torch.arange(size.seq_len)[:, None] * 10_000.0 ** (-torch.arange(head // 2) / (head // 2))
         self.register_buffer("cos", angles.cos())
@@ -113,7 +127,7 @@ class Model(torch.nn.Module):
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         batch, tokens = ids.shape
-        heads, width = self.size.heads, self.size.width
+        heads, width = self.heads, self.size.width
 
         def normed(x: Tensor, gain: Tensor) -> Tensor:
             return rms_norm(x, (x.shape[-1],), gain.to(x.dtype), 1e-5)

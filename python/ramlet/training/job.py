@@ -99,7 +99,7 @@ def resolve(
         seq_len = known.context if settings.init_from is None else known.usual_length
     if seq_len is None:
         seq_len = default_seq_len(settings.params or 0)
-    shape = known or _begun_shape(settings, feed, seq_len, begun)
+    shape = known or begun_shape(settings, feed, seq_len, begun)
     if shape is None:
         assert settings.params is not None
         shape = shape_for(
@@ -210,7 +210,7 @@ def _start_shape(name: str, feed: Feed) -> Shape:
     return shape
 
 
-def _begun_shape(settings: RunSettings, feed: Feed, seq_len: int, begun: Mapping[str, Any] | None) -> Shape | None:
+def begun_shape(settings: RunSettings, feed: Feed, seq_len: int, begun: Mapping[str, Any] | None) -> Shape | None:
     """That of the run to resume, if the same is asked for: this version may choose another one for a new run."""
     if begun is None:
         return None
