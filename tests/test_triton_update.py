@@ -104,7 +104,7 @@ def muon(rows, columns):
 
 def gram(rows, columns):
     torch.manual_seed(3)
-    x = torch.randn(2, rows, columns)
+    x = torch.randn(1, rows, columns)
     found = update.gram(x)
     close(found, x @ x.mT, 1e-5)
     close(plain_update.gram(x, alpha=2.0), 2 * x @ x.mT, 1e-5)
@@ -115,9 +115,9 @@ def gram(rows, columns):
 
 
 adamw()
-for size in ((64, 64), (40, 100), (130, 70)):
+for size in ((40, 70), (70, 40)):
     muon(*size)
-for size in ((128, 64), (300, 70), (10, 200)):
+for size in ((130, 70), (10, 100)):
     gram(*size)
 print("close")
 """
