@@ -44,11 +44,12 @@ pub struct Given<'a, T> {
     pub sizes: Sizes,
 }
 
-/// Writes the result, (tokens, heads x width), and the logarithms of the sums of exponentials, (tokens, heads).
+/// Writes the result, (tokens, heads x width), and what the backward pass needs to know of each softmax, (tokens, heads,
+/// 2): the greatest score, and 1 / the sum of the exponentials of the scores minus that one.
 pub fn forward<T: Element>(
     given: Given<'_, T>,
     out: &mut [T],
-    log_sums: &mut [f32],
+    stats: &mut [f32],
     _scratch: &mut [Line],
     _threads: usize,
 ) {
@@ -74,7 +75,8 @@ pub fn forward<T: Element>(
             let scores: Vec<f32> = seen.iter().map(|&other| score(other)).collect();
             let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let sum: f32 = scores.iter().map(|score| (score - most).exp()).sum();
-            log_sums[token * heads + head] = most + sum.ln();
+            let of_token = &mut stats[(token * heads + head) * 2..][..2];
+            of_token.copy_from_slice(&[most, 1.0 / sum]);
             for i in 0..width {
                 let mut mean = 0.0_f32;
                 for (&other, score) in seen.iter().zip(&scores) {
@@ -93,7 +95,7 @@ pub fn forward<T: Element>(
 pub fn backward<T: Element>(
     given: Given<'_, T>,
     out: &[T],
-    log_sums: &[f32],
+    stats: &[f32],
     d_out: &[T],
     [d_q, d_k, d_v]: [ViewMut<'_, T>; 3],
     _scratch: &mut [Line],
@@ -124,7 +126,8 @@ pub fn backward<T: Element>(
                     score = at(&given.q, token, head, i).mul_add(at(&given.k, other, kv_head, i), score);
                     d_share = d_out[own + i].widen().mul_add(at(&given.v, other, kv_head, i), d_share);
                 }
-                let share = (score * scale - log_sums[token * heads + head]).exp();
+                let [most, part] = *stats[(token * heads + head) * 2..].first_chunk().unwrap();
+                let share = (score * scale - most).exp() * part;
                 let d_score = share * (d_share - shared) * scale;
                 let theirs = (other * kv_heads + kv_head) * width;
                 for i in 0..width {
