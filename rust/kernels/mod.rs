@@ -19,6 +19,7 @@ mod gate;
 mod muon;
 mod norm;
 mod panels;
+mod pool;
 mod qk_norm;
 mod rotate;
 mod squares;
@@ -40,5 +41,7 @@ pub(crate) use team::{Kernel, Rows, run};
 pub use vector::Line;
 pub(crate) use vector::Vector;
 
+#[cfg(test)]
+mod team_tests;
 #[cfg(test)]
 mod tests;

@@ -2,15 +2,17 @@
 //!
 //! A step of a small model calls hundreds of kernels that take microseconds each, between torch's matrix products.
 //! Threads of our own would compete with those of torch's OpenMP, which spin for milliseconds after each product. So we
-//! use torch's team of threads if it is in the process, and start threads for the call otherwise. Rows are handed out
+//! use torch's team of threads if it is in the process, and otherwise a pool of our own (`pool`). Rows are handed out
 //! in small portions, so a thread that starts late does not delay the others.
 
+use super::pool::Pool;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
 use super::vector::{Portable, Vector};
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 pub trait Kernel: Sync {
     /// Processes these rows. Must be `#[inline(always)]`, like everything it calls.
@@ -34,16 +36,21 @@ pub fn run<K: Kernel>(kernel: &K, rows: usize, portion: usize, threads: usize) {
     run_on_threads(&|| run_widest(kernel, &next, rows, portion), rows.div_ceil(portion), threads);
 }
 
-/// Calls `work` on every thread; it has to take portions until none of the `portions` is left.
+/// Calls `work` on up to `threads` threads; it has to take portions until none of the `portions` is left. A panic is
+/// passed on when all threads are done. A call within `work` has one thread.
 pub fn run_on_threads<F: Fn() + Sync>(work: &F, portions: usize, threads: usize) {
+    let failure = Mutex::new(None);
+    let work = || {
+        if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(work)) {
+            failure.lock().unwrap().get_or_insert(panic);
+        }
+    };
     match openmp() {
-        Some(parallel) => parallel.call(work, threads),
-        None => std::thread::scope(|scope| {
-            for _ in 1..threads.min(portions) {
-                scope.spawn(work);
-            }
-            work();
-        }),
+        Some(parallel) => parallel.call(&work, threads),
+        None => Pool::get().call(&work, threads.min(portions).saturating_sub(1)),
+    }
+    if let Some(panic) = failure.into_inner().unwrap() {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -114,11 +121,17 @@ impl OpenMp {
     }
 }
 
-/// Searched again after each failure: torch may be loaded after the first call.
+/// Searched again at times after a failure: torch may be loaded after the first call.
 fn openmp() -> Option<&'static OpenMp> {
     static FOUND: OnceLock<OpenMp> = OnceLock::new();
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    /// A search takes as long as a short kernel.
+    const BETWEEN_SEARCHES: usize = 64;
     if let Some(found) = FOUND.get() {
         return Some(found);
+    }
+    if CALLS.fetch_add(1, Relaxed) % BETWEEN_SEARCHES != 0 {
+        return None;
     }
     // SAFETY: a lookup by name among the process's global symbols.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"GOMP_parallel".as_ptr()) };
