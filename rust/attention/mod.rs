@@ -1,9 +1,25 @@
 //! Causal attention in blocks, forward and backward: never a matrix of tokens x tokens.
 //!
 //! Queries, keys and values are columns of larger matrices, a row per token. A token attends to earlier tokens of its
-//! sequence and to itself; with documents, only to those of the same document.
+//! sequence and to itself; with documents, only to those of the same document. A document is a run of equal ids.
+//!
+//! No result depends on the threads, the CPU or the other sequences: the softmax of a query is computed in blocks of
+//! keys that begin at multiples of their size, and everything else is chains of fused multiply-adds in the order of the
+//! keys, or of heads and queries, however it is divided among threads (`block`).
 
-use crate::kernels::{Element, Line};
+mod backward;
+mod block;
+mod forward;
+mod mask;
+#[cfg(test)]
+mod oracle;
+#[cfg(test)]
+mod tests;
+
+use crate::kernels::{Element, LANES, Line};
+use mask::QUERIES;
+use std::marker::PhantomData;
+use std::sync::Mutex;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
@@ -15,6 +31,23 @@ pub struct Sizes {
     pub width: usize,
 }
 
+impl Sizes {
+    /// Lines of a head's row.
+    fn lines(&self) -> usize {
+        self.width.div_ceil(LANES)
+    }
+
+    /// Of scores.
+    fn scale(&self) -> f32 {
+        1.0 / (self.width as f32).sqrt()
+    }
+
+    /// So many times some panels of queries are in a sequence.
+    fn units(&self, panels: usize) -> usize {
+        self.seq_len.div_ceil(panels * QUERIES)
+    }
+}
+
 /// Columns `first..` of a matrix with `stride` columns.
 #[derive(Clone, Copy)]
 pub struct View<'a, T> {
@@ -23,15 +56,48 @@ pub struct View<'a, T> {
     pub first: usize,
 }
 
+/// The same, to write. Several may be of one matrix.
 pub struct ViewMut<'a, T> {
-    pub data: &'a mut [T],
-    pub stride: usize,
-    pub first: usize,
+    data: *mut T,
+    len: usize,
+    stride: usize,
+    first: usize,
+    borrowed: PhantomData<&'a mut [T]>,
 }
 
-/// Lines of scratch memory that `forward` or `backward` needs.
-pub fn scratch(_sizes: Sizes, _tokens: usize, _threads: usize) -> usize {
-    0
+// SAFETY: `row` returns parts that the caller keeps disjoint.
+unsafe impl<T: Send> Sync for ViewMut<'_, T> {}
+// SAFETY: it is a mutable slice.
+unsafe impl<T: Send> Send for ViewMut<'_, T> {}
+
+impl<'a, T> ViewMut<'a, T> {
+    pub fn new(data: &'a mut [T], stride: usize, first: usize) -> ViewMut<'a, T> {
+        let [view] = ViewMut::parts(data, stride, [first]);
+        view
+    }
+
+    /// Several parts of the columns of one matrix.
+    pub fn parts<const N: usize>(
+        data: &'a mut [T],
+        stride: usize,
+        firsts: [usize; N],
+    ) -> [ViewMut<'a, T>; N] {
+        let (data, len) = (data.as_mut_ptr(), data.len());
+        firsts.map(|first| ViewMut { data, len, stride, first, borrowed: PhantomData })
+    }
+
+    /// `width` columns of a row, from `column` of this view on.
+    ///
+    /// # Safety
+    /// Nobody else may have any of them.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    unsafe fn row(&self, row: usize, column: usize, width: usize) -> &mut [T] {
+        let start = row * self.stride + self.first + column;
+        assert!(start + width <= self.len);
+        // SAFETY: within the matrix, and not shared, as the caller guarantees.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(start), width) }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -44,106 +110,78 @@ pub struct Given<'a, T> {
     pub sizes: Sizes,
 }
 
+/// Lines of scratch memory that `forward` or `backward` needs.
+pub fn scratch(sizes: Sizes, tokens: usize, threads: usize) -> usize {
+    threads.max(1) * forward::scratch(sizes).max(backward::scratch(sizes, tokens, threads))
+}
+
 /// Writes the result, (tokens, heads x width), and what the backward pass needs to know of each softmax, (tokens, heads,
 /// 2): the greatest score, and 1 / the sum of the exponentials of the scores minus that one.
+///
+/// # Panics
+/// If the slices do not have these sizes, or `scratch` is less than `scratch()`.
 pub fn forward<T: Element>(
     given: Given<'_, T>,
     out: &mut [T],
     stats: &mut [f32],
-    _scratch: &mut [Line],
-    _threads: usize,
+    scratch: &mut [Line],
+    threads: usize,
 ) {
-    let Sizes { seq_len, heads, kv_heads, width } = given.sizes;
-    let scale = 1.0 / (width as f32).sqrt();
-    for token in 0..out.len() / (heads * width) {
-        for head in 0..heads {
-            let first = token / seq_len * seq_len;
-            let kv_head = head / (heads / kv_heads);
-            let score = |other: usize| {
-                let mut sum = 0.0_f32;
-                for i in 0..width {
-                    let q = given.q.data[token * given.q.stride + given.q.first + head * width + i].widen();
-                    let k =
-                        given.k.data[other * given.k.stride + given.k.first + kv_head * width + i].widen();
-                    sum = q.mul_add(k, sum);
-                }
-                sum * scale
-            };
-            let seen: Vec<usize> = (first..=token)
-                .filter(|&other| given.documents.is_none_or(|documents| documents[other] == documents[token]))
-                .collect();
-            let scores: Vec<f32> = seen.iter().map(|&other| score(other)).collect();
-            let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let sum: f32 = scores.iter().map(|score| (score - most).exp()).sum();
-            let of_token = &mut stats[(token * heads + head) * 2..][..2];
-            of_token.copy_from_slice(&[most, 1.0 / sum]);
-            for i in 0..width {
-                let mut mean = 0.0_f32;
-                for (&other, score) in seen.iter().zip(&scores) {
-                    let v =
-                        given.v.data[other * given.v.stride + given.v.first + kv_head * width + i].widen();
-                    mean = ((score - most).exp() / sum).mul_add(v, mean);
-                }
-                out[(token * heads + head) * width + i] = T::narrow(mean);
-            }
-        }
-    }
+    check(&given, out.len(), stats.len());
+    forward::forward(given, out, stats, scratch, threads);
 }
 
 /// Writes the gradients of queries, keys and values from that of the result.
-#[allow(clippy::too_many_arguments)]
+///
+/// # Panics
+/// If the slices do not have these sizes, `scratch` is less than `scratch()`, or views of one matrix overlap.
 pub fn backward<T: Element>(
     given: Given<'_, T>,
     out: &[T],
     stats: &[f32],
     d_out: &[T],
-    [d_q, d_k, d_v]: [ViewMut<'_, T>; 3],
-    _scratch: &mut [Line],
-    _threads: usize,
+    gradients: [ViewMut<'_, T>; 3],
+    scratch: &mut [Line],
+    threads: usize,
 ) {
-    let Sizes { seq_len, heads, kv_heads, width } = given.sizes;
-    let tokens = out.len() / (heads * width);
-    let scale = 1.0 / (width as f32).sqrt();
-    let at = |view: &View<'_, T>, token: usize, head: usize, i: usize| {
-        view.data[token * view.stride + view.first + head * width + i].widen()
+    let Sizes { heads, kv_heads, width, .. } = given.sizes;
+    check(&given, out.len(), stats.len());
+    assert!(d_out.len() == out.len());
+    let columns = |number: usize| {
+        let (view, heads) = (&gradients[number], [heads, kv_heads, kv_heads][number]);
+        assert!(view.first + heads * width <= view.stride);
+        (view.data, view.first..view.first + heads * width)
     };
-    let (mut q, mut k, mut v) = (
-        vec![0.0_f32; tokens * heads * width],
-        vec![0.0_f32; tokens * kv_heads * width],
-        vec![0.0_f32; tokens * kv_heads * width],
-    );
-    for token in 0..tokens {
-        for head in 0..heads {
-            let kv_head = head / (heads / kv_heads);
-            let own = (token * heads + head) * width;
-            let shared: f32 = (0..width).map(|i| out[own + i].widen() * d_out[own + i].widen()).sum();
-            for other in token / seq_len * seq_len..=token {
-                if given.documents.is_some_and(|documents| documents[other] != documents[token]) {
-                    continue;
-                }
-                let (mut score, mut d_share) = (0.0_f32, 0.0_f32);
-                for i in 0..width {
-                    score = at(&given.q, token, head, i).mul_add(at(&given.k, other, kv_head, i), score);
-                    d_share = d_out[own + i].widen().mul_add(at(&given.v, other, kv_head, i), d_share);
-                }
-                let [most, part] = *stats[(token * heads + head) * 2..].first_chunk().unwrap();
-                let share = (score * scale - most).exp() * part;
-                let d_score = share * (d_share - shared) * scale;
-                let theirs = (other * kv_heads + kv_head) * width;
-                for i in 0..width {
-                    q[own + i] += d_score * at(&given.k, other, kv_head, i);
-                    k[theirs + i] += d_score * at(&given.q, token, head, i);
-                    v[theirs + i] += share * d_out[own + i].widen();
-                }
-            }
-        }
+    for [one, other] in [[0, 1], [0, 2], [1, 2]] {
+        let ((one, own), (other, theirs)) = (columns(one), columns(other));
+        assert!(one != other || own.end <= theirs.start || theirs.end <= own.start);
     }
-    for (view, from, heads) in [(d_q, q, heads), (d_k, k, kv_heads), (d_v, v, kv_heads)] {
-        for (token, row) in from.chunks_exact(heads * width).enumerate() {
-            let to = &mut view.data[token * view.stride + view.first..][..heads * width];
-            for (to, &from) in to.iter_mut().zip(row) {
-                *to = T::narrow(from);
-            }
-        }
+    backward::backward(given, [out, d_out], stats, gradients, scratch, threads);
+}
+
+fn check<T>(given: &Given<'_, T>, out: usize, stats: usize) {
+    let Sizes { seq_len, heads, kv_heads, width } = given.sizes;
+    let tokens = out / (heads * width);
+    assert!(out == tokens * heads * width && tokens % seq_len == 0 && heads % kv_heads == 0);
+    assert!(stats == tokens * heads * 2);
+    assert!(given.documents.is_none_or(|documents| documents.len() == tokens));
+}
+
+/// Scratch memory for each thread.
+struct Workplaces<'a>(Mutex<Vec<&'a mut [Line]>>);
+
+impl<'a> Workplaces<'a> {
+    fn new(scratch: &'a mut [Line], lines: usize, threads: usize) -> Workplaces<'a> {
+        let threads = threads.max(1);
+        assert!(scratch.len() >= threads * lines);
+        Workplaces(Mutex::new(scratch.chunks_exact_mut(lines).take(threads).collect()))
+    }
+
+    fn take(&self) -> &'a mut [Line] {
+        self.0.lock().unwrap().pop().expect("scratch for every thread")
+    }
+
+    fn give_back(&self, scratch: &'a mut [Line]) {
+        self.0.lock().unwrap().push(scratch);
     }
 }
