@@ -5,6 +5,7 @@
 pub mod adamw8bit;
 pub mod alphabet;
 pub mod atomic;
+pub mod attention;
 pub mod bpe;
 pub mod clean;
 pub mod count;
@@ -13,6 +14,7 @@ pub mod dedup;
 pub mod documents;
 pub mod encode;
 pub mod error;
+pub mod gpt;
 pub mod kernels;
 pub mod loading;
 pub mod merge;
@@ -20,6 +22,7 @@ pub mod own_files;
 pub mod pages;
 pub mod pairs;
 pub mod prepare;
+pub mod products;
 #[cfg(feature = "python")]
 mod python;
 pub mod rss;

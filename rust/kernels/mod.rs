@@ -19,6 +19,7 @@ mod gate;
 mod muon;
 mod norm;
 mod panels;
+mod pool;
 mod qk_norm;
 mod rotate;
 mod squares;
@@ -29,6 +30,7 @@ pub use accumulate::accumulate;
 pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
 pub use dropout::{Mask, dropout, dropout_add};
 pub use element::{Bf16, Element};
+pub(crate) use exp::exp;
 pub use gate::{gate, gate_backward};
 pub use muon::{Matrix, Settings as MuonSettings, muon, muon_scratch};
 pub use norm::{norm, norm_backward};
@@ -37,8 +39,12 @@ pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
 pub use team::run_on_threads;
 pub(crate) use team::{Kernel, Rows, run};
+#[cfg(test)]
+pub(crate) use team::{WidestVector, at_most};
 pub use vector::Line;
-pub(crate) use vector::Vector;
+pub(crate) use vector::{LANES, Vector, load, store};
 
+#[cfg(test)]
+mod team_tests;
 #[cfg(test)]
 mod tests;

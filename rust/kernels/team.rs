@@ -2,15 +2,17 @@
 //!
 //! A step of a small model calls hundreds of kernels that take microseconds each, between torch's matrix products.
 //! Threads of our own would compete with those of torch's OpenMP, which spin for milliseconds after each product. So we
-//! use torch's team of threads if it is in the process, and start threads for the call otherwise. Rows are handed out
+//! use torch's team of threads if it is in the process, and otherwise a pool of our own (`pool`). Rows are handed out
 //! in small portions, so a thread that starts late does not delay the others.
 
+use super::pool::Pool;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
 use super::vector::{Portable, Vector};
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 pub trait Kernel: Sync {
     /// Processes these rows. Must be `#[inline(always)]`, like everything it calls.
@@ -34,16 +36,21 @@ pub fn run<K: Kernel>(kernel: &K, rows: usize, portion: usize, threads: usize) {
     run_on_threads(&|| run_widest(kernel, &next, rows, portion), rows.div_ceil(portion), threads);
 }
 
-/// Calls `work` on every thread; it has to take portions until none of the `portions` is left.
+/// Calls `work` on up to `threads` threads; it has to take portions until none of the `portions` is left. A panic is
+/// passed on when all threads are done. A call within `work` has one thread.
 pub fn run_on_threads<F: Fn() + Sync>(work: &F, portions: usize, threads: usize) {
+    let failure = Mutex::new(None);
+    let work = || {
+        if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(work)) {
+            failure.lock().unwrap().get_or_insert(panic);
+        }
+    };
     match openmp() {
-        Some(parallel) => parallel.call(work, threads),
-        None => std::thread::scope(|scope| {
-            for _ in 1..threads.min(portions) {
-                scope.spawn(work);
-            }
-            work();
-        }),
+        Some(parallel) => parallel.call(&work, threads),
+        None => Pool::get().call(&work, threads.min(portions).saturating_sub(1)),
+    }
+    if let Some(panic) = failure.into_inner().unwrap() {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -70,13 +77,17 @@ fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: u
         take_portions::<Avx2, K>(kernel, next, rows, portion);
     }
 
-    if is_x86_feature_detected!("avx512bw")
+    if allowed(WidestVector::Avx512)
+        && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
     {
         // SAFETY: the CPU has what the function is compiled for; avx512bw implies avx512f.
         unsafe { avx512(kernel, next, rows, portion) }
-    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+    } else if allowed(WidestVector::Avx2)
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+    {
         // SAFETY: as above.
         unsafe { avx2(kernel, next, rows, portion) }
     } else {
@@ -87,6 +98,48 @@ fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: u
 #[cfg(not(target_arch = "x86_64"))]
 fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: usize) {
     take_portions::<Portable, K>(kernel, next, rows, portion);
+}
+
+/// Vector types, from the narrowest on.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub enum WidestVector {
+    #[cfg_attr(not(test), allow(dead_code))]
+    Portable,
+    Avx2,
+    Avx512,
+}
+
+#[cfg(not(test))]
+fn allowed(_: WidestVector) -> bool {
+    true
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+use limited::allowed;
+#[cfg(test)]
+pub use limited::at_most;
+
+/// Tests compare the vector types. The limit is for all tests that run at the same time, whose bits must not change.
+#[cfg(test)]
+mod limited {
+    use super::WidestVector;
+    use std::sync::{Mutex, PoisonError, RwLock};
+
+    static LIMIT: RwLock<WidestVector> = RwLock::new(WidestVector::Avx512);
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    pub fn allowed(vector: WidestVector) -> bool {
+        vector <= *LIMIT.read().unwrap()
+    }
+
+    /// Calls `work` with no wider vectors than these.
+    pub fn at_most<R>(vector: WidestVector, work: impl FnOnce() -> R) -> R {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        *LIMIT.write().unwrap() = vector;
+        let result = work();
+        *LIMIT.write().unwrap() = WidestVector::Avx512;
+        result
+    }
 }
 
 /// Arguments: function, its argument, number of threads, flags.
@@ -114,11 +167,17 @@ impl OpenMp {
     }
 }
 
-/// Searched again after each failure: torch may be loaded after the first call.
+/// Searched again at times after a failure: torch may be loaded after the first call.
 fn openmp() -> Option<&'static OpenMp> {
     static FOUND: OnceLock<OpenMp> = OnceLock::new();
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    /// A search takes as long as a short kernel.
+    const BETWEEN_SEARCHES: usize = 64;
     if let Some(found) = FOUND.get() {
         return Some(found);
+    }
+    if CALLS.fetch_add(1, Relaxed) % BETWEEN_SEARCHES != 0 {
+        return None;
     }
     // SAFETY: a lookup by name among the process's global symbols.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"GOMP_parallel".as_ptr()) };

@@ -99,7 +99,7 @@ fn a_bad_label_or_position_changes_nothing() {
 
 #[test]
 fn threads_change_no_bit() {
-    // There is no OpenMP in this process, so each call starts its own threads.
+    // There is no OpenMP in this process, so the threads are our own.
     let (rows, width) = (301, 257);
     let x: Vec<f32> = (0..rows * width).map(|i| ((i * 2654435761) % 1000003) as f32 / 5e5 - 1.0).collect();
     let gain: Vec<f32> = (0..width).map(|i| i as f32 / 100.0).collect();
