@@ -38,7 +38,9 @@ pub use squares::squares;
 pub use team::run_on_threads;
 pub(crate) use team::{Kernel, Rows, run};
 pub use vector::Line;
-pub(crate) use vector::Vector;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use vector::{Avx2, Avx512};
+pub(crate) use vector::{LANES, Portable, Vector, load, store};
 
 #[cfg(test)]
 mod tests;
