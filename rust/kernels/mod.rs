@@ -42,7 +42,9 @@ pub(crate) use team::{Kernel, Rows, run};
 #[cfg(test)]
 pub(crate) use team::{WidestVector, at_most};
 pub use vector::Line;
-pub(crate) use vector::{LANES, Vector, load, store};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use vector::{Avx2, Avx512};
+pub(crate) use vector::{LANES, Portable, Vector, load, store};
 
 #[cfg(test)]
 mod team_tests;

@@ -2,8 +2,27 @@
 //!
 //! Every number of a product is one chain of fused multiply-adds in `f32`, in the order of the inner dimension. Vectors
 //! hold numbers of different chains, so the width of the registers does not matter. All matrices are row-major.
+//!
+//! If the operands are bf16, denormal numbers are 0 in such a chain, be they operands, sums or results of a step: this is
+//! what the CPU's instructions for bf16 do, and all other code does the same.
+//!
+//! `step` has the instructions, `panel` copies operands to the order in which these need them and multiplies two panels,
+//! `blocks` divides a product into parts that stay in the caches, `work` does them on threads.
+
+mod blocks;
+mod kind;
+mod panel;
+mod step;
+mod work;
+
+#[cfg(test)]
+mod tests;
 
 use crate::kernels::{Element, Line};
+use blocks::Blocks;
+use kind::Kind;
+use panel::Operand;
+use work::{Result, Work};
 
 /// Of `y = x w^T`: `x` is (rows, inner), `w` (columns, inner), `y` (rows, columns).
 #[derive(Clone, Copy, Debug)]
@@ -13,9 +32,28 @@ pub struct Size {
     pub columns: usize,
 }
 
+impl Size {
+    /// Of `dx = dy w`, as such a product.
+    fn backward(self) -> Size {
+        Size { rows: self.rows, inner: self.columns, columns: self.inner }
+    }
+
+    /// Of `grad = dy^T x`.
+    fn accumulate(self) -> Size {
+        Size { rows: self.columns, inner: self.rows, columns: self.inner }
+    }
+}
+
 /// Lines of scratch memory that any of the three products needs.
-pub fn scratch(_size: Size, _threads: usize) -> usize {
-    0
+pub fn scratch(size: Size, threads: usize) -> usize {
+    let mut most = 0;
+    for (element_bytes, numbers) in [(4, 1), (2, 1), (2, 2)] {
+        let lines = |size, in_place| Blocks::new(size, element_bytes, numbers, in_place, threads).scratch();
+        let whole = element_bytes == size_of::<f32>();
+        most = most.max(lines(size, whole)).max(lines(size.backward(), whole));
+        most = most.max(lines(size.accumulate(), true));
+    }
+    most
 }
 
 /// `y = x w^T`, plus `added` if there is one.
@@ -25,19 +63,10 @@ pub fn forward<T: Element>(
     added: Option<&[T]>,
     y: &mut [T],
     size: Size,
-    _scratch: &mut [Line],
-    _threads: usize,
+    scratch: &mut [Line],
+    threads: usize,
 ) {
-    for row in 0..size.rows {
-        for column in 0..size.columns {
-            let mut sum = 0.0_f32;
-            for k in 0..size.inner {
-                sum = x[row * size.inner + k].widen().mul_add(w[column * size.inner + k].widen(), sum);
-            }
-            let at = row * size.columns + column;
-            y[at] = T::narrow(sum + added.map_or(0.0, |added| added[at].widen()));
-        }
-    }
+    forward_with(Kind::best::<T>(), x, w, added, y, size, scratch, threads);
 }
 
 /// `dx = dy w`: the gradient of `x` from that of `y`.
@@ -46,19 +75,10 @@ pub fn backward<T: Element>(
     w: &[T],
     dx: &mut [T],
     size: Size,
-    _scratch: &mut [Line],
-    _threads: usize,
+    scratch: &mut [Line],
+    threads: usize,
 ) {
-    for row in 0..size.rows {
-        for k in 0..size.inner {
-            let mut sum = 0.0_f32;
-            for column in 0..size.columns {
-                sum =
-                    dy[row * size.columns + column].widen().mul_add(w[column * size.inner + k].widen(), sum);
-            }
-            dx[row * size.inner + k] = T::narrow(sum);
-        }
-    }
+    backward_with(Kind::best::<T>(), dy, w, dx, size, scratch, threads);
 }
 
 /// `grad += dy^T x`: the gradient of `w`. The chains go on from what `grad` has, so the result is the same however the
@@ -68,16 +88,87 @@ pub fn accumulate<T: Element>(
     x: &[T],
     grad: &mut [f32],
     size: Size,
-    _scratch: &mut [Line],
-    _threads: usize,
+    scratch: &mut [Line],
+    threads: usize,
 ) {
-    for row in 0..size.rows {
-        for column in 0..size.columns {
-            let factor = dy[row * size.columns + column].widen();
-            for k in 0..size.inner {
-                let sum = &mut grad[column * size.inner + k];
-                *sum = factor.mul_add(x[row * size.inner + k].widen(), *sum);
-            }
-        }
+    accumulate_with(Kind::best::<T>(), dy, x, grad, size, scratch, threads);
+}
+
+#[allow(clippy::too_many_arguments)]
+fn forward_with<T: Element>(
+    kind: Kind,
+    x: &[T],
+    w: &[T],
+    added: Option<&[T]>,
+    y: &mut [T],
+    size: Size,
+    scratch: &mut [Line],
+    threads: usize,
+) {
+    assert!(x.len() == size.rows * size.inner && w.len() == size.columns * size.inner);
+    assert!(y.len() == size.rows * size.columns && added.is_none_or(|added| added.len() == y.len()));
+    let left = Operand { numbers: x, stride: size.inner, along: true, beyond: PLUS_ZERO };
+    let right = Operand { numbers: w, stride: size.inner, along: true, beyond: MINUS_ZERO };
+    let result = Result { start: y.as_mut_ptr(), added };
+    multiply(kind, left, right, size, Some(result), None, scratch, threads);
+}
+
+fn backward_with<T: Element>(
+    kind: Kind,
+    dy: &[T],
+    w: &[T],
+    dx: &mut [T],
+    size: Size,
+    scratch: &mut [Line],
+    threads: usize,
+) {
+    assert!(dy.len() == size.rows * size.columns && w.len() == size.columns * size.inner);
+    assert!(dx.len() == size.rows * size.inner);
+    let left = Operand { numbers: dy, stride: size.columns, along: true, beyond: PLUS_ZERO };
+    let right = Operand { numbers: w, stride: size.inner, along: false, beyond: MINUS_ZERO };
+    let result = Result { start: dx.as_mut_ptr(), added: None };
+    multiply(kind, left, right, size.backward(), Some(result), None, scratch, threads);
+}
+
+fn accumulate_with<T: Element>(
+    kind: Kind,
+    dy: &[T],
+    x: &[T],
+    grad: &mut [f32],
+    size: Size,
+    scratch: &mut [Line],
+    threads: usize,
+) {
+    assert!(dy.len() == size.rows * size.columns && x.len() == size.rows * size.inner);
+    assert!(grad.len() == size.columns * size.inner);
+    let left = Operand { numbers: dy, stride: size.columns, along: false, beyond: PLUS_ZERO };
+    let right = Operand { numbers: x, stride: size.inner, along: false, beyond: MINUS_ZERO };
+    let grad = grad.as_mut_ptr();
+    multiply(kind, left, right, size.accumulate(), None, Some(grad), scratch, threads);
+}
+
+/// The bits of zeros in bf16.
+const PLUS_ZERO: u16 = 0;
+const MINUS_ZERO: u16 = 0x8000;
+
+/// The result or `grad`, the one that there is, has the size of the product.
+#[allow(clippy::too_many_arguments)]
+fn multiply<T: Element>(
+    kind: Kind,
+    left: Operand<T>,
+    right: Operand<T>,
+    size: Size,
+    result: Option<Result<T>>,
+    grad: Option<*mut f32>,
+    scratch: &mut [Line],
+    threads: usize,
+) {
+    if size.rows == 0 || size.columns == 0 || (size.inner == 0 && grad.is_some()) {
+        return;
     }
+    let in_place = grad.is_some() || size_of::<T>() == size_of::<f32>();
+    let blocks = Blocks::new(size, size_of::<T>(), kind.numbers(), in_place, threads);
+    // SAFETY: callers have checked the sizes.
+    let work = unsafe { Work::new(left, right, blocks, result, grad, scratch) };
+    kind.run(&work);
 }

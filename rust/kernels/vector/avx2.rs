@@ -56,6 +56,34 @@ unsafe fn add_exponent(number: __m256, shifted: __m256) -> __m256 {
     }
 }
 
+#[inline(always)]
+unsafe fn transposed_eight(rows: [__m256; 8]) -> [__m256; 8] {
+    let mut columns = rows;
+    unsafe {
+        // Within halves of registers: in half h of `fours[4 * i + j]` are rows 4 * i.. of column 4 * h + j.
+        let mut fours = [_mm256_setzero_pd(); 8];
+        let mut first = 0;
+        while first < 8 {
+            let (a, b, c, d) = (rows[first], rows[first + 1], rows[first + 2], rows[first + 3]);
+            let low = (_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpacklo_ps(c, d)));
+            let high = (_mm256_castps_pd(_mm256_unpackhi_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d)));
+            fours[first] = _mm256_unpacklo_pd(low.0, low.1);
+            fours[first + 1] = _mm256_unpackhi_pd(low.0, low.1);
+            fours[first + 2] = _mm256_unpacklo_pd(high.0, high.1);
+            fours[first + 3] = _mm256_unpackhi_pd(high.0, high.1);
+            first += 4;
+        }
+        let mut j = 0;
+        while j < 4 {
+            let (above, below) = (_mm256_castpd_ps(fours[j]), _mm256_castpd_ps(fours[4 + j]));
+            columns[j] = _mm256_permute2f128_ps::<0x20>(above, below);
+            columns[4 + j] = _mm256_permute2f128_ps::<0x31>(above, below);
+            j += 1;
+        }
+    }
+    columns
+}
+
 impl Vector for Avx2 {
     const ROWS: usize = 4;
 
@@ -113,5 +141,35 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn add_to_exponent(self, shifted: Avx2) -> Avx2 {
         unsafe { Avx2(add_exponent(self.0, shifted.0), add_exponent(self.1, shifted.1)) }
+    }
+    #[inline(always)]
+    fn transposed(rows: [Avx2; LANES]) -> [Avx2; LANES] {
+        let mut columns = rows;
+        unsafe {
+            let mut half = 0;
+            while half < 2 {
+                let (mut left, mut right) = ([_mm256_setzero_ps(); 8], [_mm256_setzero_ps(); 8]);
+                let mut row = 0;
+                while row < 8 {
+                    left[row] = rows[8 * half + row].0;
+                    right[row] = rows[8 * half + row].1;
+                    row += 1;
+                }
+                (left, right) = (transposed_eight(left), transposed_eight(right));
+                let mut lane = 0;
+                while lane < 8 {
+                    if half == 0 {
+                        columns[lane].0 = left[lane];
+                        columns[8 + lane].0 = right[lane];
+                    } else {
+                        columns[lane].1 = left[lane];
+                        columns[8 + lane].1 = right[lane];
+                    }
+                    lane += 1;
+                }
+                half += 1;
+            }
+        }
+        columns
     }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use std::ops::{Add, Div, Mul, Sub};
 
 #[derive(Clone, Copy)]
-pub struct Avx512(__m512);
+pub struct Avx512(pub(crate) __m512);
 
 macro_rules! lanewise {
     ($($trait:ident $method:ident $intrinsic:ident),*) => {$(
@@ -87,5 +87,39 @@ impl Vector for Avx512 {
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted.0));
             Avx512(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(self.0), exponent)))
         }
+    }
+    #[inline(always)]
+    fn transposed(rows: [Avx512; LANES]) -> [Avx512; LANES] {
+        let mut columns = rows;
+        unsafe {
+            // Within quarters of registers: in quarter q of `fours[4 * i + j]` are rows 4 * i.. of column 4 * q + j.
+            let mut fours = [_mm512_setzero_pd(); LANES];
+            let mut first = 0;
+            while first < LANES {
+                let (a, b, c, d) = (rows[first].0, rows[first + 1].0, rows[first + 2].0, rows[first + 3].0);
+                let low = (_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpacklo_ps(c, d)));
+                let high = (_mm512_castps_pd(_mm512_unpackhi_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(c, d)));
+                fours[first] = _mm512_unpacklo_pd(low.0, low.1);
+                fours[first + 1] = _mm512_unpackhi_pd(low.0, low.1);
+                fours[first + 2] = _mm512_unpacklo_pd(high.0, high.1);
+                fours[first + 3] = _mm512_unpackhi_pd(high.0, high.1);
+                first += 4;
+            }
+            let mut j = 0;
+            while j < 4 {
+                let (a, b) = (_mm512_castpd_ps(fours[j]), _mm512_castpd_ps(fours[4 + j]));
+                let (c, d) = (_mm512_castpd_ps(fours[8 + j]), _mm512_castpd_ps(fours[12 + j]));
+                let (even_above, odd_above) =
+                    (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+                let (even_below, odd_below) =
+                    (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+                columns[j].0 = _mm512_shuffle_f32x4::<0x88>(even_above, even_below);
+                columns[4 + j].0 = _mm512_shuffle_f32x4::<0x88>(odd_above, odd_below);
+                columns[8 + j].0 = _mm512_shuffle_f32x4::<0xdd>(even_above, even_below);
+                columns[12 + j].0 = _mm512_shuffle_f32x4::<0xdd>(odd_above, odd_below);
+                j += 1;
+            }
+        }
+        columns
     }
 }

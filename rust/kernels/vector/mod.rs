@@ -49,6 +49,8 @@ pub trait Vector:
     fn choose_at_most(left: Self, right: Self, yes: Self, no: Self) -> Self;
     /// Adds the lowest nine bits of `shifted` to the exponent.
     fn add_to_exponent(self, shifted: Self) -> Self;
+    /// Rows to columns. Bits are moved, whatever they mean.
+    fn transposed(rows: [Self; LANES]) -> [Self; LANES];
 
     /// Pairwise by halves, always in the same order.
     #[inline(always)]

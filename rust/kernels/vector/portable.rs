@@ -95,4 +95,14 @@ impl Vector for Portable {
         }
         self
     }
+    #[inline(always)]
+    fn transposed(rows: [Portable; LANES]) -> [Portable; LANES] {
+        let mut columns = rows;
+        for row in 0..LANES {
+            for lane in 0..LANES {
+                columns[lane].0[row] = rows[row].0[lane];
+            }
+        }
+        columns
+    }
 }

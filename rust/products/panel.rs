@@ -1,0 +1,220 @@
+//! Operands in the order in which the steps use them.
+//!
+//! A panel has `WIDTH` lanes, `panel[step][lane]`. Lanes are rows of the left operand, which are broadcast one by one,
+//! and columns of the right one, which are loaded as vectors.
+
+use super::step::Step;
+use crate::kernels::{Element, LANES, Vector};
+use std::ops::Range;
+
+/// Lanes of a panel of the left and the right operand.
+pub const LEFT: usize = 12;
+pub const RIGHT: usize = 2 * LANES;
+
+/// Stores of a left panel are of sixteen lanes; what is too much is overwritten by the next one, or is in this gap.
+const GAP: usize = LANES;
+
+/// How many numbers a left panel has.
+pub const fn left_length(steps: usize) -> usize {
+    (steps * LEFT + GAP).next_multiple_of(LANES)
+}
+
+/// A matrix as an operand.
+#[derive(Clone, Copy)]
+pub struct Operand<'a, T> {
+    pub numbers: &'a [T],
+    /// The number of columns.
+    pub stride: usize,
+    /// Whether a row of the matrix is a lane; otherwise it is one step, or half of one.
+    pub along: bool,
+    /// If a step has two numbers and the last one has only one: what is the second. The product of both operands' is -0,
+    /// which changes no sum.
+    pub beyond: u16,
+}
+
+impl<T: Element> Operand<'_, T> {
+    /// Writes the panel of `lanes`, at most `WIDTH`. Lanes beyond them are of any value.
+    #[inline(always)]
+    pub fn pack<S: Step, const WIDTH: usize>(
+        &self,
+        lanes: Range<usize>,
+        inner: Range<usize>,
+        panel: &mut [f32],
+    ) {
+        if self.along {
+            self.pack_along::<S, WIDTH>(lanes, inner, panel);
+        } else {
+            self.pack_across::<S, WIDTH>(lanes, inner, panel);
+        }
+    }
+
+    #[inline(always)]
+    fn pack_along<S: Step, const WIDTH: usize>(
+        &self,
+        lanes: Range<usize>,
+        inner: Range<usize>,
+        panel: &mut [f32],
+    ) {
+        let steps = inner.len().div_ceil(S::NUMBERS);
+        let mut first = 0;
+        while first < lanes.len() {
+            let mut step = 0;
+            while step < steps {
+                let mut rows = [S::V::splat(0.0); LANES];
+                let mut lane = 0;
+                while lane < LANES.min(lanes.len() - first) {
+                    let start = (lanes.start + first + lane) * self.stride;
+                    let row = &self.numbers[start + inner.start..start + inner.end];
+                    rows[lane] = S::load_along(row, step * S::NUMBERS, self.beyond);
+                    lane += 1;
+                }
+                let columns = S::V::transposed(rows);
+                let mut column = 0;
+                while column < LANES.min(steps - step) {
+                    let at = (step + column) * WIDTH + first;
+                    columns[column].store_f32(panel[at..].first_chunk_mut().unwrap());
+                    column += 1;
+                }
+                step += LANES;
+            }
+            first += LANES;
+        }
+    }
+
+    #[inline(always)]
+    fn pack_across<S: Step, const WIDTH: usize>(
+        &self,
+        lanes: Range<usize>,
+        inner: Range<usize>,
+        panel: &mut [f32],
+    ) {
+        let (mut step, mut k) = (0, inner.start);
+        while k < inner.end {
+            let mut first = 0;
+            while first < lanes.len() {
+                // To the end of the matrix, not of the row: more than half a register is loaded at once.
+                let at = k * self.stride + lanes.start + first;
+                let second = (k + 1 < inner.end).then(|| &self.numbers[at + self.stride..]);
+                let vector = S::load_across(&self.numbers[at..], second, self.beyond);
+                vector.store_f32(panel[step * WIDTH + first..].first_chunk_mut().unwrap());
+                first += LANES;
+            }
+            k += S::NUMBERS;
+            step += 1;
+        }
+    }
+}
+
+/// Sums of `LEFT` rows and `RIGHT` columns.
+pub type Tile = [f32; LEFT * RIGHT];
+
+/// Adds the product of two panels to sums in memory, of `rows` and `columns` rounded up to what the registers hold.
+///
+/// # Safety
+/// Each panel has `steps` steps, and `sums` has `rows` and `columns`, rounded up to 12 and 32, at this stride.
+#[inline(always)]
+pub unsafe fn add_product<S: Step>(
+    panels: (*const f32, *const f32),
+    steps: usize,
+    sums: (*mut f32, usize),
+    size: (usize, usize),
+    from_zero: bool,
+) {
+    let begun = S::begin();
+    let vectors = size.1.div_ceil(LANES);
+    let mut row = 0;
+    while row < size.0 {
+        let left = size.0 - row;
+        let mut vector = 0;
+        let mut rows = 1;
+        while vector < vectors {
+            // SAFETY: within the panels and the sums.
+            let (left_panel, right_panel, to) = unsafe {
+                let right_panel = panels.1.add(vector * LANES);
+                (panels.0.add(row), right_panel, (sums.0.add(row * sums.1 + vector * LANES), sums.1))
+            };
+            let two = S::VECTORS == 2 && vectors - vector >= 2;
+            macro_rules! block {
+                ($rows:literal) => {{
+                    rows = $rows;
+                    if two {
+                        unsafe { add_block::<S, $rows, 2>(left_panel, right_panel, steps, to, from_zero) }
+                    } else {
+                        unsafe { add_block::<S, $rows, 1>(left_panel, right_panel, steps, to, from_zero) }
+                    }
+                }};
+            }
+            if S::ROWS >= 12 && left > 8 {
+                block!(12)
+            } else if S::ROWS >= 12 && left > 4 {
+                block!(8)
+            } else if S::ROWS == 6 && left > 4 {
+                block!(6)
+            } else if left > 2 {
+                block!(4)
+            } else if left > 1 {
+                block!(2)
+            } else {
+                block!(1)
+            }
+            vector += if two { 2 } else { 1 };
+        }
+        row += rows;
+    }
+    S::end(begun);
+}
+
+#[inline(always)]
+unsafe fn add_block<S: Step, const ROWS: usize, const VECTORS: usize>(
+    left: *const f32,
+    right: *const f32,
+    steps: usize,
+    (sums, stride): (*mut f32, usize),
+    from_zero: bool,
+) {
+    // Indices only: an iterator that is not inlined, as in builds without optimization across units, takes the sums out
+    // of their registers.
+    let mut blocks = [[S::V::splat(0.0); VECTORS]; ROWS];
+    // SAFETY (all below): by the caller's word.
+    if !from_zero {
+        let mut row = 0;
+        while row < ROWS {
+            let mut vector = 0;
+            while vector < VECTORS {
+                blocks[row][vector] =
+                    unsafe { S::V::load_f32(&*sums.add(row * stride + vector * LANES).cast()) };
+                vector += 1;
+            }
+            row += 1;
+        }
+    }
+    let mut step = 0;
+    while step < steps {
+        let mut columns = [S::V::splat(0.0); VECTORS];
+        let mut vector = 0;
+        while vector < VECTORS {
+            columns[vector] = unsafe { S::V::load_f32(&*right.add(step * RIGHT + vector * LANES).cast()) };
+            vector += 1;
+        }
+        let mut row = 0;
+        while row < ROWS {
+            let number = S::V::splat(unsafe { *left.add(step * LEFT + row) });
+            let mut vector = 0;
+            while vector < VECTORS {
+                blocks[row][vector] = S::step(number, columns[vector], blocks[row][vector]);
+                vector += 1;
+            }
+            row += 1;
+        }
+        step += 1;
+    }
+    let mut row = 0;
+    while row < ROWS {
+        let mut vector = 0;
+        while vector < VECTORS {
+            unsafe { blocks[row][vector].store_f32(&mut *sums.add(row * stride + vector * LANES).cast()) };
+            vector += 1;
+        }
+        row += 1;
+    }
+}

@@ -1,0 +1,238 @@
+//! A step along the inner dimension: how packed numbers are multiplied and added to sums, with each set of
+//! instructions.
+//!
+//! The numbers of a step are one `f32`, or two bf16 (`Pairs`), in each lane.
+
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::{Avx2, Avx512};
+use crate::kernels::{Element, LANES, Portable, Vector, load};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// All methods are `#[inline(always)]`, and may only be called if the CPU has the instructions.
+pub trait Step {
+    type V: Vector;
+
+    /// Numbers along the inner dimension in a lane.
+    const NUMBERS: usize = 1;
+    /// As many sums as fit into the registers: rows, and vectors of columns.
+    const ROWS: usize;
+    const VECTORS: usize;
+
+    /// Sixteen steps of a lane, from `row[at..]`. What is beyond the row's end does not matter, but for the second of two
+    /// numbers in the last lane: that is `beyond`.
+    #[inline(always)]
+    fn load_along<T: Element>(row: &[T], at: usize, _beyond: u16) -> Self::V {
+        load(row, at)
+    }
+
+    /// A step of sixteen lanes, from the starts of `rows`, of which there are `NUMBERS`, or one less: then `beyond` is
+    /// the second.
+    #[inline(always)]
+    fn load_across<T: Element>(first: &[T], _second: Option<&[T]>, _beyond: u16) -> Self::V {
+        load(first, 0)
+    }
+
+    /// `sum + a * b`
+    fn step(a: Self::V, b: Self::V, sum: Self::V) -> Self::V;
+
+    /// Around a loop of steps.
+    #[inline(always)]
+    fn begin() -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn end(_begun: u32) {}
+}
+
+/// For `f32`.
+pub struct Fused<V>(V);
+
+macro_rules! fused {
+    ($($type:ty, $rows:literal, $vectors:literal);*) => {$(
+        impl Step for Fused<$type> {
+            type V = $type;
+            const ROWS: usize = $rows;
+            const VECTORS: usize = $vectors;
+
+            #[inline(always)]
+            fn step(a: $type, b: $type, sum: $type) -> $type {
+                a.mul_add(b, sum)
+            }
+        }
+    )*};
+}
+
+fused!(Portable, 4, 1);
+#[cfg(target_arch = "x86_64")]
+fused!(Avx512, 12, 2; Avx2, 6, 1);
+
+/// For bf16 without instructions for it: `f32`, where denormals become 0 as `Pairs` makes them.
+#[cfg(target_arch = "x86_64")]
+pub struct Flushed<V>(V);
+
+#[cfg(target_arch = "x86_64")]
+impl<V: Vector> Step for Flushed<V>
+where
+    Fused<V>: Step<V = V>,
+{
+    type V = V;
+    const ROWS: usize = Fused::<V>::ROWS;
+    const VECTORS: usize = Fused::<V>::VECTORS;
+
+    #[inline(always)]
+    fn step(a: V, b: V, sum: V) -> V {
+        Fused::<V>::step(a, b, sum)
+    }
+
+    /// Operands and results that are denormal become 0, by the CPU's control register. The steps between `begin` and
+    /// `end` read memory and write it, so the compiler keeps them there.
+    #[inline(always)]
+    fn begin() -> u32 {
+        const FLUSH: u32 = 0x8040;
+        let mut before = 0u32;
+        // SAFETY: only the treatment of denormals changes, until `end`.
+        unsafe {
+            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack, preserves_flags));
+            let changed = before | FLUSH;
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const changed, options(nostack, preserves_flags));
+        }
+        before
+    }
+
+    #[inline(always)]
+    fn end(begun: u32) {
+        // SAFETY: as it was before `begin`.
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const begun, options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// For bf16 with AVX512_BF16. The instruction adds the product of the upper halves first, then that of the lower ones,
+/// each by a fused multiply-add whose denormal operands and results are 0 whatever the control register says. So the
+/// number that comes first along the inner dimension has to be in the upper half.
+#[cfg(target_arch = "x86_64")]
+pub struct Pairs;
+
+#[cfg(target_arch = "x86_64")]
+impl Step for Pairs {
+    type V = Avx512;
+    const NUMBERS: usize = 2;
+    const ROWS: usize = 12;
+    const VECTORS: usize = 2;
+
+    #[inline(always)]
+    fn load_along<T: Element>(row: &[T], at: usize, beyond: u16) -> Avx512 {
+        let rest = &row[at..];
+        // SAFETY: the CPU has it, and there are as many numbers.
+        unsafe {
+            let pairs = if rest.len() < 2 * LANES {
+                let pairs = padded(bits(rest), beyond);
+                _mm512_loadu_si512(pairs.as_ptr().cast())
+            } else {
+                _mm512_loadu_si512(bits(rest).as_ptr().cast())
+            };
+            Avx512(_mm512_castsi512_ps(_mm512_rol_epi32::<16>(pairs)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_across<T: Element>(first: &[T], second: Option<&[T]>, beyond: u16) -> Avx512 {
+        // SAFETY: the CPU has it.
+        unsafe {
+            let upper = _mm512_slli_epi32::<16>(lower_halves(bits(first)));
+            let lower = match second {
+                Some(second) => lower_halves(bits(second)),
+                None => _mm512_set1_epi32(i32::from(beyond)),
+            };
+            Avx512(_mm512_castsi512_ps(_mm512_or_si512(upper, lower)))
+        }
+    }
+
+    #[inline(always)]
+    fn step(a: Avx512, b: Avx512, sum: Avx512) -> Avx512 {
+        // SAFETY: the CPU has it; the types have the same bits.
+        unsafe {
+            let (a, b) = (std::mem::transmute::<__m512, __m512bh>(a.0), std::mem::transmute::<__m512, __m512bh>(b.0));
+            Avx512(_mm512_dpbf16_ps(sum.0, a, b))
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn bits<T: Element>(numbers: &[T]) -> &[u16] {
+    assert!(size_of::<T>() == size_of::<u16>());
+    // SAFETY: the only element of this size is bf16, which is its bits.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn lower_halves(numbers: &[u16]) -> __m512i {
+    unsafe {
+        if numbers.len() < LANES {
+            let numbers = padded(numbers, 0);
+            return _mm512_cvtepu16_epi32(_mm256_loadu_si256(numbers.as_ptr().cast()));
+        }
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(numbers.as_ptr().cast()))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[cold]
+#[inline(never)]
+fn padded(rest: &[u16], beyond: u16) -> [u16; 2 * LANES] {
+    let mut padded = [beyond; 2 * LANES];
+    padded[..rest.len()].copy_from_slice(rest);
+    padded
+}
+
+/// What `Pairs` does, for any CPU.
+pub struct FlushedPortable;
+
+impl Step for FlushedPortable {
+    type V = Portable;
+    const ROWS: usize = 4;
+    const VECTORS: usize = 1;
+
+    #[inline(always)]
+    fn step(a: Portable, b: Portable, sum: Portable) -> Portable {
+        let (mut left, mut right, mut sums) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        a.store_f32(&mut left);
+        b.store_f32(&mut right);
+        sum.store_f32(&mut sums);
+        for lane in 0..LANES {
+            sums[lane] = flushed_mul_add(left[lane], right[lane], sums[lane]);
+        }
+        Portable::load_f32(&sums)
+    }
+}
+
+/// A fused multiply-add with denormals as zero, like the instructions: a result is denormal if it is below the least
+/// normal number after rounding to 24 bits.
+#[inline(always)]
+pub fn flushed_mul_add(a: f32, b: f32, sum: f32) -> f32 {
+    let (a, b, sum) = (flushed(a), flushed(b), flushed(sum));
+    let result = a.mul_add(b, sum);
+    if result.abs() == f32::MIN_POSITIVE { least_normal(a, b, sum, result) } else { flushed(result) }
+}
+
+#[inline(always)]
+fn flushed(number: f32) -> f32 {
+    // Compared as bits, which NaN passes too.
+    let tiny = number.to_bits() << 1 < f32::MIN_POSITIVE.to_bits() << 1;
+    if tiny { 0f32.copysign(number) } else { number }
+}
+
+/// The result was rounded to the multiples of the least denormal number, so it can be a bit too large. Both factors of
+/// a sum so small cannot be large.
+#[cold]
+fn least_normal(a: f32, b: f32, sum: f32, result: f32) -> f32 {
+    const SCALE: f32 = (1 << 24) as f32;
+    let (small, large) = if a.abs() < b.abs() { (a, b) } else { (b, a) };
+    let rounded = (small * SCALE).mul_add(large, sum * SCALE);
+    if rounded.abs() < f32::MIN_POSITIVE * SCALE { 0f32.copysign(result) } else { result }
+}

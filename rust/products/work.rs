@@ -1,0 +1,308 @@
+//! The tasks of a product, and the threads that do them.
+
+use super::blocks::Blocks;
+use super::panel::{LEFT, Operand, RIGHT, Tile, add_product, left_length};
+use super::step::Step;
+use crate::kernels::{Element, LANES, Line, Vector, load, store};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where a product goes.
+#[derive(Clone, Copy)]
+pub struct Result<'a, T> {
+    pub start: *mut T,
+    pub added: Option<&'a [T]>,
+}
+
+/// A product of `left` (rows, inner) and `right` (inner, columns).
+pub struct Work<'a, T> {
+    left: Operand<'a, T>,
+    right: Operand<'a, T>,
+    blocks: Blocks,
+    /// None if the sums are all that is wanted.
+    result: Option<Result<'a, T>>,
+    /// Where sums are between blocks of the inner dimension, and their stride.
+    sums: Option<(*mut f32, usize)>,
+    /// Whether the sums go on from what is there.
+    go_on: bool,
+    shared: *mut f32,
+    own: *mut f32,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    started: AtomicUsize,
+}
+
+// SAFETY: tasks write disjoint parts, and read what tasks of earlier stages wrote.
+unsafe impl<T: Send + Sync> Sync for Work<'_, T> {}
+
+impl<'a, T: Element> Work<'a, T> {
+    /// # Safety
+    /// `result` or `grad`, the one that there is, has the rows and columns of the product and stays valid. Only `grad`
+    /// goes on from what is there.
+    pub unsafe fn new(
+        left: Operand<'a, T>,
+        right: Operand<'a, T>,
+        blocks: Blocks,
+        result: Option<Result<'a, T>>,
+        grad: Option<*mut f32>,
+        scratch: &'a mut [Line],
+    ) -> Work<'a, T> {
+        assert!(scratch.len() >= blocks.scratch(), "scratch memory for a product");
+        let shared: *mut f32 = scratch.as_mut_ptr().cast();
+        // SAFETY: within the scratch memory.
+        let (kept, own) =
+            unsafe { (shared.add(blocks.shared()), shared.add(blocks.shared() + blocks.sums())) };
+        let sums = match result {
+            None => grad.map(|grad| (grad, blocks.size.columns)),
+            Some(result) if size_of::<T>() == size_of::<f32>() => {
+                Some((result.start.cast(), blocks.size.columns))
+            }
+            Some(_) if blocks.keep_sums => Some((kept, blocks.columns)),
+            Some(_) => None,
+        };
+        let zero = || AtomicUsize::new(0);
+        let (next, done, started) = (zero(), zero(), zero());
+        let go_on = grad.is_some();
+        Work { left, right, blocks, result, sums, go_on, shared, own, next, done, started }
+    }
+
+    pub fn threads(&self) -> usize {
+        self.blocks.threads
+    }
+
+    /// On each thread.
+    #[inline(always)]
+    pub fn work<S: Step>(&self) {
+        let thread = self.started.fetch_add(1, Ordering::Relaxed);
+        if thread >= self.blocks.threads {
+            return;
+        }
+        // SAFETY: within the scratch memory.
+        let own = unsafe { self.own.add(thread * self.blocks.own()) };
+        let mut turns = Turns::new(&self.next, &self.done);
+        if self.blocks.few_rows {
+            self.few_rows::<S>(own, &mut turns);
+        } else {
+            self.many_rows::<S>(own, &mut turns);
+        }
+    }
+
+    #[inline(always)]
+    fn few_rows<S: Step>(&self, own: *mut f32, turns: &mut Turns) {
+        let (size, steps) = (self.blocks.size, self.blocks.steps);
+        // SAFETY (all below): a panel is written by one task, and read by later stages. Each thread has its own panel.
+        while let Some(panel) = turns.take(size.rows.div_ceil(LEFT)) {
+            unsafe { self.pack_left::<S>(panel * LEFT, size.rows, 0..size.inner, panel_at(self.shared, panel, steps)) };
+        }
+        while let Some(panel) = turns.take(size.columns.div_ceil(RIGHT)) {
+            let columns = panel * RIGHT..size.columns.min((panel + 1) * RIGHT);
+            unsafe {
+                let packed = std::slice::from_raw_parts_mut(own, steps * RIGHT);
+                self.right.pack::<S, RIGHT>(columns.clone(), 0..size.inner, packed);
+                let mut row = 0;
+                while row < size.rows {
+                    let rows = row..size.rows.min(row + LEFT);
+                    let left = panel_at(self.shared, row / LEFT, steps);
+                    self.tile::<S>((left, own), steps, rows, columns.clone(), (0, 0), (true, true));
+                    row += LEFT;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn many_rows<S: Step>(&self, own: *mut f32, turns: &mut Turns) {
+        let (size, blocks) = (self.blocks.size, &self.blocks);
+        let mut row = 0;
+        while row < size.rows {
+            let rows = row..size.rows.min(row + blocks.rows);
+            let mut column = 0;
+            while column < size.columns {
+                let columns = column..size.columns.min(column + blocks.columns);
+                let mut k = 0;
+                // Once even if there is nothing to add.
+                while k < size.inner.max(1) {
+                    let inner = k..size.inner.min(k + blocks.inner);
+                    self.block::<S>(rows.clone(), columns.clone(), inner, own, turns);
+                    k += blocks.inner.max(1);
+                }
+                column += blocks.columns;
+            }
+            row += blocks.rows;
+        }
+    }
+
+    /// A part of rows, columns and inner dimension, for which the columns are packed.
+    #[inline(always)]
+    fn block<S: Step>(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        inner: Range<usize>,
+        own: *mut f32,
+        turns: &mut Turns,
+    ) {
+        let steps = inner.len().div_ceil(S::NUMBERS);
+        let ends = (inner.start == 0, inner.end == self.blocks.size.inner);
+        let panels = columns.len().div_ceil(RIGHT);
+        // SAFETY (all below): a panel is written by one task, and read by later stages. Each thread has its own panels.
+        while let Some(panel) = turns.take(panels) {
+            let column = columns.start + panel * RIGHT;
+            let lanes = column..columns.end.min(column + RIGHT);
+            let packed = unsafe {
+                std::slice::from_raw_parts_mut(self.shared.add(panel * steps * RIGHT), steps * RIGHT)
+            };
+            self.right.pack::<S, RIGHT>(lanes, inner.clone(), packed);
+        }
+        let groups = self.blocks.column_groups(rows.len(), panels);
+        let height = self.blocks.task_rows;
+        while let Some(task) = turns.take(rows.len().div_ceil(height) * groups) {
+            let first = rows.start + task / groups * height;
+            let end = rows.end.min(first + height);
+            let mut row = first;
+            while row < end {
+                let packed = panel_at(own, (row - first) / LEFT, steps);
+                unsafe { self.pack_left::<S>(row, end, inner.clone(), packed) };
+                row += LEFT;
+            }
+            let group = task % groups;
+            let mut panel = panels * group / groups;
+            while panel < panels * (group + 1) / groups {
+                let column = columns.start + panel * RIGHT;
+                let right = unsafe { self.shared.add(panel * steps * RIGHT) };
+                let mut row = first;
+                while row < end {
+                    let left = panel_at(own, (row - first) / LEFT, steps);
+                    let (rows_here, columns_here) =
+                        (row..end.min(row + LEFT), column..columns.end.min(column + RIGHT));
+                    let corner = (rows.start, columns.start);
+                    unsafe { self.tile::<S>((left, right), steps, rows_here, columns_here, corner, ends) };
+                    row += LEFT;
+                }
+                panel += 1;
+            }
+        }
+    }
+
+    /// # Safety
+    /// There is place for a panel, which no other thread uses.
+    #[inline(always)]
+    unsafe fn pack_left<S: Step>(&self, row: usize, end: usize, inner: Range<usize>, panel: *mut f32) {
+        let length = left_length(inner.len().div_ceil(S::NUMBERS));
+        // SAFETY: by the caller's word.
+        let panel = unsafe { std::slice::from_raw_parts_mut(panel, length) };
+        self.left.pack::<S, LEFT>(row..end.min(row + LEFT), inner, panel);
+    }
+
+    /// Adds a product of two panels. `corner` is where the block begins, `ends` whether this is the first and the last
+    /// block of the inner dimension.
+    ///
+    /// # Safety
+    /// The panels have as many steps, and no other thread uses these numbers of the result.
+    #[inline(always)]
+    unsafe fn tile<S: Step>(
+        &self,
+        (left, right): (*mut f32, *mut f32),
+        steps: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        corner: (usize, usize),
+        (first, last): (bool, bool),
+    ) {
+        let size = (rows.len(), columns.len());
+        let panels = (left.cast_const(), right.cast_const());
+        let from_zero = first && !self.go_on;
+        let at = self.sums.map(|(start, stride)| {
+            let (row, column) =
+                if self.blocks.keep_sums { (rows.start - corner.0, columns.start - corner.1) } else { (rows.start, columns.start) };
+            // SAFETY: within the sums.
+            (unsafe { start.add(row * stride + column) }, stride)
+        });
+        let finish = match self.result {
+            Some(result) if last && (size_of::<T>() < size_of::<f32>() || result.added.is_some()) => Some(result),
+            _ => None,
+        };
+        if let Some(at) = at && finish.is_none() && size == (LEFT, RIGHT) {
+            // SAFETY: the whole tile is within the sums.
+            return unsafe { add_product::<S>(panels, steps, at, size, from_zero) };
+        }
+        let mut tile: Tile = [0.0; LEFT * RIGHT];
+        if let (Some((start, stride)), false) = (at, from_zero) {
+            for (row, to) in tile.chunks_exact_mut(RIGHT).take(size.0).enumerate() {
+                // SAFETY: within the sums.
+                to[..size.1].copy_from_slice(unsafe { std::slice::from_raw_parts(start.add(row * stride), size.1) });
+            }
+        }
+        // SAFETY: the tile is of full size.
+        unsafe { add_product::<S>(panels, steps, (tile.as_mut_ptr(), RIGHT), size, from_zero) };
+        for (row, from) in tile.chunks_exact(RIGHT).take(size.0).enumerate() {
+            let place = (rows.start + row) * self.blocks.size.columns + columns.start;
+            if let Some(result) = finish {
+                // SAFETY: within the result.
+                let to = unsafe { std::slice::from_raw_parts_mut(result.start.add(place), size.1) };
+                let added = result.added.map(|added| &added[place..place + size.1]);
+                finish_row::<S::V, T>(from, added, to);
+            } else if let Some((start, stride)) = at {
+                // SAFETY: within the sums.
+                unsafe { std::slice::from_raw_parts_mut(start.add(row * stride), size.1) }.copy_from_slice(&from[..size.1]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn finish_row<V: Vector, T: Element>(sums: &[f32], added: Option<&[T]>, to: &mut [T]) {
+    let mut at = 0;
+    while at < to.len() {
+        let mut vector = load::<V, f32>(sums, at);
+        if let Some(added) = added {
+            vector = vector + load::<V, T>(added, at);
+        }
+        store(vector, to, at);
+        at += LANES;
+    }
+}
+
+#[inline(always)]
+fn panel_at(panels: *mut f32, panel: usize, steps: usize) -> *mut f32 {
+    // SAFETY: callers have place for as many panels.
+    unsafe { panels.add(panel * left_length(steps)) }
+}
+
+/// Tasks in stages: one begins when all of those before it are done. Each thread goes through all stages.
+///
+/// Tasks are numbered through the stages and taken in this order, so a thread only waits for tasks that others are doing.
+struct Turns<'a> {
+    next: &'a AtomicUsize,
+    done: &'a AtomicUsize,
+    task: usize,
+    busy: bool,
+    /// The first task of the stage.
+    start: usize,
+}
+
+impl<'a> Turns<'a> {
+    fn new(next: &'a AtomicUsize, done: &'a AtomicUsize) -> Turns<'a> {
+        Turns { next, done, task: next.fetch_add(1, Ordering::Relaxed), busy: false, start: 0 }
+    }
+
+    /// The next task of a stage of so many; None if no task of it is left, which ends the stage for this thread.
+    fn take(&mut self, tasks: usize) -> Option<usize> {
+        if self.busy {
+            self.done.fetch_add(1, Ordering::Release);
+            self.task = self.next.fetch_add(1, Ordering::Relaxed);
+            self.busy = false;
+        }
+        if self.task >= self.start + tasks {
+            self.start += tasks;
+            return None;
+        }
+        let mut looks = 0u32;
+        while self.done.load(Ordering::Acquire) < self.start {
+            looks += 1;
+            if looks < 2000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        self.busy = true;
+        Some(self.task - self.start)
+    }
+}
