@@ -1,6 +1,6 @@
 """The interface of the native core. Private: only modules of ramlet call it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, final
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 __all__ = [
     "EncodeStream",
     "Encoder",
+    "NativeGPT",
     "Reader",
     "Windows",
     "adamw8bit_step",
@@ -237,6 +238,73 @@ class Windows:
     def read(self, first: int, step: int, count: int, *, seed: int, documents: bool) -> _Batch: ...
     def example(self, dataset: int, example: int, *, documents: bool) -> _Batch: ...
     def schedule(self, first: int, step: int, count: int, *, seed: int) -> list[tuple[int, int]]: ...
+
+_Described = tuple[str, str, tuple[int, ...], tuple[int, int]]
+"""Name, dtype as safetensors calls it, shape, and memory: address and bytes."""
+
+@final
+class NativeGPT:
+    """A model in one piece of memory. All arguments but `shape` decide its layout; with `training=False` it has weights
+    and a forward pass only.
+
+    `shape` is `Shape.to_dict()` with "cos" and "sin", the rotary tables of `seq_len` positions or more: fp32, (tokens,
+    head width / 2), as bytes.
+    """
+
+    def __new__(
+        cls,
+        shape: Mapping[str, Any],
+        *,
+        micro_batch: int,
+        seq_len: int,
+        chunk: int,
+        recompute: bool,
+        optimizer: str,
+        weights: str,
+        compute: str,
+        dropout: float,
+        document_mask: bool,
+        held: int,
+        training: bool,
+        threads: int,
+    ) -> NativeGPT: ...
+    @staticmethod
+    def parts(
+        shape: Mapping[str, Any],
+        *,
+        micro_batch: int,
+        seq_len: int,
+        chunk: int,
+        recompute: bool,
+        optimizer: str,
+        weights: str,
+        compute: str,
+        dropout: float,
+        document_mask: bool,
+        held: int,
+        training: bool,
+        threads: int,
+    ) -> dict[str, int]: ...
+    def tensors(self) -> list[_Described]: ...
+    def gradients(self) -> list[_Described]: ...
+    def states(self) -> list[_Described]: ...
+    def initialize(self, seed: int) -> None: ...
+    def refresh(self) -> None: ...
+    def learn(
+        self,
+        input_ids: _Rows,
+        targets: _Rows,
+        position_ids: _Rows | None,
+        document_ids: _Rows | None,
+        dropout_keys: _Rows | None,
+        scale: float,
+    ) -> float: ...
+    def losses(
+        self, input_ids: _Rows, targets: _Rows, position_ids: _Rows | None, document_ids: _Rows | None
+    ) -> list[float]: ...
+    def update(
+        self, rate: float, clip: float, correction: float, hyper: tuple[float, float, float, float], seed: int
+    ) -> float: ...
 
 # Kernels of a training step take addresses (`Tensor.data_ptr()`), so the native core does not depend on torch.
 def kernel_norm(bf16: bool, x: int, gain: int, eps: float, out: int, rows: int, width: int, threads: int) -> None: ...

@@ -1,5 +1,23 @@
 //! The model on a CPU: a Llama, or with QK-norm a Qwen3, trained and run without any library.
+//!
+//! Everything that a model has is in one arena, whose layout is known before it is mapped: a step allocates nothing
+//! that grows with the model. The specification is `engines/torch`.
 
+mod arena;
+mod backward;
+mod choice;
+mod flat;
+mod forward;
+mod head;
+mod init;
+mod layout;
+mod model;
 mod shape;
+mod states;
+mod update;
 
+pub use choice::{Choice, Optimizer, Precision};
+pub use layout::{Layout, Parts, Tensor};
+pub use model::{Bad, Batch, Model};
 pub use shape::{LayerPlaces, Place, Places, Shape};
+pub use update::Hyper;

@@ -42,7 +42,8 @@ pub fn gate<T: Element>(gate_up: &[T], half: usize, out: &mut [T], threads: usiz
 }
 
 struct GateBackward<'a, T> {
-    d_act: &'a [T],
+    /// In the place of `act` if there is none.
+    d_act: Option<&'a [T]>,
     half: usize,
     gate_up: Rows<'a, T>,
     act: Rows<'a, T>,
@@ -56,11 +57,14 @@ impl<T: Element> Kernel for GateBackward<'_, T> {
             let (gate_up, act) = unsafe { (self.gate_up.row(row), self.act.row(row)) };
             let (first, second) = gate_up.split_at_mut(self.half);
             let one = V::splat(1.0);
-            let d_act = &self.d_act[row * self.half..][..self.half];
+            let d_act = self.d_act.map(|d_act| &d_act[row * self.half..][..self.half]);
             let mut at = 0;
             while at < self.half {
                 let (x, up): (V, V) = (load(first, at), load(second, at));
-                let grad = load::<V, _>(d_act, at);
+                let grad = match d_act {
+                    Some(d_act) => load::<V, _>(d_act, at),
+                    None => load::<V, _>(act, at),
+                };
                 let sigmoid = one / one_plus_exp_of_minus(x);
                 let silu = x * sigmoid;
                 let silu_grad = x * (one - sigmoid) + one; // times sigmoid
@@ -75,7 +79,23 @@ impl<T: Element> Kernel for GateBackward<'_, T> {
 
 /// Overwrites `gate_up` with its gradient and fills `act` with the output of `gate`.
 pub fn gate_backward<T: Element>(gate_up: &mut [T], d_act: &[T], half: usize, act: &mut [T], threads: usize) {
-    assert!(gate_up.len() == 2 * act.len() && d_act.len() == act.len());
+    assert_eq!(d_act.len(), act.len());
+    run_backward(gate_up, Some(d_act), half, act, threads);
+}
+
+/// Overwrites `gate_up` with its gradient, and the gradient of the output of `gate` with that output.
+pub fn gate_backward_in_place<T: Element>(gate_up: &mut [T], d_act: &mut [T], half: usize, threads: usize) {
+    run_backward(gate_up, None, half, d_act, threads);
+}
+
+fn run_backward<T: Element>(
+    gate_up: &mut [T],
+    d_act: Option<&[T]>,
+    half: usize,
+    act: &mut [T],
+    threads: usize,
+) {
+    assert_eq!(gate_up.len(), 2 * act.len());
     let (gate_up, act) = (Rows::new(gate_up, 2 * half), Rows::new(act, half));
     let rows = act.len();
     run(&GateBackward { d_act, half, gate_up, act }, rows, portion(6 * half * size_of::<T>()), threads);

@@ -31,7 +31,7 @@ pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
 pub use dropout::{Mask, dropout, dropout_add};
 pub use element::{Bf16, Element};
 pub(crate) use exp::exp;
-pub use gate::{gate, gate_backward};
+pub use gate::{gate, gate_backward, gate_backward_in_place};
 pub use muon::{Matrix, Settings as MuonSettings, muon, muon_scratch};
 pub use norm::{norm, norm_backward};
 pub use qk_norm::{Heads, qk_norm, qk_norm_backward};

@@ -2,6 +2,7 @@
 
 mod clean;
 mod encode;
+mod gpt;
 mod guard;
 mod kernels;
 mod loading;
@@ -27,6 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<encode::EncodeStream>()?;
     module.add_class::<read::Reader>()?;
     module.add_class::<loading::Windows>()?;
+    module.add_class::<gpt::NativeGPT>()?;
     module.add_function(wrap_pyfunction!(clean::clean_text, module)?)?;
     module.add_function(wrap_pyfunction!(clean::drop_rules, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
