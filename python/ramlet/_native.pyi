@@ -1,6 +1,6 @@
 """The interface of the native core. Private: only modules of ramlet call it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, final
 
@@ -10,6 +10,8 @@ import numpy.typing as npt
 __all__ = [
     "EncodeStream",
     "Encoder",
+    "NativeChooser",
+    "NativeDecoder",
     "Reader",
     "Windows",
     "adamw8bit_step",
@@ -237,6 +239,54 @@ class Windows:
     def read(self, first: int, step: int, count: int, *, seed: int, documents: bool) -> _Batch: ...
     def example(self, dataset: int, example: int, *, documents: bool) -> _Batch: ...
     def schedule(self, first: int, step: int, count: int, *, seed: int) -> list[tuple[int, int]]: ...
+
+_Tensor = tuple[str, str, tuple[int, ...], tuple[int, int]]
+"""Name, type ("F32" or "BF16"), shape, and memory as (address, bytes)."""
+
+@final
+class NativeDecoder:
+    def __new__(
+        cls,
+        shape: Mapping[str, Any],
+        owner: Any,
+        tensors: Sequence[_Tensor],
+        *,
+        rows: int,
+        capacity: int,
+        tokens: int,
+        threads: int,
+    ) -> NativeDecoder: ...
+    @staticmethod
+    def bytes(
+        shape: Mapping[str, Any], *, bf16: bool, rows: int, capacity: int, tokens: int, threads: int
+    ) -> tuple[int, int]: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    def feed(self, ids: Sequence[Sequence[int]]) -> None: ...
+    def logits(self) -> npt.NDArray[np.float32]: ...
+    def spread(self) -> None: ...
+    def clear(self) -> None: ...
+
+@final
+class NativeChooser:
+    def __new__(
+        cls,
+        vocab: int,
+        samples: int,
+        *,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        repetition_penalty: float,
+        prompt: Sequence[int],
+        known: Sequence[int] | None,
+    ) -> NativeChooser: ...
+    @staticmethod
+    def bytes(vocab: int, samples: int, *, top_p: float | None, repetition_penalty: float) -> int: ...
+    def choose(self, logits: npt.NDArray[np.float32], draws: Sequence[float]) -> list[int] | None: ...
+    def shares(self, logits: npt.NDArray[np.float32], sample: int) -> npt.NDArray[np.float32] | None: ...
 
 # Kernels of a training step take addresses (`Tensor.data_ptr()`), so the native core does not depend on torch.
 def kernel_norm(bf16: bool, x: int, gain: int, eps: float, out: int, rows: int, width: int, threads: int) -> None: ...

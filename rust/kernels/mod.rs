@@ -29,6 +29,7 @@ pub use accumulate::accumulate;
 pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
 pub use dropout::{Mask, dropout, dropout_add};
 pub use element::{Bf16, Element};
+pub(crate) use exp::exp;
 pub use gate::{gate, gate_backward};
 pub use muon::{Matrix, Settings as MuonSettings, muon, muon_scratch};
 pub use norm::{norm, norm_backward};
@@ -36,9 +37,9 @@ pub use qk_norm::{Heads, qk_norm, qk_norm_backward};
 pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
 pub use team::run_on_threads;
-pub(crate) use team::{Kernel, Rows, run};
+pub(crate) use team::{Kernel, Rows, portion, run};
 pub use vector::Line;
-pub(crate) use vector::Vector;
+pub(crate) use vector::{LANES, Vector, load, store};
 
 #[cfg(test)]
 mod tests;
