@@ -139,6 +139,10 @@ class TestLogits:
             with pytest.raises(IndexError, match="outside the vocabulary of 131"):
                 decoder.feed([[number]])
         assert decoder.length == 0
+        with pytest.raises(ValueError, match="no room"):
+            Native(model).decoder(rows=3, capacity=10, tokens=2)
+        with pytest.raises(MemoryError, match="cannot be allocated"):
+            Native(model).decoder(rows=1 << 40, capacity=10, tokens=1 << 40)
 
     def test_weights_elsewhere(self) -> None:
         """Nothing is read from memory that is not the weights'."""
@@ -155,7 +159,7 @@ class TestLogits:
         for each in wrong:
             with pytest.raises(ValueError, match="weight"):
                 NativeDecoder(shape_of(SMALL, 4), model, [*tensors[:3], each, *tensors[4:]], **limits)
-        with pytest.raises(ValueError, match="too small"):
+        with pytest.raises(ValueError, match="the table cos is too short"):
             NativeDecoder(shape_of(SMALL, 3), model, tensors, **limits)
 
 
@@ -307,6 +311,14 @@ class TestSampled:
         chooser = Chooser(SampleSettings(temperature=temperature, seed=1), 3, [0])
         chosen = {chooser(np.array([[-1e30, 3e38, 2e38]], np.float32))[0] for _ in range(20)}
         assert chosen <= {1, 2} if temperature > 1 else chosen == {1}
+
+    @pytest.mark.parametrize("options", [{}, {"top_p": 0.5}, {"top_k": 2}, {"temperature": 0.0}], ids=str)
+    def test_infinite_logits(self, options: dict[str, Any]) -> None:
+        """Only the infinite ones are possible; where nothing is, something is chosen all the same."""
+        chooser = Chooser(SampleSettings(**{"temperature": 0.5, "seed": 1, **options}), 4, [0])
+        for _ in range(20):
+            assert chooser(np.array([[3.0, np.inf, -np.inf, np.inf]], np.float32))[0] in (1, 3)
+            assert 0 <= chooser(np.full((1, 4), -np.inf, np.float32))[0] < 4
 
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_not_a_number(self, temperature: float) -> None:

@@ -5,7 +5,26 @@
 
 use super::shape::Shape;
 use crate::kernels::{Element, LANES};
-use std::ops::Range;
+use std::alloc::{Layout, alloc_zeroed};
+
+/// The system has no memory left.
+#[derive(Debug)]
+pub struct OutOfMemory;
+
+/// So many zeros, whose pages are resident only once they are used.
+pub fn zeros<T: Element>(count: usize) -> Result<Vec<T>, OutOfMemory> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let layout = Layout::array::<T>(count).map_err(|_| OutOfMemory)?;
+    // SAFETY: the size is not 0. Elements are numbers, for which zero bits are a 0, and so is `T::default()`.
+    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if start.is_null() {
+        return Err(OutOfMemory);
+    }
+    // SAFETY: just allocated with this layout, and initialized.
+    Ok(unsafe { Vec::from_raw_parts(start, count, count) })
+}
 
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSizes {
@@ -58,8 +77,8 @@ pub struct Cache<T> {
 }
 
 impl<T: Element> Cache<T> {
-    pub fn new(sizes: CacheSizes) -> Cache<T> {
-        Cache { sizes, held: vec![T::default(); sizes.elements()], length: 0 }
+    pub fn new(sizes: CacheSizes) -> Result<Cache<T>, OutOfMemory> {
+        Ok(Cache { sizes, held: zeros(sizes.elements())?, length: 0 })
     }
 
     /// The keys and values of a layer: row by row, and in a row head by head.
@@ -99,13 +118,10 @@ impl<T: Element> Cache<T> {
     }
 
     fn spread_heads(&mut self, start: usize, head: usize, used: usize) {
-        let first_row: Range<usize> = 0..self.sizes.kv_heads;
-        for from in first_row {
-            for row in 1..self.sizes.rows {
-                let to = start + (row * self.sizes.kv_heads + from) * head;
-                let from = start + from * head;
-                self.held.copy_within(from..from + used, to);
-            }
+        let heads = self.sizes.kv_heads;
+        for to in heads..self.sizes.rows * heads {
+            let from = start + to % heads * head;
+            self.held.copy_within(from..from + used, start + to * head);
         }
     }
 }

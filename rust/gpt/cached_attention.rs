@@ -3,7 +3,7 @@
 //! A score is one chain over the width of a head, a number of the result one chain over the tokens, and the sum of the
 //! exponentials has sixteen chains, by position. So the bits depend neither on the threads nor on which tokens are new.
 
-use super::cache::CacheSizes;
+use super::cache::{CacheSizes, OutOfMemory, zeros};
 use crate::kernels::{Element, Kernel, LANES, Rows, Vector, exp, load, portion, run, store};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,12 +27,12 @@ impl Parts {
         threads.max(1) * (Parts::size(sizes) * size_of::<f32>() + size_of::<AtomicBool>())
     }
 
-    pub fn new(sizes: &CacheSizes, threads: usize) -> Parts {
+    pub fn new(sizes: &CacheSizes, threads: usize) -> Result<Parts, OutOfMemory> {
         let threads = threads.max(1);
-        Parts {
-            memory: vec![0.0; threads * Parts::size(sizes)],
+        Ok(Parts {
+            memory: zeros(threads * Parts::size(sizes))?,
             taken: (0..threads).map(|_| AtomicBool::new(false)).collect(),
-        }
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Everything is allocated once, and its bytes are known before. The logits are the same bits for any threads, and
 //! however a text is divided into calls.
 
-use super::cache::{Cache, CacheSizes};
+use super::cache::{Cache, CacheSizes, OutOfMemory, zeros};
 use super::cached_attention::{Newest, Parts, attend};
 use super::shape::{LayerPlaces, Place, Places, Shape};
 use crate::kernels::{self, Element, Heads, LANES, Line, Rotary};
@@ -26,6 +26,9 @@ impl<T> Weights<'_, T> {
     }
 }
 
+/// From so many rows on, a product of more rows never needs less scratch memory.
+const MANY: usize = 1024;
+
 /// What is allocated.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -39,19 +42,17 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Of the products of any number of tokens.
     fn scratch_lines(&self, shape: &Shape) -> usize {
-        let size = |rows, inner, columns| products::scratch(Size { rows, inner, columns }, self.threads);
-        let width = shape.width;
-        [
-            size(self.tokens, width, shape.qkv_width()),
-            size(self.tokens, shape.queries_width(), width),
-            size(self.tokens, width, 2 * shape.feed_forward),
-            size(self.tokens, shape.feed_forward, width),
-            size(self.rows, width, shape.vocab),
-        ]
-        .into_iter()
-        .max()
-        .unwrap_or(0)
+        let most = |rows: usize, inner, columns| {
+            let lines = |rows| products::scratch(Size { rows, inner, columns }, self.threads);
+            (1..=rows.min(MANY)).map(lines).max().unwrap_or(0).max(lines(rows))
+        };
+        most(self.tokens, shape.width, shape.qkv_width())
+            .max(most(self.tokens, shape.queries_width(), shape.width))
+            .max(most(self.tokens, shape.width, 2 * shape.feed_forward))
+            .max(most(self.tokens, shape.feed_forward, shape.width))
+            .max(most(self.rows, shape.width, shape.vocab))
     }
 
     /// Elements of what only a part of a layer, or the head, needs.
@@ -60,7 +61,8 @@ impl Limits {
         (self.tokens * attention.max(3 * shape.feed_forward)).max(self.rows * shape.vocab)
     }
 
-    fn table(&self, shape: &Shape) -> usize {
+    /// Elements of a rotary table.
+    pub fn table(&self, shape: &Shape) -> usize {
         self.capacity * shape.head_width / 2
     }
 }
@@ -107,27 +109,32 @@ impl<T: Element> Decoder<T> {
         CacheSizes::new(shape, limits.rows, limits.capacity).elements() * size_of::<T>()
     }
 
-    /// `cos` and `sin` have a row of half a head's width for at least `capacity` positions.
-    pub fn new(shape: Shape, limits: Limits, cos: &[f32], sin: &[f32]) -> Decoder<T> {
+    /// `cos` and `sin` have a row of half a head's width for each of `capacity` positions.
+    pub fn new(
+        shape: Shape,
+        limits: Limits,
+        cos: Vec<f32>,
+        sin: Vec<f32>,
+    ) -> Result<Decoder<T>, OutOfMemory> {
         assert!(limits.rows > 0 && limits.capacity > 0 && limits.tokens >= limits.rows);
+        assert!([cos.len(), sin.len()] == [limits.table(&shape); 2]);
         let cache = CacheSizes::new(&shape, limits.rows, limits.capacity);
-        let table = limits.table(&shape);
-        Decoder {
+        Ok(Decoder {
             places: Places::new(&shape),
-            cos: cos[..table].to_vec(),
-            sin: sin[..table].to_vec(),
-            cache: Cache::new(cache),
+            cos,
+            sin,
+            cache: Cache::new(cache)?,
             positions: Vec::with_capacity(limits.tokens),
-            x: vec![T::default(); limits.tokens * shape.width],
-            normed: vec![T::default(); limits.tokens * shape.width],
-            block: vec![T::default(); limits.block(&shape)],
-            last: vec![T::default(); limits.rows * shape.width],
+            x: zeros(limits.tokens * shape.width)?,
+            normed: zeros(limits.tokens * shape.width)?,
+            block: zeros(limits.block(&shape))?,
+            last: zeros(limits.rows * shape.width)?,
             last_rows: 0,
-            parts: Parts::new(&cache, limits.threads),
+            parts: Parts::new(&cache, limits.threads)?,
             scratch: vec![Line([0.0; LANES]); limits.scratch_lines(&shape)],
             shape,
             limits,
-        }
+        })
     }
 
     pub fn shape(&self) -> &Shape {

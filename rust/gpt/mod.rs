@@ -6,6 +6,7 @@ mod choosing;
 mod decode;
 mod shape;
 
+pub use cache::OutOfMemory;
 pub use choosing::{Chooser, NotANumber, Sampling};
 pub use decode::{Decoder, Limits, Weights};
 pub use shape::{LayerPlaces, Place, Places, Shape};

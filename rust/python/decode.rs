@@ -2,10 +2,12 @@
 
 use super::guarded;
 use super::kernels::read;
-use crate::gpt::{Chooser, Decoder, Limits, NotANumber, Place, Places, Sampling, Shape, Weights};
+use crate::gpt::{
+    Chooser, Decoder, Limits, NotANumber, OutOfMemory, Place, Places, Sampling, Shape, Weights,
+};
 use crate::kernels::Bf16;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMapping};
 
@@ -55,19 +57,21 @@ impl NativeDecoder {
         threads: usize,
     ) -> PyResult<Self> {
         guarded(|| {
-            let (cos, sin) = (floats(shape, "cos")?, floats(shape, "sin")?);
-            let shape = read_shape(shape)?;
-            let limits = Limits { rows, capacity, tokens, threads };
-            let least = capacity * shape.head_width / 2;
-            if cos.len() < least || sin.len() < least || rows == 0 || capacity == 0 || tokens < rows {
-                return Err(PyValueError::new_err("tables or limits are too small"));
+            let (sizes, limits) = (read_shape(shape)?, Limits { rows, capacity, tokens, threads });
+            if rows == 0 || capacity == 0 || tokens < rows {
+                return Err(PyValueError::new_err("there is no room for a token of each row"));
             }
-            let places = Places::new(&shape);
-            let found = Found::new(&shape, &places, &tensors)?;
+            let places = Places::new(&sizes);
+            let found = Found::new(&sizes, &places, &tensors)?;
+            let count = limits.table(&sizes);
+            let (cos, sin) = (table(shape, "cos", count)?, table(shape, "sin", count)?);
             let running = py.detach(|| match found.bf16 {
-                true => Running::Narrow(Decoder::new(shape, limits, &cos, &sin)),
-                false => Running::Wide(Decoder::new(shape, limits, &cos, &sin)),
+                true => Decoder::new(sizes, limits, cos, sin).map(Running::Narrow),
+                false => Decoder::new(sizes, limits, cos, sin).map(Running::Wide),
             });
+            let running = running.map_err(|OutOfMemory| {
+                PyMemoryError::new_err("the memory to generate text cannot be allocated")
+            })?;
             let sizes = (places.matrices, places.gains);
             Ok(NativeDecoder { running, matrices: found.matrices, gains: found.gains, sizes, _owner: owner })
         })
@@ -196,12 +200,21 @@ fn read_shape(shape: &Bound<'_, PyMapping>) -> PyResult<Shape> {
     })
 }
 
-/// A table of fp32 as a bytes-like object.
-fn floats(shape: &Bound<'_, PyMapping>, name: &str) -> PyResult<Vec<f32>> {
-    let bytes = shape.py().import("builtins")?.getattr("bytes")?.call1((shape.get_item(name)?,))?;
-    let bytes = bytes.cast_into::<PyBytes>()?;
-    let (numbers, _) = bytes.as_bytes().as_chunks();
-    Ok(numbers.iter().map(|number| f32::from_ne_bytes(*number)).collect())
+/// The first numbers of a rotary table: an array, or anything with the bytes of one.
+fn table(shape: &Bound<'_, PyMapping>, name: &str, count: usize) -> PyResult<Vec<f32>> {
+    let item = shape.get_item(name)?;
+    let numbers: Vec<f32> = match item.extract::<PyReadonlyArray2<'_, f32>>() {
+        Ok(array) => array.as_slice()?.iter().take(count).copied().collect(),
+        Err(_) => {
+            let bytes = shape.py().get_type::<PyBytes>().call1((item,))?.cast_into::<PyBytes>()?;
+            let (numbers, _) = bytes.as_bytes().as_chunks();
+            numbers.iter().take(count).map(|number| f32::from_ne_bytes(*number)).collect()
+        }
+    };
+    match numbers.len() == count {
+        true => Ok(numbers),
+        false => Err(PyValueError::new_err(format!("the table {name} is too short"))),
+    }
 }
 
 /// Where the two flat arrays are.

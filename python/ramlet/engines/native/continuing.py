@@ -81,9 +81,9 @@ def continuing_parts(shape: Shape, *, precision: str, prompt: int, settings: Sam
         tokens=tokens_at_once(capacity, settings),
         threads=threads,
     )
-    # The newest logits are computed while the last ones are still there.
-    logits = 2 * settings.num_samples * shape.vocab_size * 4
+    # The newest logits are computed while the last ones are still there, and the decoder copies the rotary tables.
+    logits, tables = 2 * settings.num_samples * shape.vocab_size * 4, capacity * shape.head_width * 4
     return {
         "the KV cache": cache,
-        "a forward pass": rest + logits + choosing_bytes(settings, shape.vocab_size),
+        "a forward pass": rest + logits + tables + choosing_bytes(settings, shape.vocab_size),
     }
