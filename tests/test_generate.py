@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from oracles_generation import slow_continuation
 from oracles_model import GROUPED, SHAPES, SMALL, UNTIED, byte_tokenizer, model_of, some_ids
-from ramlet.engines.torch import continuing
+from ramlet.engines import continuing
 from ramlet.engines.torch.cache import KVCache
 from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.continuing import Continuation

@@ -11,6 +11,8 @@ __all__ = [
     "EncodeStream",
     "Encoder",
     "NativeGPT",
+    "NativeChooser",
+    "NativeDecoder",
     "Reader",
     "Windows",
     "adamw8bit_step",
@@ -305,6 +307,53 @@ class NativeGPT:
     def update(
         self, rate: float, clip: float, correction: float, hyper: tuple[float, float, float, float], seed: int
     ) -> float: ...
+_Tensor = tuple[str, str, tuple[int, ...], tuple[int, int]]
+"""Name, type ("F32" or "BF16"), shape, and memory as (address, bytes)."""
+
+@final
+class NativeDecoder:
+    def __new__(
+        cls,
+        shape: Mapping[str, Any],
+        owner: Any,
+        tensors: Sequence[_Tensor],
+        *,
+        rows: int,
+        capacity: int,
+        tokens: int,
+        threads: int,
+    ) -> NativeDecoder: ...
+    @staticmethod
+    def bytes(
+        shape: Mapping[str, Any], *, bf16: bool, rows: int, capacity: int, tokens: int, threads: int
+    ) -> tuple[int, int]: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    def feed(self, ids: Sequence[Sequence[int]]) -> None: ...
+    def logits(self) -> npt.NDArray[np.float32]: ...
+    def spread(self) -> None: ...
+    def clear(self) -> None: ...
+
+@final
+class NativeChooser:
+    def __new__(
+        cls,
+        vocab: int,
+        samples: int,
+        *,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        repetition_penalty: float,
+        prompt: Sequence[int],
+        known: Sequence[int] | None,
+    ) -> NativeChooser: ...
+    @staticmethod
+    def bytes(vocab: int, samples: int, *, top_p: float | None, repetition_penalty: float) -> int: ...
+    def choose(self, logits: npt.NDArray[np.float32], draws: Sequence[float]) -> list[int] | None: ...
+    def shares(self, logits: npt.NDArray[np.float32], sample: int) -> npt.NDArray[np.float32] | None: ...
 
 # Kernels of a training step take addresses (`Tensor.data_ptr()`), so the native core does not depend on torch.
 def kernel_norm(bf16: bool, x: int, gain: int, eps: float, out: int, rows: int, width: int, threads: int) -> None: ...

@@ -5,7 +5,11 @@
 
 mod arena;
 mod backward;
+mod cache;
+mod cached_attention;
 mod choice;
+mod choosing;
+mod decode;
 mod flat;
 mod forward;
 mod head;
@@ -16,7 +20,10 @@ mod shape;
 mod states;
 mod update;
 
+pub use cache::OutOfMemory;
 pub use choice::{Choice, Optimizer, Precision};
+pub use choosing::{Chooser, NotANumber, Sampling};
+pub use decode::{Decoder, Limits, Weights};
 pub use layout::{Layout, Parts, Tensor};
 pub use model::{Bad, Batch, Model};
 pub use shape::{LayerPlaces, Place, Places, Shape};

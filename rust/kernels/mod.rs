@@ -38,7 +38,7 @@ pub use qk_norm::{Heads, qk_norm, qk_norm_backward};
 pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
 pub use team::run_on_threads;
-pub(crate) use team::{Kernel, Rows, run};
+pub(crate) use team::{Kernel, Rows, portion, run};
 #[cfg(test)]
 pub(crate) use team::{WidestVector, at_most};
 pub use vector::Line;

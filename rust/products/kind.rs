@@ -31,7 +31,8 @@ impl Kind {
                 && is_x86_feature_detected!("avx512vl");
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             let pairs = narrow::<T>() && avx512 && is_x86_feature_detected!("avx512bf16");
-            let kinds = [(Kind::Pairs, pairs), (Kind::Avx512, avx512), (Kind::Avx2, avx2), (Kind::Portable, true)];
+            let kinds =
+                [(Kind::Pairs, pairs), (Kind::Avx512, avx512), (Kind::Avx2, avx2), (Kind::Portable, true)];
             kinds.into_iter().filter_map(|(kind, available)| available.then_some(kind))
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -11,7 +11,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 /// # Safety
 /// `address` has `count` numbers that nobody writes during the call. An empty tensor's address is 0.
-unsafe fn read<'a, T>(address: usize, count: usize) -> &'a [T] {
+pub(super) unsafe fn read<'a, T>(address: usize, count: usize) -> &'a [T] {
     // SAFETY: guaranteed by the caller.
     if count == 0 { &[] } else { unsafe { from_raw_parts(address as *const T, count) } }
 }

@@ -1,6 +1,7 @@
 //! The Python bindings: the only folder that uses PyO3. Coarse calls, with the GIL released inside.
 
 mod clean;
+mod decode;
 mod encode;
 mod gpt;
 mod guard;
@@ -29,6 +30,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::Reader>()?;
     module.add_class::<loading::Windows>()?;
     module.add_class::<gpt::NativeGPT>()?;
+    module.add_class::<decode::NativeDecoder>()?;
+    module.add_class::<decode::NativeChooser>()?;
     module.add_function(wrap_pyfunction!(clean::clean_text, module)?)?;
     module.add_function(wrap_pyfunction!(clean::drop_rules, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ramlet.engines import LARGEST_SEED, Sampling
-from ramlet.errors import ModelError, option
+from ramlet.engines import Sampling
+from ramlet.engines.continuing import not_a_number, sample_seeds
 
 
 class Chooser:
@@ -23,10 +23,7 @@ class Chooser:
         """`settings.seed` is set; `known` is 0 for ids without a token, which are never chosen."""
         self._settings = settings
         self._excluded = ~torch.frombuffer(known, dtype=torch.bool) if known and not all(known) else None
-        seed = settings.seed or 0
-        self._generators = [
-            torch.Generator().manual_seed((seed + number) & LARGEST_SEED) for number in range(settings.num_samples)
-        ]
+        self._generators = [torch.Generator().manual_seed(seed) for seed in sample_seeds(settings)]
         self._seen: Tensor | None = None
         if settings.repetition_penalty != 1:
             self._seen = torch.zeros(settings.num_samples, vocab_size, dtype=torch.bool)
@@ -35,9 +32,7 @@ class Chooser:
     def __call__(self, logits: Tensor) -> list[int]:
         """The chosen ids; `logits` (samples, vocabulary), fp32 on the CPU, are overwritten."""
         if bool(logits.isnan().any()):
-            raise ModelError(
-                f"the model's logits are NaN: its weights are damaged, or need {option('precision', 'fp32')}"
-            )
+            raise not_a_number()
         if self._excluded is not None:
             logits.masked_fill_(self._excluded, -torch.inf)
         if self._seen is not None:

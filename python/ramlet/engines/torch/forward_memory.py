@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ramlet.engines import Division, Sampling
+from ramlet.engines.continuing import cached_tokens, tokens_at_once
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.blocks import layer_blocks, sizes_of
 from ramlet.engines.torch.order import unit_rows
@@ -22,8 +23,6 @@ EVAL_TOKENS = 2048
 """In a micro-batch of an evaluation. During training on a GPU, its memory comes on top of what training keeps."""
 EVAL_CHUNK, LEAST_EVAL_CHUNK = 512, 64
 """Tokens of it whose logits exist at once."""
-READING_PIECE = 256
-"""Tokens of a prompt in one forward pass, over all samples."""
 LOADING = 16 << 20
 """The buffer for reading weights of another type."""
 LIBRARIES = {"cpu": 64 << 20, "cuda": SCRATCH["cuda"]}
@@ -82,9 +81,9 @@ def generation_parts(
     """Bytes by part, on top of what is resident before; `vocabulary` is the tokenizer's size."""
     item = BYTES[precision]
     rows = settings.num_samples
-    capacity = min(shape.context, prompt + settings.max_tokens)
+    capacity = cached_tokens(shape.context, prompt, settings)
     cache = 2 * shape.layers * rows * shape.keys_width * capacity * item
-    tokens = max(rows, min(READING_PIECE, rows * capacity))
+    tokens = tokens_at_once(capacity, settings)
     layer = _activations(shape, tokens, 1, precision, device)
     attention = tokens * shape.heads * capacity * 4 * 3
     logits = rows * shape.padded_vocab * (item + 4) + rows * shape.vocab_size * 48
