@@ -56,12 +56,10 @@ impl<T: Element> Pass<'_, T> {
         if let Some(heads) = &heads {
             self.qk_norm(qkv, heads);
         }
-        let [q, k, v] = [0, queries, queries + keys].map(|first| {
-            // Different columns of the same matrix, each written through one of the three alone.
-            ViewMut { data: self.rows(kept.d_qkv, stride), stride, first }
-        });
+        let columns = [0, queries, queries + keys];
+        let grads = ViewMut::parts(self.rows(kept.d_qkv, stride), stride, columns);
         let done = (attended, &*self.stats(kept.stats), &*d_attended);
-        self.attention_backward(self.given(qkv), done, [q, k, v]);
+        self.attention_backward(self.given(qkv), done, grads);
         let d_qkv = self.rows(kept.d_qkv, stride);
         match heads.zip(places.norm_q.zip(places.norm_k)) {
             None => self.rotate(d_qkv, true),
