@@ -1,6 +1,7 @@
 //! One piece of memory for everything that a model has, mapped once and returned at the end.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Every span begins at a multiple of it: a cache line.
@@ -16,6 +17,16 @@ pub struct Span {
 impl Span {
     pub fn end(&self) -> usize {
         self.start + self.bytes
+    }
+
+    /// Some of its numbers.
+    pub fn part<T>(&self, numbers: Range<usize>) -> Span {
+        let part = Span {
+            start: self.start + numbers.start * size_of::<T>(),
+            bytes: numbers.len() * size_of::<T>(),
+        };
+        assert!(part.end() <= self.end());
+        part
     }
 }
 
@@ -64,7 +75,7 @@ impl Arena {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn slice<T>(&self, span: Span, count: usize) -> &mut [T] {
         assert!(count * size_of::<T>() <= span.bytes && span.end() <= self.bytes);
-        assert!(span.start.is_multiple_of(LINE) && align_of::<T>() <= LINE);
+        assert!(span.start.is_multiple_of(align_of::<T>()));
         // SAFETY: within the mapping, which is aligned to pages; not shared, as the caller guarantees.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(span.start).cast(), count) }
     }

@@ -103,7 +103,9 @@ pub struct Layout {
     /// Of a block's result, with dropout.
     pub attention_branch: Span,
     pub feed_forward_branch: Span,
-    pub update: Span,
+    /// Scratch memory of Muon, and the change of a matrix whose weights are bf16.
+    pub muon: Span,
+    pub changes: Span,
 
     pub parts: Parts,
 }
@@ -148,7 +150,8 @@ impl Layout {
         let states_end = cursor.at;
 
         let activations = Activations::new(shape, choice, cursor);
-        let update = cursor.add(trained(update_scratch(shape, choice)));
+        let (scratch, change) = update_scratch(shape, choice);
+        let (muon, changes) = (cursor.add(trained(scratch)), cursor.add(trained(change)));
         let activations_end = activations.end.max(activations.logits_end);
         let end = cursor.at.max(activations_end);
         let parts = Parts {
@@ -185,7 +188,8 @@ impl Layout {
             change,
             attention_branch,
             feed_forward_branch,
-            update,
+            muon,
+            changes,
             parts,
         }
     }
@@ -400,19 +404,160 @@ pub fn attention_sizes(shape: &Shape, seq_len: usize) -> attention::Sizes {
     attention::Sizes { seq_len, heads, kv_heads, width }
 }
 
-/// Bytes of scratch memory of an optimizer step.
-fn update_scratch(shape: &Shape, choice: &Choice) -> usize {
+/// Bytes that an optimizer step needs: Muon's scratch memory, and the change of a matrix if its weights are bf16.
+fn update_scratch(shape: &Shape, choice: &Choice) -> (usize, usize) {
     if !choice.optimizer.is_muon() {
-        return 0;
+        return (0, 0);
     }
     let sizes: Vec<[usize; 2]> = stacks(shape).iter().map(|stack| [stack.rows, stack.columns]).collect();
     match choice.weights {
-        Precision::Fp32 => muon_scratch(&sizes.repeat(shape.layers), choice.threads),
-        // One matrix at a time, and its change in fp32.
+        Precision::Fp32 => (muon_scratch(&sizes.repeat(shape.layers), choice.threads), 0),
+        // One matrix at a time.
         Precision::Bf16 => {
-            let scratch = sizes.iter().map(|&size| muon_scratch(&[size], choice.threads)).max().unwrap_or(0);
-            let largest = sizes.iter().map(|[rows, columns]| rows * columns * 4).max().unwrap_or(0);
-            scratch.next_multiple_of(LINE) + largest
+            let scratch = sizes.iter().map(|&size| muon_scratch(&[size], choice.threads)).max();
+            let change = sizes.iter().map(|[rows, columns]| rows * columns * 4).max();
+            (scratch.unwrap_or(0), change.unwrap_or(0))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::Optimizer;
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        vocab: 300,
+        context: 64,
+        layers: 3,
+        width: 48,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 12,
+        feed_forward: 96,
+        eps: 1e-5,
+        tied: true,
+        qk_norm: true,
+    };
+    const CHOICE: Choice = Choice {
+        micro_batch: 3,
+        seq_len: 20,
+        chunk: 7,
+        recompute: false,
+        optimizer: Optimizer::AdamW,
+        weights: Precision::Fp32,
+        compute: Precision::Fp32,
+        dropout: 0.1,
+        held: 60,
+        training: true,
+        threads: 2,
+    };
+
+    fn disjoint(spans: &[Span]) {
+        for (number, one) in spans.iter().enumerate() {
+            for other in &spans[..number] {
+                let apart = one.end() <= other.start || other.end() <= one.start;
+                assert!(apart || one.bytes == 0 || other.bytes == 0, "{one:?} {other:?} in {spans:?}");
+            }
+        }
+    }
+
+    /// What is in use at the same time, as forward.rs, head.rs and backward.rs say it.
+    fn moments(layout: &Layout, choice: &Choice) {
+        let always =
+            [layout.matrices, layout.gains, layout.cos, layout.sin, layout.matrix_grads, layout.gain_grads];
+        let mut always = always.to_vec();
+        always.extend([layout.held_ids, layout.held_rows, layout.positions, layout.losses, layout.work]);
+        if layout.products != layout.matrices {
+            always.push(layout.products);
+        }
+        always.extend(layout.groups.iter().flat_map(|group| group.tensors()).map(|tensor| tensor.span));
+        let with = |more: &[Span]| disjoint(&[&always[..], more].concat());
+        let inputs = &layout.inputs;
+        let kept = |layer: &Kept| [layer.qkv, layer.attended, layer.stats, layer.middle, layer.gate_up];
+        with(&[layout.muon, layout.changes]);
+        for (number, layer) in layout.layers.iter().enumerate() {
+            let Kept { qkv, attended, stats, middle, gate_up, d_qkv, d_attended } = *layer;
+            let before = match (choice.training, choice.recompute) {
+                (false, _) => vec![],
+                (true, true) => inputs[..number].to_vec(),
+                (true, false) => {
+                    let kept = layout.layers[..number].iter().flat_map(kept);
+                    inputs[..number].iter().copied().chain(kept).collect()
+                }
+            };
+            let with = |more: &[Span]| with(&[&before[..], more].concat());
+            with(&[inputs[number], layout.normed, qkv, layout.qk, attended, stats, middle]);
+            with(&[middle, layout.normed, gate_up]);
+            with(&[middle, gate_up, layout.act, inputs[number + 1]]);
+            if !choice.training {
+                with(&[inputs[number + 1], layout.normed, layout.logits]);
+                continue;
+            }
+            let own = [inputs[number], qkv, attended, stats, layout.grad, layout.normed];
+            let with = |more: &[Span]| with(&[&own[..], more].concat());
+            with(&[middle, gate_up, layout.act, layout.feed_forward_branch]);
+            with(&[middle, gate_up, layout.change]);
+            with(&[layout.attention_branch, d_attended]);
+            with(&[layout.qk, d_attended, d_qkv]);
+            with(&[layout.change]);
+        }
+        if choice.training {
+            let kept = layout.layers.iter().flat_map(kept);
+            let all: Vec<Span> = match choice.recompute {
+                true => inputs.clone(),
+                false => inputs.iter().copied().chain(kept).collect(),
+            };
+            with(&[&all[..], &[layout.normed, layout.logits]].concat());
+            with(&[&all[..], &[layout.normed, layout.grad]].concat());
+        }
+    }
+
+    #[test]
+    fn what_is_in_use_at_the_same_time_does_not_overlap() {
+        let mut tried = 0;
+        for (qk_norm, feed_forward, width) in
+            [(true, 96, 48), (false, 96, 48), (true, 8, 48), (false, 300, 16)]
+        {
+            let shape = Shape { qk_norm, feed_forward, width, ..SHAPE };
+            for (recompute, training) in [(false, true), (true, true), (false, false)] {
+                for (weights, compute) in [(0, 0), (0, 1), (1, 1)] {
+                    let precision = |number: usize| [Precision::Fp32, Precision::Bf16][number];
+                    let (weights, compute) = (precision(weights), precision(compute));
+                    for optimizer in [Optimizer::AdamW, Optimizer::AdamW8bit, Optimizer::Muon8bit] {
+                        for dropout in [0.0, 0.1] {
+                            let choice = Choice {
+                                recompute,
+                                training,
+                                weights,
+                                compute,
+                                optimizer,
+                                dropout,
+                                ..CHOICE
+                            };
+                            let layout = Layout::new(&shape, &Places::new(&shape), &choice);
+                            moments(&layout, &choice);
+                            tried += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(tried, 216);
+    }
+
+    #[test]
+    fn the_arena_ends_where_the_last_span_ends() {
+        for optimizer in [Optimizer::AdamW, Optimizer::Muon] {
+            for chunk in [1, 60] {
+                let choice = Choice { optimizer, chunk, micro_batch: 1, ..CHOICE };
+                let layout = Layout::new(&SHAPE, &Places::new(&SHAPE), &choice);
+                let last =
+                    [layout.muon, layout.changes, layout.logits, layout.change, layout.feed_forward_branch];
+                let last = last.into_iter().chain([layout.act, layout.qk]).map(|span| span.end()).max();
+                let end = last.unwrap().next_multiple_of(LINE);
+                assert!(layout.parts.total() >= end && layout.parts.total() <= end + LINE * 64, "{layout:?}");
+            }
         }
     }
 }

@@ -216,16 +216,22 @@ impl<'a, T: Element> Pass<'a, T> {
         self.slice(span, self.tokens() * self.model.shape.heads * super::layout::STATS)
     }
 
+    /// One of the weights or gradients in a flat array.
+    fn placed<N>(&self, flat: Span, place: Place) -> &mut [N] {
+        let range = place.range();
+        self.slice(flat.part::<N>(range.clone()), range.len())
+    }
+
     pub(super) fn weight(&self, place: Place) -> &[T] {
-        &self.slice(self.model.layout.products, self.model.places.matrices)[place.range()]
+        self.placed(self.model.layout.products, place)
     }
 
     pub(super) fn gain(&self, place: Place) -> &[f32] {
-        &self.slice(self.model.layout.gains, self.model.places.gains)[place.range()]
+        self.placed(self.model.layout.gains, place)
     }
 
     pub(super) fn gain_grad(&self, place: Place) -> &mut [f32] {
-        &mut self.slice(self.model.layout.gain_grads, self.model.places.gains)[place.range()]
+        self.placed(self.model.layout.gain_grads, place)
     }
 
     fn work(&self) -> &mut [Line] {
@@ -244,8 +250,8 @@ impl<'a, T: Element> Pass<'a, T> {
 
     /// Adds the gradient of a weight.
     pub(super) fn accumulate(&self, dy: &[T], x: &[T], w: Place) {
-        let grads = self.slice(self.model.layout.matrix_grads, self.model.places.matrices);
-        products::accumulate(dy, x, &mut grads[w.range()], size(x, w), self.work(), self.threads());
+        let grad = self.placed(self.model.layout.matrix_grads, w);
+        products::accumulate(dy, x, grad, size(x, w), self.work(), self.threads());
     }
 
     pub(super) fn attention(&self, given: attention::Given<'_, T>, out: &mut [T], stats: &mut [f32]) {

@@ -8,8 +8,9 @@ use super::flat;
 use super::model::Model;
 use super::states::{Flat, Group, States, stacks};
 use crate::adamw8bit::{self, Moments, Number, Step};
-use crate::kernels::{Bf16, Line, Matrix, MuonSettings, muon, muon_scratch, squares};
+use crate::kernels::{Bf16, Line, Matrix, MuonSettings, muon, squares};
 use crate::scatter::scatter;
+use std::ops::Range;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Hyper {
@@ -119,13 +120,21 @@ impl Model {
     /// # Safety
     /// As `Arena::slice`.
     #[allow(clippy::mut_from_ref)]
+    unsafe fn some<T>(&self, span: Span, range: Range<usize>) -> &mut [T] {
+        // SAFETY: by the caller.
+        unsafe { self.all(span.part::<T>(range)) }
+    }
+
+    /// # Safety
+    /// As `Arena::slice`.
+    #[allow(clippy::mut_from_ref)]
     unsafe fn weights_of<W>(&self, group: &Group) -> &mut [W] {
         let span = match group.flat {
             Flat::Matrices => self.layout.matrices,
             Flat::Gains => self.layout.gains,
         };
         // SAFETY: by the caller.
-        unsafe { &mut self.all(span)[group.range.clone()] }
+        unsafe { self.some(span, group.range.clone()) }
     }
 
     /// # Safety
@@ -137,7 +146,7 @@ impl Model {
             Flat::Gains => self.layout.gain_grads,
         };
         // SAFETY: by the caller.
-        unsafe { &mut self.all(span)[group.range.clone()] }
+        unsafe { self.some(span, group.range.clone()) }
     }
 
     fn adamw_step<W: Number + Wide>(&mut self, group: &Group, number: usize, given: Given) {
@@ -247,11 +256,11 @@ impl Model {
         unsafe {
             flat::scale(self.weights_of(group), keep, threads);
             let matrices = self.muon_matrices(row_squares).map(|(range, row_squares)| Matrix {
-                weights: &mut self.all(self.layout.matrices)[range.clone()],
-                direction: &mut self.all(self.layout.matrix_grads)[range],
+                weights: self.some(self.layout.matrices, range.clone()),
+                direction: self.some(self.layout.matrix_grads, range),
                 row_squares,
             });
-            muon(matrices.collect(), settings, self.all::<Line>(self.layout.update), threads);
+            muon(matrices.collect(), settings, self.all::<Line>(self.layout.muon), threads);
         }
     }
 
@@ -259,18 +268,16 @@ impl Model {
     fn muon_bf16(&self, row_squares: &mut [f32], keep: f32, key: u32, settings: &MuonSettings) {
         let threads = self.choice.threads;
         for (range, row_squares) in self.muon_matrices(row_squares) {
-            let (start, count, rows) = (range.start as u64, range.len(), row_squares.len());
-            let lines = muon_scratch(&[[rows, count / rows]], threads) / size_of::<Line>();
+            let start = range.start as u64;
             // SAFETY: different places of a model that is borrowed.
             unsafe {
-                let (scratch, rest) = self.all::<Line>(self.layout.update).split_at_mut(lines);
-                let changes = std::slice::from_raw_parts_mut(rest.as_mut_ptr().cast::<f32>(), count);
-                assert!(count <= rest.len() * size_of::<Line>() / 4);
+                let changes = &mut self.all::<f32>(self.layout.changes)[..range.len()];
                 changes.fill(0.0);
-                let direction = &mut self.all(self.layout.matrix_grads)[range.clone()];
-                muon(vec![Matrix { weights: changes, direction, row_squares }], settings, scratch, threads);
+                let direction = self.some(self.layout.matrix_grads, range.clone());
+                let matrix = Matrix { weights: changes, direction, row_squares };
+                muon(vec![matrix], settings, self.all::<Line>(self.layout.muon), threads);
                 flat::scale(changes, -1.0, threads);
-                let weights = &mut self.all::<u16>(self.layout.matrices)[range];
+                let weights = self.some::<u16>(self.layout.matrices, range);
                 adamw8bit::subtract(weights, changes, keep, key, start, threads);
             }
         }
@@ -280,7 +287,7 @@ impl Model {
     fn muon_matrices<'a>(
         &self,
         mut row_squares: &'a mut [f32],
-    ) -> impl Iterator<Item = (std::ops::Range<usize>, &'a mut [f32])> + use<'a> {
+    ) -> impl Iterator<Item = (Range<usize>, &'a mut [f32])> + use<'a> {
         let layers = self.shape.layers;
         stacks(&self.shape)
             .into_iter()

@@ -133,6 +133,17 @@ fn units_of_rows_one_by_one_change_no_bit() {
 }
 
 #[test]
+fn the_gate_goes_back_in_place_too() {
+    let numbers =
+        |count: usize| -> Vec<f32> { (0..count).map(|n| (n * 37 % 101) as f32 / 17.0 - 3.0).collect() };
+    let (mut gate_up, d_act, mut act) = (numbers(2 * 5 * 21), numbers(5 * 21), vec![0.0; 5 * 21]);
+    let (mut gate_up_too, mut both) = (gate_up.clone(), d_act.clone());
+    gate_backward(&mut gate_up, &d_act, 21, &mut act, 1);
+    gate_backward_in_place(&mut gate_up_too, &mut both, 21, 2);
+    assert!(gate_up == gate_up_too && act == both);
+}
+
+#[test]
 fn squares_of_all_lengths() {
     for length in [0, 1, 15, 16, 17, 8191, 8192, 8193, 70_000] {
         let x: Vec<f32> = (0..length).map(|i| (i % 13) as f32 / 4.0 - 1.0).collect();
