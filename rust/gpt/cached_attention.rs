@@ -36,6 +36,13 @@ impl Parts {
     }
 }
 
+#[cfg(test)]
+impl Parts {
+    pub fn allocated(&self) -> usize {
+        size_of_val(&self.memory[..]) + size_of_val(&self.taken[..])
+    }
+}
+
 /// The newest tokens of some rows.
 pub struct Newest<'a, T> {
     /// A row for each token, of all query heads and possibly more.

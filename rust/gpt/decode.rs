@@ -288,3 +288,48 @@ impl<T: Element> Decoder<T> {
         std::mem::swap(&mut self.x, &mut self.normed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Bf16;
+
+    const SHAPE: Shape = Shape {
+        vocab: 131,
+        context: 48,
+        layers: 2,
+        width: 24,
+        heads: 6,
+        kv_heads: 2,
+        head_width: 10,
+        feed_forward: 40,
+        eps: 1e-5,
+        tied: false,
+        qk_norm: true,
+    };
+
+    fn allocated<T: Element>(shape: Shape, limits: Limits) -> usize {
+        let table = vec![0.0; limits.table(&shape)];
+        let decoder = Decoder::<T>::new(shape, limits, table.clone(), table).unwrap();
+        let cache = decoder.cache.layer(0);
+        let cache = shape.layers * (cache.0.len() + cache.1.len());
+        let elements = [&decoder.x, &decoder.normed, &decoder.block, &decoder.last].map(Vec::capacity);
+        (cache + elements.iter().sum::<usize>()) * size_of::<T>()
+            + (decoder.cos.capacity() + decoder.sin.capacity()) * size_of::<f32>()
+            + decoder.positions.capacity() * size_of::<i64>()
+            + decoder.parts.allocated()
+            + size_of_val(&decoder.scratch[..])
+    }
+
+    #[test]
+    fn the_bytes_are_those_that_are_allocated() {
+        for qk_norm in [false, true] {
+            for (rows, capacity, tokens, threads) in [(1, 1, 1, 1), (3, 37, 60, 2), (5, 48, 256, 4)] {
+                let shape = Shape { qk_norm, ..SHAPE };
+                let limits = Limits { rows, capacity, tokens, threads };
+                assert_eq!(allocated::<f32>(shape, limits), Decoder::<f32>::bytes(&shape, limits));
+                assert_eq!(allocated::<Bf16>(shape, limits), Decoder::<Bf16>::bytes(&shape, limits));
+            }
+        }
+    }
+}
