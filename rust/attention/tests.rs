@@ -135,8 +135,8 @@ fn results_and_gradients_are_those_of_the_definition() {
     }
     for case in cases::<Bf16>() {
         let [result, gradient] = case.errors();
-        // Half a step of bf16 is 2^-9; the backward pass starts from rounded results.
-        assert!(result < 0.0021 && gradient < 0.005, "{:?}: {result} {gradient}", case.sizes);
+        // Half a step of bf16 is 2^-9. The backward pass starts from rounded results, and subtracts.
+        assert!(result < 0.0021 && gradient < 0.012, "{:?}: {result} {gradient}", case.sizes);
     }
 }
 
