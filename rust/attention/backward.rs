@@ -17,7 +17,7 @@ const PANELS: usize = 2;
 
 /// What a unit of work is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Pass {
+enum Pass {
     /// All queries and keys of a key and value head.
     Both,
     /// Some panels of queries, for their gradients.
@@ -77,7 +77,7 @@ pub fn backward<T: Element>(
 }
 
 /// The rows of this kernel are units of work.
-pub struct Backward<'a, T> {
+struct Backward<'a, T> {
     given: Given<'a, T>,
     out: View<'a, T>,
     d_out: View<'a, T>,

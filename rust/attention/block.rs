@@ -34,7 +34,7 @@ pub enum Start<'a> {
 impl<'a> Block<'a> {
     /// Takes its lines from `scratch`.
     pub fn cut(scratch: &mut &'a mut [Line], rows: usize, lines: usize) -> Block<'a> {
-        assert!(rows % TILE == 0);
+        assert!(rows.is_multiple_of(TILE));
         let (data, rest) = std::mem::take(scratch).split_at_mut(rows * lines);
         *scratch = rest;
         Block { data, rows, lines }
@@ -87,7 +87,15 @@ impl<'a> Block<'a> {
         let count = tokens.len();
         for (row, token) in tokens.enumerate() {
             let from = &from.data[token * from.stride + from.first + column..][..width];
-            for line in 0..self.lines {
+            let mut line = 0;
+            while line + PANEL <= self.lines {
+                let to: &mut [Line; PANEL] =
+                    self.data[line * self.rows + row * PANEL..].first_chunk_mut().unwrap();
+                (load::<V, T>(from, line * LANES) * scale).store_f32(&mut to[0].0);
+                (load::<V, T>(from, (line + 1) * LANES) * scale).store_f32(&mut to[1].0);
+                line += PANEL;
+            }
+            if line < self.lines {
                 (load::<V, T>(from, line * LANES) * scale).store_f32(self.line_mut(row, line));
             }
         }

@@ -6,8 +6,8 @@ use super::{Given, Sizes, Workplaces};
 use crate::kernels::{Element, Kernel, LANES, Line, Rows, Vector, exp, run, store};
 use std::ops::Range;
 
-/// Panels of queries for which a block of keys and values is copied once.
-const PANELS: usize = 2;
+/// The most panels of queries for which a block of keys and values is copied once.
+const PANELS: usize = 4;
 
 /// Lines of scratch memory of a thread.
 pub fn scratch(sizes: Sizes) -> usize {
@@ -23,19 +23,22 @@ pub fn forward<T: Element>(
     threads: usize,
 ) {
     let Sizes { seq_len, heads, width, .. } = given.sizes;
-    let sequences = out.len() / (seq_len * heads * width);
-    let units = sequences * heads * given.sizes.units(PANELS);
+    let tokens = out.len() / (heads * width);
+    let panels = given.sizes.panels(PANELS, tokens, threads);
+    let units = tokens / seq_len * heads * given.sizes.units(panels);
     let workplaces = Workplaces::new(scratch, self::scratch(given.sizes), threads);
     let (out, stats) = (Rows::new(out, width), Rows::new(stats, 2));
-    run(&Forward { given, out, stats, workplaces }, units, 1, threads);
+    run(&Forward { given, panels, out, stats, workplaces }, units, 1, threads);
 }
 
 /// The rows of this kernel are units of queries, of one head in one sequence.
-pub struct Forward<'a, T> {
-    pub given: Given<'a, T>,
-    pub out: Rows<'a, T>,
-    pub stats: Rows<'a, f32>,
-    pub workplaces: Workplaces<'a>,
+struct Forward<'a, T> {
+    given: Given<'a, T>,
+    /// In a unit, at most.
+    panels: usize,
+    out: Rows<'a, T>,
+    stats: Rows<'a, f32>,
+    workplaces: Workplaces<'a>,
 }
 
 /// A panel of queries at work.
@@ -66,17 +69,17 @@ impl<T: Element> Forward<'_, T> {
     #[inline(always)]
     fn unit<V: Vector>(&self, unit: usize, mut scratch: &mut [Line]) {
         let Sizes { seq_len, heads, kv_heads, width } = self.given.sizes;
-        let (lines, units) = (self.given.sizes.lines(), self.given.sizes.units(PANELS));
+        let (lines, units) = (self.given.sizes.lines(), self.given.sizes.units(self.panels));
         let (sequence, head) = (unit / units / heads, unit / units % heads);
         // The last queries, which see the most keys, come first: the threads are done at about the same time.
-        let start = (units - 1 - unit % units) * PANELS * QUERIES;
+        let start = (units - 1 - unit % units) * self.panels * QUERIES;
         let first = sequence * seq_len;
         let column = head / (heads / kv_heads) * width;
         let mut keys = Block::cut(&mut scratch, KEYS, lines);
         let mut values = Block::cut(&mut scratch, KEYS, lines);
         let documents = self.given.documents.map(|documents| &documents[first..][..seq_len]);
         let mut panels: [Option<Panel<'_>>; PANELS] = [const { None }; PANELS];
-        for (number, panel) in panels.iter_mut().enumerate() {
+        for (number, panel) in panels[..self.panels].iter_mut().enumerate() {
             let start = start + number * QUERIES;
             if start >= seq_len {
                 break;

@@ -46,6 +46,13 @@ impl Sizes {
     fn units(&self, panels: usize) -> usize {
         self.seq_len.div_ceil(panels * QUERIES)
     }
+
+    /// How many panels of queries, up to `most`, a thread takes at a time: a block of keys and values is copied once for
+    /// all of them, but every thread should have work. This changes no result.
+    fn panels(&self, most: usize, tokens: usize, threads: usize) -> usize {
+        let enough = |panels: &usize| tokens / self.seq_len * self.heads * self.units(*panels) >= 4 * threads;
+        (2..=most).rev().find(enough).unwrap_or(1)
+    }
 }
 
 /// Columns `first..` of a matrix with `stride` columns.
@@ -162,7 +169,9 @@ pub fn backward<T: Element>(
 fn check<T>(given: &Given<'_, T>, out: usize, stats: usize) {
     let Sizes { seq_len, heads, kv_heads, width } = given.sizes;
     let tokens = out / (heads * width);
-    assert!(out == tokens * heads * width && tokens % seq_len == 0 && heads % kv_heads == 0);
+    assert!(
+        out == tokens * heads * width && tokens.is_multiple_of(seq_len) && heads.is_multiple_of(kv_heads)
+    );
     assert!(stats == tokens * heads * 2);
     assert!(given.documents.is_none_or(|documents| documents.len() == tokens));
 }

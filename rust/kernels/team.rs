@@ -9,6 +9,8 @@ use super::pool::Pool;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
 use super::vector::{Portable, Vector};
+#[cfg(target_arch = "x86_64")]
+use super::widest::{Widest, allowed};
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -77,17 +79,14 @@ fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: u
         take_portions::<Avx2, K>(kernel, next, rows, portion);
     }
 
-    if allowed(WidestVector::Avx512)
+    if allowed(Widest::Avx512)
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
     {
         // SAFETY: the CPU has what the function is compiled for; avx512bw implies avx512f.
         unsafe { avx512(kernel, next, rows, portion) }
-    } else if allowed(WidestVector::Avx2)
-        && is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-    {
+    } else if allowed(Widest::Avx2) && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
         // SAFETY: as above.
         unsafe { avx2(kernel, next, rows, portion) }
     } else {
@@ -98,48 +97,6 @@ fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: u
 #[cfg(not(target_arch = "x86_64"))]
 fn run_widest<K: Kernel>(kernel: &K, next: &AtomicUsize, rows: usize, portion: usize) {
     take_portions::<Portable, K>(kernel, next, rows, portion);
-}
-
-/// Vector types, from the narrowest on.
-#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
-pub enum WidestVector {
-    #[cfg_attr(not(test), allow(dead_code))]
-    Portable,
-    Avx2,
-    Avx512,
-}
-
-#[cfg(not(test))]
-fn allowed(_: WidestVector) -> bool {
-    true
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
-use limited::allowed;
-#[cfg(test)]
-pub use limited::at_most;
-
-/// Tests compare the vector types. The limit is for all tests that run at the same time, whose bits must not change.
-#[cfg(test)]
-mod limited {
-    use super::WidestVector;
-    use std::sync::{Mutex, PoisonError, RwLock};
-
-    static LIMIT: RwLock<WidestVector> = RwLock::new(WidestVector::Avx512);
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-    pub fn allowed(vector: WidestVector) -> bool {
-        vector <= *LIMIT.read().unwrap()
-    }
-
-    /// Calls `work` with no wider vectors than these.
-    pub fn at_most<R>(vector: WidestVector, work: impl FnOnce() -> R) -> R {
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        *LIMIT.write().unwrap() = vector;
-        let result = work();
-        *LIMIT.write().unwrap() = WidestVector::Avx512;
-        result
-    }
 }
 
 /// Arguments: function, its argument, number of threads, flags.
@@ -176,7 +133,7 @@ fn openmp() -> Option<&'static OpenMp> {
     if let Some(found) = FOUND.get() {
         return Some(found);
     }
-    if CALLS.fetch_add(1, Relaxed) % BETWEEN_SEARCHES != 0 {
+    if !CALLS.fetch_add(1, Relaxed).is_multiple_of(BETWEEN_SEARCHES) {
         return None;
     }
     // SAFETY: a lookup by name among the process's global symbols.
