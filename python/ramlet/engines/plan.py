@@ -70,7 +70,7 @@ class Choice:
     reuse: bool = True
     """On a CPU, the allocator keeps freed tensors for reuse: 10% faster, but fragmented."""
     held: int = 0
-    """Tokens whose embedding gradients are summed together if micro-batches are smaller (engines/torch/order.py)."""
+    """Tokens whose embedding gradients are summed together if micro-batches are smaller (engines/order.py)."""
     dropout: float = 0.0
     """The rate."""
 

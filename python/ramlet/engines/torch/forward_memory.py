@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ramlet.engines import Division, Sampling
+from ramlet.engines.order import unit_rows
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.blocks import layer_blocks, sizes_of
-from ramlet.engines.torch.order import unit_rows
 from ramlet.engines.torch.predict import SCRATCH
 from ramlet.engines.torch.sizes import BYTES, rotary_bytes
 from ramlet.model.shape import Shape
