@@ -6,7 +6,6 @@ This process measures the memory of all of them together.
 
 from __future__ import annotations
 
-import importlib.util
 import json as json_text
 import shlex
 import subprocess
@@ -18,15 +17,19 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.color import bold
+from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import Json, Quiet, Threads, memory_option, print_json
 from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
-from ramlet.errors import Interrupted, RamletError, SettingsError
+from ramlet.engines import choose_engine
+from ramlet.errors import Interrupted, RamletError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
+from ramlet.settings.declared import options
+from ramlet.training.settings import RunSettings
 
 OWN_MEMORY = 64_000_000
 """The part of the budget for this process while a command runs."""
@@ -38,6 +41,7 @@ the same with your own text:
   ramlet run pipeline.yaml              # tokenizer, dataset, model and report"""
 
 
+@with_settings(*options(RunSettings, "engine", panel=""))
 def demo(
     out: Annotated[
         Path | None,
@@ -56,6 +60,8 @@ def demo(
         str, memory_option("Memory budget of all stages", "1GB, 1GiB, 50% or auto", default="1GB")
     ] = "1GB",
     threads: Threads = None,
+    *,
+    given: Given,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -67,15 +73,15 @@ def demo(
       ramlet demo
       ramlet demo --quick --memory 700MB --out /tmp/demo
     """
-    if importlib.util.find_spec("torch") is None:
-        raise SettingsError("the demo trains a model, which needs PyTorch: pip install 'ramlet[train]'")
+    engine = given.get("engine", "auto")
+    choose_engine(engine, "cpu")
     from ramlet.demo.script import FULL, QUICK, Script, begun_steps, steps_in
     from ramlet.demo.stdlib_text import gather
 
     budget = Budget.parse(memory)
     size = QUICK if quick else FULL
     out = out or Path("ramlet-demo-quick" if quick else "ramlet-demo")
-    script = Script(out, size, f"{(budget.total - OWN_MEMORY) // 10**6}MB", threads)
+    script = Script(out, size, f"{(budget.total - OWN_MEMORY) // 10**6}MB", threads, engine)
     began = time.monotonic()
     show = _Runner(silent=json or quiet)
     with hold(out, "demo"), Meter(budget) as meter:
@@ -161,6 +167,7 @@ def _judge(script: Any, budget: Budget, show: _Runner) -> dict[str, Any]:
         samples=size.samples,
         tokens=size.sample_tokens,
         memory=budget,
+        engine=script.engine,
     )
     judged = {"untrained": result.untrained, "trained": result.trained, "real": result.real}
     labels = {"untrained": "the untrained model", "trained": "the trained model", "real": "code it has not seen"}

@@ -65,8 +65,9 @@ QUICK = Size(
 class Script:
     """Where everything goes, and the arguments of each command after `ramlet`."""
 
-    def __init__(self, folder: Path, size: Size, memory: str, threads: int | None = None) -> None:
+    def __init__(self, folder: Path, size: Size, memory: str, threads: int | None = None, engine: str = "auto") -> None:
         self.size = size
+        self.engine = engine
         self.text = folder / "python.jsonl"
         self.dataset = folder / "dataset"
         self.run = folder / "run"
@@ -80,6 +81,7 @@ class Script:
             "seq_len": size.seq_len,
             "batch_size": size.batch_size,
             "device": "cpu",
+            **({} if engine == "auto" else {"engine": engine}),
         }
         vocabulary = {"vocab_size": size.vocabulary, "special_tokens": [END]}
         self.tokenizer = command_line("tokenizer train", self.text, **vocabulary, out=tokenizer, **self._limits)

@@ -49,7 +49,7 @@ from types import FrameType
 from typing import Any
 
 from ramlet import _native
-from ramlet.errors import SettingsError
+from ramlet.engines import require_torch
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.threads import available_threads
 
@@ -64,10 +64,9 @@ def load_torch(threads: int | None = None) -> Any:
     """Imports torch and sets its threads [default: all that this process may use]; touches no device."""
     with _interruptible():
         if "torch" not in sys.modules:
+            require_torch("this engine")
             found = find_spec("torch")
-            if found is None or found.origin is None:
-                raise SettingsError("training needs PyTorch: pip install 'ramlet[train]'")
-            if sys.platform.startswith("linux"):
+            if found is not None and found.origin is not None and sys.platform.startswith("linux"):
                 _load_libraries(Path(found.origin).parent)
         # Expandable segments: the GPU allocator then reserves what tensors need, without fragmentation.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
