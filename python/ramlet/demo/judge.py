@@ -84,7 +84,7 @@ def _save_untrained(run: Path, folder: Path, engine: str, seed: int) -> None:
     noted = RunFolder(run).noted() or {}
     settings = RunSettings.from_dict(noted.get("all_settings", {"seed": seed}))
     shape = find_model(run).shape()
-    trainee = open_engine("cpu", name=engine).trainee(shape, Choice(micro_batch=1, chunk=1), settings)
+    trainee = open_engine("cpu", name=engine).trainee(shape, Choice(micro_batch=1, chunk=1), settings, seq_len=1)
     trainee.reset(settings.seed)
     folder.mkdir(exist_ok=True)
     end = json.loads((run / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")

@@ -3,7 +3,7 @@
     engine = open_engine("cpu", threads=2)
     budget = engine.budget("2GB")
     plan = engine.fit(task, settings, meter)                # micro-batch, optimizer, weights: what fits, measured
-    trainee = engine.trainee(task.shape, plan.choice, settings)
+    trainee = engine.trainee(task.shape, plan.choice, settings, seq_len=task.seq_len)
     trainee.reset(seed=1)
     loss = trainee.learn(batch, 1 / tokens)                 # a micro-batch
     grad_norm = trainee.update(rate=1e-3, clip=1.0)         # an optimizer step
@@ -307,10 +307,20 @@ class Engine(Protocol):
 
     # Models.
 
-    def trainee(self, shape: Shape, choice: Choice, settings: Hyperparameters) -> Trainee: ...
+    def trainee(
+        self,
+        shape: Shape,
+        choice: Choice,
+        settings: Hyperparameters,
+        *,
+        seq_len: int | None = None,
+        document_mask: bool = False,
+    ) -> Trainee:
+        """For sequences of this length [default: the context]."""
 
-    def load(self, found: ModelFolder, precision: str, *, chunk: int | None = None) -> Model:
-        """The model of a folder, its weights stored in this precision."""
+    def load(self, found: ModelFolder, precision: str, *, division: Division | None = None, seq_len: int = 0) -> Model:
+        """The model of a folder, its weights stored in this precision; with a `division`, to evaluate it on sequences
+        of this length."""
 
     # Time. A device may run asynchronously.
 

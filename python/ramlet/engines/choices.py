@@ -11,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ramlet.engines import EIGHT_BIT
+from ramlet.engines import EIGHT_BIT, Division
 from ramlet.engines.order import group_rows, unit_rows
 from ramlet.engines.plan import Choice, Task
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
+
+EVAL_TOKENS = 2048
+"""In a micro-batch of an evaluation. During training on a GPU, its memory comes on top of what training keeps."""
+EVAL_CHUNK, LEAST_EVAL_CHUNK = 512, 64
+"""Tokens of it whose logits exist at once."""
 
 Forced = Mapping[str, Any]
 """What the user has fixed, by the names of `Choice`."""
@@ -59,40 +64,58 @@ def cannot_update(forced: Forced) -> SettingsError:
     )
 
 
+def divisions(seq_len: int) -> Iterator[Division]:
+    """Of an evaluation, from the fastest to the smallest."""
+    micro_batch = max(1, EVAL_TOKENS // seq_len)
+    chunk = min(EVAL_CHUNK, micro_batch * seq_len)
+    while True:
+        yield Division(micro_batch, chunk)
+        if micro_batch // 2 >= unit_rows(seq_len):
+            micro_batch //= 2
+            chunk = min(chunk, micro_batch * seq_len)
+        elif chunk > LEAST_EVAL_CHUNK:
+            chunk = max(LEAST_EVAL_CHUNK, chunk // 2)
+        else:
+            return
+
+
 def recomputes(forced: Forced) -> list[bool]:
     return [forced["recompute"]] if "recompute" in forced else [False, True]
 
 
-def micro_batches(seq_len: int, share: int, forced: Forced) -> Iterator[int]:
-    """From the fastest down; only those that do not change results."""
+def micro_batches(seq_len: int, share: int, forced: Forced, *, unit: int | None = None) -> Iterator[int]:
+    """From the fastest down; only those that do not change results: with whole units [default: those of order.py]."""
+    unit = unit or unit_rows(seq_len)
     if "micro_batch" in forced:
         yield min(forced["micro_batch"], share)
         return
     micro_batch = group_rows(seq_len)
-    while micro_batch >= 2 * share and micro_batch > unit_rows(seq_len):
+    while micro_batch >= 2 * share and micro_batch > unit:
         micro_batch //= 2  # all of these are capped to the share
-    while micro_batch >= unit_rows(seq_len):
+    while micro_batch >= unit:
         yield min(micro_batch, share)
         micro_batch //= 2
 
 
-def held_tokens(shape: Shape, seq_len: int, share: int, micro_batch: int) -> int:
+def held_tokens(shape: Shape, seq_len: int, share: int, micro_batch: int, *, unit: int | None = None) -> int:
     """Tokens of a group, if a tied embedding must wait until it is complete; else 0."""
     group = min(share, group_rows(seq_len))
-    waits = shape.tied and micro_batch < group and in_order(seq_len, share, micro_batch)
+    waits = shape.tied and micro_batch < group and in_order(seq_len, share, micro_batch, unit)
     return group * seq_len if waits else 0
 
 
-def in_order(seq_len: int, share: int, micro_batch: int) -> bool:
+def in_order(seq_len: int, share: int, micro_batch: int, unit: int | None = None) -> bool:
     """Whether gradients are bit-identical to other micro-batches: whole units that divide a group."""
-    rows = unit_rows(seq_len)
-    return micro_batch >= share or (micro_batch % rows == 0 and group_rows(seq_len) % micro_batch == 0)
+    unit = unit or unit_rows(seq_len)
+    return micro_batch >= share or (micro_batch % unit == 0 and group_rows(seq_len) % micro_batch == 0)
 
 
-def notes(choice: Choice, seq_len: int, share: int, forced: Forced, *, ordered: bool = True) -> tuple[str, ...]:
+def notes(
+    choice: Choice, seq_len: int, share: int, forced: Forced, *, ordered: bool = True, unit: int | None = None
+) -> tuple[str, ...]:
     """Sentences that the user should read; `ordered` if results do not depend on how a step is divided."""
     found = []
-    if ordered and not in_order(seq_len, share, choice.micro_batch):
+    if ordered and not in_order(seq_len, share, choice.micro_batch, unit):
         found.append(
             f"micro-batches of {choice.micro_batch} sum gradients in a different order: "
             "the last digits differ from those with the default micro-batch"

@@ -26,6 +26,7 @@ from typing import Any
 from ramlet import __version__
 from ramlet.engines import has_gpu, has_torch
 from ramlet.errors import SettingsError, option
+from ramlet.runtime import processor
 from ramlet.runtime.budget import AUTO_PERCENT, format_bytes
 from ramlet.runtime.memory import cgroup_limit, free_memory, total_memory
 from ramlet.runtime.threads import available_threads, cpu_quota
@@ -115,14 +116,8 @@ def _plan(torch: Report, budget: int, threads: int) -> Report:
 
 def _processor(root: Path) -> Report:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    name, flags = platform.processor() or platform.machine(), set()
-    for line in _read(root / "proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = value.strip()
-        elif key.strip() in ("flags", "Features"):
-            flags = set(value.split())
-            break
+    name = processor.described(root).get("model name") or platform.processor() or platform.machine()
+    flags = processor.flags(root)
     if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
         vectors = "AVX-512"
     elif "avx2" in flags:

@@ -90,7 +90,7 @@ def evaluate(
     division = opened.division(
         shape, seq_len=length, precision=precision, budget=budget, document_mask=learned.document_mask
     )
-    model = opened.load(found, precision, chunk=division.chunk)
+    model = opened.load(found, precision, division=division, seq_len=length)
     scores: dict[str, Score] = {}
     for name, found_tokens in sets.items():
         report = partial(progress, name) if progress is not None else lambda done, total: None
