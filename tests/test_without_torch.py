@@ -90,13 +90,13 @@ def test_every_help(home: Path) -> None:
 
 def test_from_text_to_text(home: Path) -> None:
     """All stages, with the settings that choose no engine."""
-    small = "--params 30k --seq-len 16 --batch-size 4 --memory 500MB"
+    small = "--params 30k --seq-len 16 --batch-size 4 --memory 500MB --optimizer adamw"
     output = ran(
         home,
         "tokenizer train text.txt --vocab-size 300 --out tokenizer --quiet",
         "prepare text.txt --docs line --tokenizer tokenizer --val-fraction 0.1 --out data --quiet",
         f"plan --data data {small}",
-        f"train --data data --out run {small} --max-steps 3 --optimizer adamw --sample-every 0 --eval-tokens 64 --quiet",
+        f"train --data data --out run {small} --max-steps 3 --sample-every 0 --eval-tokens 64 --quiet",
         "eval run --data data --tokens 64 --memory 500MB --quiet",
         "generate run --prompt the --max-tokens 4 --seed 1 --memory 500MB --quiet",
         first=STAND_IN,
@@ -149,5 +149,5 @@ class TestChoosing:
         assert choose_engine(name, device) == chosen
 
     def test_the_native_engine_has_no_gpu(self) -> None:
-        with pytest.raises(SettingsError, match="the native engine runs on a CPU: use device=.cpu., or engine=.torch."):
+        with pytest.raises(SettingsError, match=r"native engine runs on a CPU: use device=.cpu., or engine=.torch."):
             choose_engine("native", "cuda")

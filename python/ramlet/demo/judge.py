@@ -9,14 +9,19 @@ that anyone can try it. The result goes to RUN/measures.json, which the report r
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ramlet.dataset.reader import Dataset
 from ramlet.demo.plausible import Plausible, plausible
+from ramlet.errors import RamletError
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.ending import end_process
 from ramlet.runtime.plurals import plural
 
 MEASURES = "measures.json"
@@ -37,12 +42,17 @@ class Judged:
     sample: str
     """PROMPT, continued by the trained model."""
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Judged:
+        shares = {name: Plausible(**values[name]) for name in ("untrained", "trained", "real")}
+        return cls(**shares, sample=values["sample"])
+
 
 def judge(
-    run: Path,
-    dataset: Path,
+    run: str | os.PathLike[str],
+    dataset: str | os.PathLike[str],
     *,
-    untrained: Path,
+    untrained: str | os.PathLike[str],
     samples: int,
     tokens: int,
     memory: Budget | str,
@@ -52,13 +62,14 @@ def judge(
     """Generates text with both models, and judges it."""
     from ramlet.generation.entry import generate
 
+    run, untrained = Path(run), Path(untrained)
     _save_untrained(run, untrained, engine, seed)
     how: dict[str, Any] = {"max_tokens": tokens, "seed": seed, "memory": memory, "device": "cpu", "engine": engine}
     texts = {folder: generate(folder, num_samples=samples, temperature=0.7, **how) for folder in (untrained, run)}
     judged = Judged(
         untrained=plausible(texts[untrained], cut=True),
         trained=plausible(texts[run], cut=True),
-        real=plausible(_real(dataset)),
+        real=plausible(_real(Path(dataset))),
         sample=PROMPT
         + generate(
             run,
@@ -118,3 +129,12 @@ def _write(run: Path, judged: Judged) -> None:
     }
     with replacing(run / MEASURES) as written:
         written.write(json.dumps({"measures": [measure]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(json.dumps(asdict(judge(**json.loads(sys.argv[1])))) + "\n")
+        end_process(0)
+    except RamletError as error:
+        sys.stderr.write(f"error: {error}\n")
+        end_process(1)

@@ -67,11 +67,9 @@ class Script:
 
     def __init__(self, folder: Path, size: Size, memory: str, threads: int | None = None, engine: str = "auto") -> None:
         self.size = size
-        self.engine = engine
         self.text = folder / "python.jsonl"
         self.dataset = folder / "dataset"
         self.run = folder / "run"
-        self.untrained = folder / "untrained"
         self.page = folder / "report.html"
         tokenizer = folder / "tokenizer"
         self._limits: dict[str, Any] = {"memory": memory, "threads": threads}
@@ -90,6 +88,16 @@ class Script:
         )
         self.plan = command_line("plan", **self._model, **self._limits)
         self.report = command_line("report", self.run, out=self.page, memory=memory)
+        self.judged: dict[str, Any] = {
+            "run": str(self.run),
+            "dataset": str(self.dataset),
+            "untrained": str(folder / "untrained"),
+            "samples": size.samples,
+            "tokens": size.sample_tokens,
+            "memory": memory,
+            "engine": engine,
+        }
+        """The arguments of `ramlet.demo.judge`."""
 
     def train(self, steps: int) -> list[str]:
         half = max(1, steps // 2)

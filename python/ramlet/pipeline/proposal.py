@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from ramlet.inputs.staging import Input, needs_staging
+from ramlet.inputs.named import Input, needs_staging
 from ramlet.model.shape import Shape
 from ramlet.pipeline.looking import TextFound
 from ramlet.runtime.budget import format_bytes

@@ -26,7 +26,7 @@ from typing import Any
 from ramlet.engines import choose_engine, has_gpu
 from ramlet.errors import SettingsError
 from ramlet.inputs import sources
-from ramlet.inputs.staging import Input, needs_staging
+from ramlet.inputs.named import Input, needs_staging
 from ramlet.inputs.staging_folder import key_of
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import TOKENIZERS, place_of

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ramlet.engines import open_engine
 from ramlet.errors import BudgetError, DiskFull, SettingsError, option
-from ramlet.inputs.staging import Input, needs_staging
+from ramlet.inputs.named import Input, needs_staging
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
 from ramlet.pipeline.proposal import Candidate, Proposal, work_for
@@ -52,7 +52,7 @@ TOKENS_PER_THREAD = 40_000
 FEW_DOCUMENTS = 40
 """With fewer than this, it is a matter of luck whether any are held out for validation."""
 UNKNOWN_BYTES_PER_TOKEN = 3.8
-WAITING = 40_000_000
+WAITING = 32_000_000
 """What `ramlet run` uses of a budget for its own process, at most."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from ramlet.runtime.budget import Budget, with_reserve
 from ramlet.runtime.memory import free_memory, resident_memory
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.processor import flags
+from ramlet.runtime.settled import release_heap, settled_memory
 from ramlet.runtime.threads import available_threads
 
 TOKEN_BYTES = 200
@@ -83,8 +83,10 @@ class NativeEngine:
         """A plan is exact: there is nothing to cap."""
 
     def resident(self, *, stepping: bool = False) -> int:
-        if stepping:
-            self._start()
+        settled = settled_memory()
+        if not stepping:
+            return settled
+        self._start()
         self.release()
         return resident_memory()
 
@@ -96,8 +98,7 @@ class NativeEngine:
         model.update(0.0, 1.0, 1.0, (0.9, 0.95, 1e-8, 0.0), 0)
 
     def release(self) -> None:
-        gc.collect()
-        _native.release_freed_memory()
+        release_heap()
 
     def keep_freed(self, keep: bool) -> None:
         """Nothing is freed between steps."""

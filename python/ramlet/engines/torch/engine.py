@@ -14,7 +14,7 @@ import torch
 from ramlet.engines import Division, Hyperparameters, Sampling
 from ramlet.engines.choices import EVAL_CHUNK, EVAL_TOKENS
 from ramlet.engines.plan import Choice, Correction, Plan, Task
-from ramlet.engines.torch.base_memory import keep_large_blocks, settled_memory
+from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.device import Device, choose_device
 from ramlet.engines.torch.forward_memory import divisions, generation_parts
 from ramlet.engines.torch.gpt import GPT
@@ -30,6 +30,7 @@ from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget, with_reserve
 from ramlet.runtime.memory import free_memory, resident_memory
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.settled import settled_memory
 
 
 @dataclass(frozen=True)
