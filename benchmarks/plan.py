@@ -92,9 +92,10 @@ CUDA_GRID: list[tuple[Any, ...]] = [
 def measured(row: tuple[Any, ...], device: str, steps: int, threads: int) -> dict[str, Any]:
     """Trains in this process and returns predicted and measured memory."""
     from ramlet.engines.plan import Choice
-    from ramlet.engines.torch.base_memory import load_torch, settled_memory
+    from ramlet.engines.torch.base_memory import load_torch
     from ramlet.engines.torch.predict import predict
     from ramlet.model.sizing import shape_for
+    from ramlet.runtime.settled import settled_memory
     from ramlet.settings.kinds import Count
 
     size, vocab, seq_len, rows, chunk, recompute, optimizer, weights, compute, reuse, mask = row

@@ -17,11 +17,11 @@ import numpy as np
 
 from ramlet.engines import Division, Engine, Hyperparameters, Ranks, Sampling
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
-from ramlet.model.files import files_by_name
+from ramlet.model.files import read_weights
 from ramlet.model.folder import ModelFolder
 from ramlet.model.names import named_tensors
 from ramlet.model.shape import Shape
-from ramlet.model.tensor_file import Stored, read_tensors_into
+from ramlet.model.tensor_file import Stored
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
@@ -102,8 +102,7 @@ class CountingTrainee:
             array.fill(0.0)
 
     def load_weights(self, found: ModelFolder) -> None:
-        for path in set(files_by_name(found, self.model.shape).values()):
-            read_tensors_into(path, self.weights(), cast=True)
+        read_weights(found, self.model.shape, self.weights())
 
     def prepare(self, plan: Plan, rank: int) -> None: ...
 
@@ -194,10 +193,20 @@ class CountingEngine:
     ) -> dict[str, int]:
         return {"the weights": shape.parameters * 4}
 
-    def trainee(self, shape: Shape, choice: Choice, settings: Hyperparameters) -> CountingTrainee:
+    def trainee(
+        self,
+        shape: Shape,
+        choice: Choice,
+        settings: Hyperparameters,
+        *,
+        seq_len: int | None = None,
+        document_mask: bool = False,
+    ) -> CountingTrainee:
         return CountingTrainee(shape)
 
-    def load(self, found: ModelFolder, precision: str, *, chunk: int | None = None) -> Counter:
+    def load(
+        self, found: ModelFolder, precision: str, *, division: Division | None = None, seq_len: int = 0
+    ) -> Counter:
         trainee = CountingTrainee(found.shape())
         trainee.load_weights(found)
         return trainee.model

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from oracles_training import make_data, metrics, sentences, slow_loss, steps_kept, stored_ids
+from ramlet import engines
 from ramlet.cli import main
 from ramlet.cli import train as command
 from ramlet.cli.progress import Progress
-from ramlet.engines.torch import base_memory
 from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import BudgetError
 from ramlet.runtime.meter import Meter
@@ -321,10 +321,10 @@ def test_the_budget_holds_to_the_end_of_the_process(
 
 def test_no_torch(ran: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra one sentence says how to get it."""
-    monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setattr(base_memory, "find_spec", lambda _: None)
-    said = ran("train", "--data", str(data), "--out", "out", *FEW)
-    assert (said.code, said.err) == (1, "error: training needs PyTorch: pip install 'ramlet[train]'\n")
+    monkeypatch.setattr(engines, "has_torch", lambda: False)
+    said = ran("train", "--data", str(data), "--out", "out", *FEW, "--engine", "torch")
+    way_out = "pip install 'ramlet[torch]', or use --engine native"
+    assert (said.code, said.err) == (1, f"error: PyTorch is not installed: {way_out}\n")
     assert list(tmp_path.iterdir()) == []
 
 

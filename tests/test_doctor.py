@@ -42,7 +42,7 @@ def sound() -> dict[str, Any]:
     """A report of a machine with nothing wrong."""
     return {
         "memory": {"total": 8000 * MB, "free": 5000 * MB, "cgroup_limit": None},
-        "processor": {"compiler": "/usr/bin/cc"},
+        "processor": {"compiler": "/usr/bin/cc", "gpu": False},
         "disk": {"path": "/w", "free": 50_000 * MB, "kind": "ext4", "error": None},
         "temporary": {"path": "/tmp", "kind": "ext4"},
         "limits": {"open_files": 1024, "address_space": None},
@@ -59,7 +59,12 @@ def test_nothing_to_say_about_a_sound_machine() -> None:
 @pytest.mark.parametrize(
     ("where", "value", "level", "words"),
     [
-        ("torch", {"installed": False}, "warning", "pip install 'ramlet[train]'"),
+        (
+            "torch",
+            {"installed": False, "error": "x"},
+            "problem",
+            "the native engine does not start (x): reinstall ramlet",
+        ),
         ("torch", {"installed": True, "error": "boom"}, "problem", "PyTorch does not start (boom): reinstall it"),
         ("torch", {"installed": True, "threads": 8}, "warning", f"give {option('threads', 2)}"),
         ("native", "ImportError: x", "problem", "the native core does not load (ImportError: x)"),
@@ -90,6 +95,15 @@ def test_problems_come_first() -> None:
     assert [one["level"] for one in doctor.advise(report)] == ["problem", "warning"]
 
 
+def test_a_gpu_without_torch() -> None:
+    report = sound()
+    report["torch"] = {"installed": False}
+    assert doctor.advise(report) == []
+    report["processor"]["gpu"] = True
+    (one,) = doctor.advise(report)
+    assert one["text"] == "PyTorch is not installed, so the GPU is not used: pip install 'ramlet[torch]'"
+
+
 def test_a_gpu_without_a_compiler() -> None:
     report = sound()
     report["torch"]["gpus"] = [{"name": "X"}]
@@ -104,14 +118,13 @@ class TestLooking:
         write(machine / "cg/box/memory.max", str(2000 * MB))
         write(machine / "cg/box/memory.current", str(500 * MB))
         write(machine / "cg/box/cpu.max", "50000 100000\n")
-        report = doctor.examine(tmp_path, root=machine, torch=False)
+        report = doctor.examine(tmp_path, root=machine, engine=False)
         assert report["memory"] == {"total": 8_192_000_000, "free": 1500 * MB, "cgroup_limit": 2000 * MB}
         assert (report["processor"]["name"], report["processor"]["vectors"]) == ("Old One", "AVX2")
         assert report["processor"]["quota"] == 0.5
         assert report["disk"]["kind"] == "ext4"
         assert (report["plan"]["budget"], report["plan"]["threads"]) == (900 * MB, 1)
         assert report["plan"]["device"] is report["plan"]["largest"] is None
-        assert [one["text"] for one in report["advice"] if "PyTorch" in one["text"]] != []
 
     def test_the_place_of_a_folder(self, machine: Path, tmp_path: Path) -> None:
         inside = tmp_path / "a b" / "c"
@@ -192,19 +205,16 @@ class TestDisk:
             doctor.examine(tmp_path / "none")
 
 
-class TestTorch:
-    def test_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doctor, "find_spec", lambda _: None)
-        assert doctor._ask_torch(MB) == {"installed": False}
-
+class TestEngine:
+    @pytest.mark.parametrize("installed", [True, False])
     @pytest.mark.parametrize(
         ("code", "err", "said"), [(1, "Traceback\nOSError: lib\n", "OSError: lib"), (-11, "", "exit code -11")]
     )
-    def test_broken(self, monkeypatch: pytest.MonkeyPatch, code: int, err: str, said: str) -> None:
+    def test_broken(self, monkeypatch: pytest.MonkeyPatch, code: int, err: str, said: str, installed: bool) -> None:
         done = subprocess.CompletedProcess([], code, "", err)
-        monkeypatch.setattr(doctor, "find_spec", lambda _: object())
+        monkeypatch.setattr(doctor, "has_torch", lambda: installed)
         monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: done)
-        assert doctor._ask_torch(MB) == {"installed": True, "error": said}
+        assert doctor._ask_engine(MB) == {"installed": installed, "error": said}
 
 
 def test_the_command(ramlet: RunRamlet, tmp_path: Path) -> None:
@@ -227,7 +237,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     asked = {"installed": True, "device": "cuda", "precision": "bf16", "budget": 70_000 * MB, "gpus": [gpu]}
     large = {**row, "params": 7_000_000_000}
     asked |= {"largest": large, "in_a_day": row, "all_fit": False, "threads": 1}
-    monkeypatch.setattr(doctor, "_ask_torch", lambda _: asked)
+    monkeypatch.setattr(doctor, "_ask_engine", lambda _: asked)
     monkeypatch.setattr(doctor, "PROBE_BYTES", 1 << 20)
     assert cli.main(["doctor", str(tmp_path)]) == 0
     said = capsys.readouterr().out
@@ -235,9 +245,9 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert "  training     on cuda, with 70.0 GB of its memory, in bf16\n" in said
     assert "  largest      7B parameters in 4.00 GB, about 2.0 h for 2.48B tokens\n" in said
     assert "  in a day     124M parameters in 4.00 GB, about 2.0 h for 2.48B tokens; see ramlet plan for more\n" in said
-    monkeypatch.setattr(doctor, "_ask_torch", lambda _: {"installed": False})
-    assert cli.main(["doctor", str(tmp_path), "--quiet"]) == 0
-    assert "warning: PyTorch is not installed" in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "_ask_engine", lambda _: {"installed": False})
+    assert cli.main(["doctor", str(tmp_path)]) == 0
+    assert "  training     no engine starts" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "_native", lambda: "gone")
     assert cli.main(["doctor", str(tmp_path), "--quiet"]) == 1
     assert "problem: the native core does not load (gone)" in capsys.readouterr().out
@@ -247,7 +257,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_it_does_not_load_torch_itself() -> None:
     script = (
         "import sys, ramlet.reporting.doctor as d; d.PROBE_BYTES = 1 << 20; "
-        "d._ask_torch = lambda _: {'installed': False}; "
+        "d._ask_engine = lambda _: {'installed': False}; "
         "from ramlet.cli import main; main(['doctor', '--json']); "
         "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )

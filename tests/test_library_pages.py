@@ -12,9 +12,10 @@ import pytest
 
 from ramlet import _native
 from ramlet.engines.plan import Task
-from ramlet.engines.torch import base_memory, probe
+from ramlet.engines.torch import probe
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.model.shape import Shape
+from ramlet.runtime import settled
 from ramlet.runtime.budget import Budget
 
 LARGE = 2 << 20
@@ -49,11 +50,11 @@ def test_one_byte_makes_no_large_page_resident(tmp_path: Path) -> None:
 def test_a_probe_gives_back_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of libraries that the run needs again would come back in another number."""
     given_back: list[str] = []
-    monkeypatch.setattr(base_memory, "release_library_pages", lambda: given_back.append("libraries") or 0)
+    monkeypatch.setattr(settled, "release_library_pages", lambda: given_back.append("libraries") or 0)
     gauge = probe.ResidentGauge(meter=None)  # type: ignore[arg-type]  # settling measures nothing
     gauge.settle()
     assert given_back == []
-    base_memory.settled_memory()
+    settled.settled_memory()
     assert given_back == ["libraries"]
 
 

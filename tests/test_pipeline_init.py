@@ -23,11 +23,15 @@ from ramlet.training.course import MOST_EPOCHS
 from ramlet.training.machine import Machine
 
 
+PLAN = starter._plan
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder, and a machine whose speed need not be measured."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(starter, "_engine", lambda threads: None)
+    monkeypatch.setattr(starter, "open_engine", lambda **_: None)
+    monkeypatch.setattr(starter, "_plan", lambda *_: None)
     machine = Machine("cpu", 2, 8 * 10**9, 200e9, "fp32")
     monkeypatch.setattr(starter, "look", lambda engine: machine)
     monkeypatch.setattr(starter, "free_memory", lambda: 8 * 10**9)
@@ -209,7 +213,7 @@ def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.Monk
     assert quick.params < slow.params
     assert quick.seconds < 600 * 1.05
     assert slow.seconds < 36_000 * 1.05
-    monkeypatch.setattr(starter, "_engine", lambda threads: object())
+    monkeypatch.setattr(starter, "_plan", PLAN)
 
     def plan(params: int, *given: Any) -> None:
         if params > most:
@@ -229,7 +233,7 @@ def test_a_budget_that_no_model_fits_is_refused_at_once(place: Path, monkeypatch
     monkeypatch.chdir(place)
     (place / "a.txt").write_text(sentences(500))
     with pytest.raises(
-        BudgetError, match=r"needs at least \d+MB.*; and 40.0 MB for the pipeline's own process"
+        BudgetError, match=r"needs at least \d+MB.*; and 32.0 MB for the pipeline's own process"
     ) as refused:
         starter.propose_pipeline(["a.txt"], out="p.yaml", memory=300_000_000)
     least = int(re.findall(r"needs at least (\d+)MB", str(refused.value))[0]) + 41

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ramlet.engines.order import GROUP_TOKENS
 from ramlet.engines.plan import Correction, Plan, Task
 from ramlet.engines.torch.ladder import make_plan
-from ramlet.engines.torch.order import GROUP_TOKENS
 from ramlet.engines.torch.predict import predict
 from ramlet.engines.torch.probe import expected
 from ramlet.errors import BudgetError, SettingsError

@@ -102,16 +102,16 @@ def test_our_adamw_is_torchs_to_the_bit() -> None:
 
 def test_a_missing_torch_is_said_with_the_way_out(tmp_path: Path) -> None:
     told = run(
-        "import importlib.util\n"
+        "from ramlet import engines\n"
         "from ramlet.engines.torch import base_memory\n"
-        "base_memory.find_spec = lambda name: None\n"
+        "engines.has_torch = lambda: False\n"
         "try:\n"
         "    base_memory.load_torch()\n"
         "except Exception as error:\n"
         "    told = {'kind': type(error).__name__, 'said': str(error)}\n"
     )
     assert told["kind"] == "SettingsError"
-    assert told["said"] == "training needs PyTorch: pip install 'ramlet[train]'"
+    assert told["said"] == "this engine needs PyTorch: pip install 'ramlet[torch]'"
 
 
 @LINUX

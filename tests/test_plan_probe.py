@@ -165,7 +165,8 @@ from functools import partial
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.model.shape import Shape
-from ramlet.engines.torch.base_memory import load_torch, settled_memory
+from ramlet.engines.torch.base_memory import load_torch
+from ramlet.runtime.settled import settled_memory
 from ramlet.engines.plan import Task
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.probe import ResidentGauge, probe

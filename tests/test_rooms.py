@@ -107,7 +107,6 @@ def test_an_engine_is_opened_and_not_imported() -> None:
     }
     assert inside == {
         ("ramlet.loading.batch", "ramlet.engines.torch.batches"),  # as_torch=True
-        ("ramlet.demo.judge", "ramlet.engines.torch.model_files"),  # a model that has learned nothing, to compare with
     }
 
 

@@ -86,7 +86,7 @@ from oracles_engine import CountingEngine
 from oracles_training import run
 from ramlet.model.export import export_model
 from ramlet.training import entry
-entry.open_engine = lambda *_: CountingEngine()
+entry.open_engine = lambda *_, **__: CountingEngine()
 run(sys.argv[1], Path(sys.argv[2]), max_steps=2)
 export_model(sys.argv[2], sys.argv[2] + "-bf16", dtype="bf16")
 sys.exit("torch" in sys.modules)

@@ -46,7 +46,7 @@ class Behind(TorchEngine):
 
 def test_the_speed_of_a_device_that_works_behind(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last steps before a pause are looked at one right behind the other; that says nothing of their speed."""
-    monkeypatch.setattr(entry, "open_engine", lambda device, threads: Behind("cpu", wanted="cpu"))
+    monkeypatch.setattr(entry, "open_engine", lambda device, threads, name: Behind("cpu", wanted="cpu"))
     run(data, tmp_path / "out")
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     speeds = {line["step"]: line["tokens_per_second"] for line in lines if "loss" in line}

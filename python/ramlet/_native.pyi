@@ -10,9 +10,9 @@ import numpy.typing as npt
 __all__ = [
     "EncodeStream",
     "Encoder",
-    "NativeGPT",
     "NativeChooser",
     "NativeDecoder",
+    "NativeGPT",
     "Reader",
     "Windows",
     "adamw8bit_step",

@@ -24,7 +24,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -36,6 +35,7 @@ from ramlet.cli.options import JSON, new_app, print_json
 from ramlet.cli.usage import UsageError, usage_sentence
 from ramlet.cli.wording import sentence_of
 from ramlet.errors import Interrupted, PipelineError, RamletError
+from ramlet.runtime.ending import end_process
 
 __all__ = ["main", "run"]
 
@@ -113,21 +113,8 @@ def main(arguments: Sequence[str] | None = None, *, on_error: Callable[[RamletEr
 
 
 def run(on_error: Callable[[RamletError], None] | None = None) -> NoReturn:
-    """Runs the command and ends the process.
-
-    If torch was loaded, the process ends without unloading torch's libraries, which would read 200 MB of their files
-    back into memory and exceed any budget. Everything that matters is closed and on disk by then.
-    """
-    code = main(on_error=on_error)
-    if "torch" in sys.modules:
-        import atexit
-
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    """Runs the command and ends the process."""
+    end_process(main(on_error=on_error))
 
 
 def _root(words: Sequence[str]) -> Any:

@@ -6,7 +6,6 @@ This process measures the memory of all of them together.
 
 from __future__ import annotations
 
-import importlib.util
 import json as json_text
 import shlex
 import subprocess
@@ -18,18 +17,20 @@ from typing import Annotated, Any
 import typer
 
 from ramlet.cli.color import bold
+from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import Json, Quiet, Threads, memory_option, print_json
 from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
-from ramlet.errors import Interrupted, RamletError, SettingsError
+from ramlet.engines import choose_engine
+from ramlet.errors import Interrupted, RamletError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
-
-OWN_MEMORY = 64_000_000
-"""The part of the budget for this process while a command runs."""
+from ramlet.runtime.settled import waiting_memory
+from ramlet.settings.declared import options
+from ramlet.training.settings import RunSettings
 
 NEXT = """
 the same with your own text:
@@ -38,6 +39,7 @@ the same with your own text:
   ramlet run pipeline.yaml              # tokenizer, dataset, model and report"""
 
 
+@with_settings(*options(RunSettings, "engine", panel=""))
 def demo(
     out: Annotated[
         Path | None,
@@ -56,6 +58,8 @@ def demo(
         str, memory_option("Memory budget of all stages", "1GB, 1GiB, 50% or auto", default="1GB")
     ] = "1GB",
     threads: Threads = None,
+    *,
+    given: Given,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -67,15 +71,15 @@ def demo(
       ramlet demo
       ramlet demo --quick --memory 700MB --out /tmp/demo
     """
-    if importlib.util.find_spec("torch") is None:
-        raise SettingsError("the demo trains a model, which needs PyTorch: pip install 'ramlet[train]'")
+    engine = given.get("engine", "auto")
+    choose_engine(engine, "cpu")
     from ramlet.demo.script import FULL, QUICK, Script, begun_steps, steps_in
     from ramlet.demo.stdlib_text import gather
 
     budget = Budget.parse(memory)
     size = QUICK if quick else FULL
     out = out or Path("ramlet-demo-quick" if quick else "ramlet-demo")
-    script = Script(out, size, f"{(budget.total - OWN_MEMORY) // 10**6}MB", threads)
+    script = Script(out, size, f"{(budget.total - waiting_memory()) // 10**6}MB", threads, engine)
     began = time.monotonic()
     show = _Runner(silent=json or quiet)
     with hold(out, "demo"), Meter(budget) as meter:
@@ -96,7 +100,7 @@ def demo(
         show.heading("5  Training; the model writes at the start, in the middle and at the end")
         show.run(script.train(steps))
         show.heading("6  How much of what it writes is Python?")
-        judged = _judge(script, budget, show)
+        judged = _judge(script, show)
         show.heading("7  The report")
         show.run(script.report)
     seconds = time.monotonic() - began
@@ -142,7 +146,12 @@ class _Runner:
 
     def _run(self, shown: list[str], words: list[str], *, stdout: int | None) -> Any:
         self.line(f"$ ramlet {shlex.join(shown)}")
-        done = subprocess.run([sys.executable, "-m", "ramlet", *words], stdout=stdout, text=True)
+        return self.wait_for([sys.executable, "-m", "ramlet", *words], stdout=stdout)
+
+    @staticmethod
+    def wait_for(command: list[str], *, stdout: int | None) -> Any:
+        """The output of a process; it prints its own errors."""
+        done = subprocess.run(command, stdout=stdout, text=True)
         if done.returncode in (130, -2):
             raise Interrupted("interrupted; run the demo again to resume")
         if done.returncode:  # the command has printed its own error
@@ -150,18 +159,12 @@ class _Runner:
         return done.stdout
 
 
-def _judge(script: Any, budget: Budget, show: _Runner) -> dict[str, Any]:
-    from ramlet.demo.judge import PROMPT, judge
+def _judge(script: Any, show: _Runner) -> dict[str, Any]:
+    """In a process of its own, like every stage."""
+    from ramlet.demo.judge import PROMPT, Judged
 
-    size = script.size
-    result = judge(
-        script.run,
-        script.dataset,
-        untrained=script.untrained,
-        samples=size.samples,
-        tokens=size.sample_tokens,
-        memory=budget,
-    )
+    words = [sys.executable, "-m", "ramlet.demo.judge", json_text.dumps(script.judged)]
+    result = Judged.from_dict(json_text.loads(show.wait_for(words, stdout=subprocess.PIPE)))
     judged = {"untrained": result.untrained, "trained": result.trained, "real": result.real}
     labels = {"untrained": "the untrained model", "trained": "the trained model", "real": "code it has not seen"}
     for name, one in judged.items():

@@ -28,8 +28,8 @@ def doctor(
 ) -> None:
     """Show what this machine has, what ramlet would do with it, and any problems.
 
-    Takes a few seconds: the disk is measured with a 64 MB file, and PyTorch is queried if it is installed. The exit
-    code is 1 if there is a problem, 0 if there are only warnings.
+    Takes a few seconds: the disk is measured with a 64 MB file, and the engine is queried. The exit code is 1 if there
+    is a problem, 0 if there are only warnings.
 
       ramlet doctor
       ramlet doctor --json
@@ -96,7 +96,7 @@ def _proposal(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("threads", str(plan["threads"])),
     ]
     if plan["device"] is None:
-        return [*rows, ("training", "needs PyTorch; tokenizers and datasets work without it")]
+        return [*rows, ("training", "no engine starts; tokenizers and datasets work without one")]
     place = plan["device"]
     if place == "cuda":
         place += f", with {format_bytes(plan['device_budget'])} of its memory"
@@ -112,6 +112,4 @@ def _proposal(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _describe_model(row: dict[str, Any]) -> str:
     size = f"{short(row['params'])} parameters in {format_bytes(row['peak'])}"
-    if row["seconds"] is None:
-        return size
     return f"{size}, about {rough_duration(row['seconds'])} for {short(row['tokens'])} tokens"

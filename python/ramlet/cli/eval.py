@@ -19,7 +19,7 @@ from ramlet.training.settings import DATA, EVAL_TOKENS, RunSettings
 
 @with_settings(
     *options(RunSettings, "seq_len", panel=DATA, shown="as in training"),
-    *options(RunSettings, "device"),
+    *options(RunSettings, "device", "engine"),
     *options(RunSettings, "precision", help="Precision; auto uses fp32 on a CPU.", stands_for={}),
     panels=(DATA, MEMORY),
 )

@@ -35,7 +35,7 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not 
 
 @with_settings(
     *options(SampleSettings),
-    *options(RunSettings, "device"),
+    *options(RunSettings, "device", "engine"),
     *options(
         RunSettings, "precision", help="Precision of the weights; bf16 and fp16 use half the memory.", stands_for={}
     ),
@@ -87,6 +87,7 @@ def generate(
     if (run is None) == (model_name is None):
         raise SettingsError("give one model: a run, one of its checkpoints, a Llama or a Qwen3 folder")
     device, precision = given.pop("device", "auto"), given.pop("precision", "auto")
+    engine = given.pop("engine", "auto")
     settings = SampleSettings(**given)
     interactive = prompt is None and sys.stdin.isatty()
     if prompt is None and not interactive:
@@ -101,6 +102,7 @@ def generate(
             settings,
             prompt=prompt,
             device=device,
+            engine=engine,
             precision=precision,
             memory=budget or memory,
             threads=threads,

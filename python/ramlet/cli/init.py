@@ -15,7 +15,10 @@ from ramlet.settings.kinds import Duration
 from ramlet.training.settings import RunSettings
 
 
-@with_settings(*options(RunSettings, "params", panel="", shown="as many as text, time and memory allow"))
+@with_settings(
+    *options(RunSettings, "params", panel="", shown="as many as text, time and memory allow"),
+    *options(RunSettings, "engine", panel=""),
+)
 def init(
     text: Annotated[
         list[str] | None,
@@ -60,6 +63,7 @@ def init(
         seconds=seconds,
         memory=None if memory is None else Budget.parse(memory).total,
         threads=threads,
+        engine=given.get("engine", "auto"),
         force=force,
     )
     write(proposal, force=force)

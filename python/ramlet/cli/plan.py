@@ -21,7 +21,7 @@ from ramlet.training.settings import DATA, LENGTH, MEMORY, MODEL, RunSettings
     *options(
         TrainSettings, "vocab_size", help="Vocabulary size.", short="", panel=MODEL, shown="that of the data, or 8192"
     ),
-    *options(RunSettings, "document_mask", "device", "batch_size", "precision", "optimizer"),
+    *options(RunSettings, "document_mask", "device", "engine", "batch_size", "precision", "optimizer"),
     panels=(MODEL, DATA, LENGTH, MEMORY),
 )
 def plan(
@@ -50,7 +50,7 @@ def plan(
     ramlet plan --data my-dataset --memory 2GB --device cpu
     """
     if not given.keys() & {"params", "config", "vocab_size"} and num_sequences is None:
-        _propose(data, memory, given.get("device"), threads, json)
+        _propose(data, memory, given.get("device"), given.get("engine", "auto"), threads, json)
         return
     from ramlet.training.propose import plan as make
 
@@ -58,9 +58,9 @@ def plan(
     from ramlet.engines import open_engine
     from ramlet.training.machine import look
 
-    machine = look(open_engine(made.device, threads))
+    machine = look(open_engine(made.device, threads, name=given.get("engine", "auto")))
     seconds = machine.seconds(made.shape.step_flops(10**6, made.seq_len))
-    described = {**made.to_dict(), "tokens_per_second": 1e6 / seconds if seconds else None}
+    described = {**made.to_dict(), "tokens_per_second": 1e6 / seconds}
     if json:
         print_json(described)
         return
@@ -84,17 +84,16 @@ def show_plan(described: Mapping[str, Any], *, quiet: bool = False) -> None:
         f"\na step of {plural(made.batch_size, 'sequence')} of {made.seq_len} tokens, "
         f"{made.choice.micro_batch} at a time: {plural(made.accumulation, 'micro-batch', 'micro-batches')}"
     )
-    if described["tokens_per_second"]:
-        speed = f"{described['tokens_per_second']:,.0f} tokens per second"
-        print(f"about {speed}, estimated from the speed of matrix products here")
+    speed = f"{described['tokens_per_second']:,.0f} tokens per second"
+    print(f"about {speed}, estimated from the speed of matrix products here")
     for line in made.notes:
         note(f"note: {line}", quiet=quiet)
 
 
-def _propose(data: str | None, memory: str, device: str | None, threads: int | None, json: bool) -> None:
+def _propose(data: str | None, memory: str, device: str | None, engine: str, threads: int | None, json: bool) -> None:
     from ramlet.training.propose import propose
 
-    found = propose(data, memory=memory, device=device, threads=threads)
+    found = propose(data, memory=memory, device=device, engine=engine, threads=threads)
     if json:
         print_json(
             {
@@ -141,13 +140,11 @@ def _propose(data: str | None, memory: str, device: str | None, threads: int | N
     print(f"\n  {found.command}")
 
 
-def rough_duration(seconds: float | None) -> str:
+def rough_duration(seconds: float) -> str:
     """
     >>> rough_duration(40), rough_duration(600), rough_duration(9000), rough_duration(400_000)
     ('40 s', '10 min', '2.5 h', '4.6 days')
     """
-    if seconds is None:
-        return ""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

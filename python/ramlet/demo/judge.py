@@ -9,13 +9,19 @@ that anyone can try it. The result goes to RUN/measures.json, which the report r
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ramlet.dataset.reader import Dataset
 from ramlet.demo.plausible import Plausible, plausible
+from ramlet.errors import RamletError
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.ending import end_process
 from ramlet.runtime.plurals import plural
 
 MEASURES = "measures.json"
@@ -36,51 +42,65 @@ class Judged:
     sample: str
     """PROMPT, continued by the trained model."""
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Judged:
+        shares = {name: Plausible(**values[name]) for name in ("untrained", "trained", "real")}
+        return cls(**shares, sample=values["sample"])
+
 
 def judge(
-    run: Path, dataset: Path, *, untrained: Path, samples: int, tokens: int, memory: Budget | str, seed: int = 1
+    run: str | os.PathLike[str],
+    dataset: str | os.PathLike[str],
+    *,
+    untrained: str | os.PathLike[str],
+    samples: int,
+    tokens: int,
+    memory: Budget | str,
+    engine: str = "auto",
+    seed: int = 1,
 ) -> Judged:
     """Generates text with both models, and judges it."""
     from ramlet.generation.entry import generate
 
-    _save_untrained(run, untrained, seed)
-    texts = {
-        folder: generate(
-            folder, max_tokens=tokens, num_samples=samples, seed=seed, memory=memory, device="cpu", temperature=0.7
-        )
-        for folder in (untrained, run)
-    }
+    run, untrained = Path(run), Path(untrained)
+    _save_untrained(run, untrained, engine, seed)
+    how: dict[str, Any] = {"max_tokens": tokens, "seed": seed, "memory": memory, "device": "cpu", "engine": engine}
+    texts = {folder: generate(folder, num_samples=samples, temperature=0.7, **how) for folder in (untrained, run)}
     judged = Judged(
         untrained=plausible(texts[untrained], cut=True),
         trained=plausible(texts[run], cut=True),
-        real=plausible(_real(dataset)),
+        real=plausible(_real(Path(dataset))),
         sample=PROMPT
         + generate(
             run,
             PROMPT,
-            max_tokens=tokens,
-            seed=seed,
-            memory=memory,
-            device="cpu",
             temperature=0.6,
             repetition_penalty=1.1,  # a small model repeats itself
+            **how,
         )[0],
     )
     _write(run, judged)
     return judged
 
 
-def _save_untrained(run: Path, folder: Path, seed: int) -> None:
-    import yaml
+def _save_untrained(run: Path, folder: Path, engine: str, seed: int) -> None:
+    from ramlet.engines import open_engine
+    from ramlet.engines.plan import Choice
+    from ramlet.model.files import save_description
+    from ramlet.model.folder import WEIGHTS, find_model
+    from ramlet.model.tensor_file import write_tensors
+    from ramlet.training.run_folder import RunFolder
+    from ramlet.training.settings import RunSettings
 
-    from ramlet.engines.torch.model_files import load_model, save_model
-
-    model = load_model(run, device="cpu")
-    recorded = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
-    model.weights.initialize(recorded["all_settings"].get("seed", seed))
+    noted = RunFolder(run).noted() or {}
+    settings = RunSettings.from_dict(noted.get("all_settings", {"seed": seed}))
+    shape = find_model(run).shape()
+    trainee = open_engine("cpu", name=engine).trainee(shape, Choice(micro_batch=1, chunk=1), settings, seq_len=1)
+    trainee.reset(settings.seed)
     folder.mkdir(exist_ok=True)
     end = json.loads((run / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
-    save_model(model, folder, tokenizer_file=run / "tokenizer.json", end_id=end)
+    save_description(shape, folder, tokenizer_file=run / "tokenizer.json", end_id=end, dtype="F32")
+    write_tensors(folder / WEIGHTS, trainee.weights(), {"format": "pt"})
 
 
 def _real(dataset: Path) -> list[str]:
@@ -109,3 +129,12 @@ def _write(run: Path, judged: Judged) -> None:
     }
     with replacing(run / MEASURES) as written:
         written.write(json.dumps({"measures": [measure]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(json.dumps(asdict(judge(**json.loads(sys.argv[1])))) + "\n")
+        end_process(0)
+    except RamletError as error:
+        sys.stderr.write(f"error: {error}\n")
+        end_process(1)

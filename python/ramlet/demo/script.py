@@ -65,12 +65,11 @@ QUICK = Size(
 class Script:
     """Where everything goes, and the arguments of each command after `ramlet`."""
 
-    def __init__(self, folder: Path, size: Size, memory: str, threads: int | None = None) -> None:
+    def __init__(self, folder: Path, size: Size, memory: str, threads: int | None = None, engine: str = "auto") -> None:
         self.size = size
         self.text = folder / "python.jsonl"
         self.dataset = folder / "dataset"
         self.run = folder / "run"
-        self.untrained = folder / "untrained"
         self.page = folder / "report.html"
         tokenizer = folder / "tokenizer"
         self._limits: dict[str, Any] = {"memory": memory, "threads": threads}
@@ -80,6 +79,7 @@ class Script:
             "seq_len": size.seq_len,
             "batch_size": size.batch_size,
             "device": "cpu",
+            **({} if engine == "auto" else {"engine": engine}),
         }
         vocabulary = {"vocab_size": size.vocabulary, "special_tokens": [END]}
         self.tokenizer = command_line("tokenizer train", self.text, **vocabulary, out=tokenizer, **self._limits)
@@ -88,6 +88,16 @@ class Script:
         )
         self.plan = command_line("plan", **self._model, **self._limits)
         self.report = command_line("report", self.run, out=self.page, memory=memory)
+        self.judged: dict[str, Any] = {
+            "run": str(self.run),
+            "dataset": str(self.dataset),
+            "untrained": str(folder / "untrained"),
+            "samples": size.samples,
+            "tokens": size.sample_tokens,
+            "memory": memory,
+            "engine": engine,
+        }
+        """The arguments of `ramlet.demo.judge`."""
 
     def train(self, steps: int) -> list[str]:
         half = max(1, steps // 2)

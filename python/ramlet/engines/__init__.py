@@ -1,19 +1,20 @@
-"""The contract for engines: what runs the model. PyTorch is the only one so far; others go next to it.
+"""The contract for engines: what runs the model. `torch` is PyTorch; `native` is the Rust core, on a CPU.
 
     engine = open_engine("cpu", threads=2)
     budget = engine.budget("2GB")
     plan = engine.fit(task, settings, meter)                # micro-batch, optimizer, weights: what fits, measured
-    trainee = engine.trainee(task.shape, plan.choice, settings)
+    trainee = engine.trainee(task.shape, plan.choice, settings, seq_len=task.seq_len)
     trainee.reset(seed=1)
     loss = trainee.learn(batch, 1 / tokens)                 # a micro-batch
     grad_norm = trainee.update(rate=1e-3, clip=1.0)         # an optimizer step
     write_tensors("model.safetensors", trainee.weights())
 
 The loop, the data, the settings and the files (training/, loading/, model/, generation/) use these types and know no
-engine. To write a second one, add a folder here with an `open_engine(device, threads)` that returns an `Engine`, and
+engine. To write another one, add a folder here with an `open_engine(device, threads)` that returns an `Engine`, and
 add its name to ENGINES (tests/oracles_engine.py has one in 200 lines of NumPy). Where to begin:
 
     plan.py        tasks and plans: the same for all engines
+    choices.py     what a plan can choose on a CPU; order.py the order of sums, on which results depend
     Trainee        a model with its optimizer; Model is the part needed to evaluate and to generate
     Ranks          this process among those that train the same model; a single process is a `Ranks()`
 
@@ -29,9 +30,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from os.path import exists
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 
 if TYPE_CHECKING:
     from ramlet.engines.plan import Choice, Plan, Task
@@ -44,11 +47,12 @@ if TYPE_CHECKING:
 __all__ = [
     *("Continuation", "Division", "Engine", "Hyperparameters", "Model", "Pending", "Ranks", "Sampling", "Trainee"),
     *("DEVICES", "EIGHT_BIT", "ENGINES", "LARGEST_SEED", "OPTIMIZERS", "PRECISIONS"),
-    *("check_hardware", "open_engine", "training_names"),
+    *("check_hardware", "choose_engine", "has_gpu", "has_torch", "open_engine", "require_torch", "training_names"),
 ]
 
-ENGINES = ("torch",)
-"""The first is the default."""
+ENGINES = ("torch", "native")
+ON_A_CPU = "torch"
+"""What `auto` uses on a CPU, if PyTorch is installed."""
 OPTIMIZERS = ("adamw", "adamw8bit", "muon", "muon8bit")
 """Each is a file of this name in the engine's `optim/`, which has all that is known of it."""
 EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
@@ -303,10 +307,20 @@ class Engine(Protocol):
 
     # Models.
 
-    def trainee(self, shape: Shape, choice: Choice, settings: Hyperparameters) -> Trainee: ...
+    def trainee(
+        self,
+        shape: Shape,
+        choice: Choice,
+        settings: Hyperparameters,
+        *,
+        seq_len: int | None = None,
+        document_mask: bool = False,
+    ) -> Trainee:
+        """For sequences of this length [default: the context]."""
 
-    def load(self, found: ModelFolder, precision: str, *, chunk: int | None = None) -> Model:
-        """The model of a folder, its weights stored in this precision."""
+    def load(self, found: ModelFolder, precision: str, *, division: Division | None = None, seq_len: int = 0) -> Model:
+        """The model of a folder, its weights stored in this precision; with a `division`, to evaluate it on sequences
+        of this length."""
 
     # Time. A device may run asynchronously.
 
@@ -332,15 +346,56 @@ class Engine(Protocol):
         """name, memory, free and bf16 of each; empty on a CPU."""
 
 
-def check_hardware(device: str | None, precision: str | None) -> None:
-    """Refuses unknown names before the libraries of an engine are loaded."""
-    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
+def check_hardware(device: str | None, precision: str | None, engine: str | None = None) -> None:
+    """Refuses unknown names, and what cannot work here, before the libraries of an engine are loaded."""
+    named = (("device", device, DEVICES), ("precision", precision, PRECISIONS), ("engine", engine, ("auto", *ENGINES)))
+    for name, value, known in named:
         if value is not None and value not in known:
             raise SettingsError(f"unknown {name} {value!r}: use {', '.join(known[:-1])} or {known[-1]}")
+    choose_engine(engine or "auto", device or "auto")
 
 
-def open_engine(device: str = "auto", threads: int | None = None, *, name: str = ENGINES[0]) -> Engine:
-    """Loads an engine's libraries and opens it on a device (auto, cpu, cuda)."""
-    assert name in ENGINES
-    engine: Engine = import_module(f"ramlet.engines.{name}").open_engine(device, threads)
+def has_torch() -> bool:
+    """Whether PyTorch is installed; does not load it."""
+    return find_spec("torch") is not None
+
+
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA driver; does not load it."""
+    return exists("/dev/nvidiactl")
+
+
+def require_torch(what: str) -> None:
+    """Refuses to do `what` ("training on a GPU") without PyTorch."""
+    if not has_torch():
+        raise SettingsError(f"{what} needs PyTorch: pip install 'ramlet[torch]'")
+
+
+def choose_engine(name: str, device: str) -> str:
+    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here."""
+    if name == "native":
+        if device == "cuda":
+            raise SettingsError(
+                f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', 'torch')}"
+            )
+        return name
+    if not has_torch():
+        if device == "cuda":
+            raise SettingsError(
+                f"a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', "
+                f"or use {option('device', 'cpu')}"
+            )
+        if name == "torch":
+            raise SettingsError(
+                f"PyTorch is not installed: pip install 'ramlet[torch]', or use {option('engine', 'native')}"
+            )
+        return "native"
+    on_a_gpu = device == "cuda" or (device == "auto" and has_gpu())
+    return "torch" if name == "torch" or on_a_gpu else ON_A_CPU
+
+
+def open_engine(device: str = "auto", threads: int | None = None, *, name: str = "auto") -> Engine:
+    """Loads an engine's libraries and opens it on a device (auto, cpu, cuda); `name` is the setting `engine`."""
+    chosen = choose_engine(name, device)
+    engine: Engine = import_module(f"ramlet.engines.{chosen}").open_engine(device, threads)
     return engine

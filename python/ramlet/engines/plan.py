@@ -23,8 +23,8 @@ from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reser
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 
 JITTER = 12_000_000
-"""How much the memory resident before the model varies from run to run; added to the smallest budget that errors name.
-"""
+"""How much the memory resident before the model varies from run to run with the libraries of an engine; added to the
+smallest budget that errors name."""
 
 LoaderBytes = int | Callable[[int], int]
 """A loader's memory: a number, or a function of the micro-batch."""
@@ -50,6 +50,8 @@ class Task:
     resident: int = 0
     """Bytes of the budget in use before the model is built."""
     loader_bytes: LoaderBytes = 0
+    sampled: int = 100
+    """Tokens of a text that is generated between steps, with its prompt; 0 without any."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Choice:
     reuse: bool = True
     """On a CPU, the allocator keeps freed tensors for reuse: 10% faster, but fragmented."""
     held: int = 0
-    """Tokens whose embedding gradients are summed together if micro-batches are smaller (engines/torch/order.py)."""
+    """Tokens whose embedding gradients are summed together if micro-batches are smaller (engines/order.py)."""
     dropout: float = 0.0
     """The rate."""
 
@@ -181,9 +183,9 @@ class Plan:
         return cls(**given)
 
 
-def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int]) -> BudgetError:
+def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int], *, jitter: int = JITTER) -> BudgetError:
     """The error that names the smallest budget that works, part by part."""
-    enough = math.ceil((smallest_budget(sum(needed.values())) + budget.held) / 1e6)
+    enough = math.ceil((smallest_budget(sum(needed.values()), jitter) + budget.held) / 1e6)
     parts = budget.all_parts({name: size for name, size in needed.items() if size})
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     return BudgetError(
@@ -196,9 +198,9 @@ def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int]) -> Budg
     )
 
 
-def smallest_budget(peak: int) -> int:
+def smallest_budget(peak: int, jitter: int = JITTER) -> int:
     """The budget, in whole megabytes, that fits the peak even if a run finds a little more resident memory."""
-    needed = peak + JITTER
+    needed = peak + jitter
     total = math.ceil(with_reserve(needed) / 1e6) * 10**6
     assert total - Budget(total).reserve >= needed
     return total

@@ -33,6 +33,7 @@ def generate(
     prompt: str = "",
     *,
     device: str | None = None,
+    engine: str | None = None,
     precision: str | None = None,
     memory: Budget | str | int | None = None,
     **settings: Any,
@@ -42,12 +43,12 @@ def generate(
         print(ramlet.generate("my-run", "Once upon a time", max_tokens=100, seed=1)[0])
 
     `run` is a run, one of its checkpoints, or a Llama or Qwen3 folder of transformers. `device` is cpu or cuda
-    [default: cuda if available], `precision` fp32, bf16 or fp16 [default: the fastest on the device]. The settings are
-    those of `SampleSettings`: max_tokens, temperature, top_k, top_p, repetition_penalty, seed, num_samples, stop,
-    truncate.
+    [default: cuda if available], `engine` torch or native [default: torch if it is installed], `precision` fp32, bf16
+    or fp16 [default: the fastest on the device]. The settings are those of `SampleSettings`: max_tokens, temperature,
+    top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
     """
     chosen = _chosen(settings)
-    writer = load(run, chosen, prompt=prompt, device=device, precision=precision, memory=memory)
+    writer = load(run, chosen, prompt=prompt, device=device, engine=engine, precision=precision, memory=memory)
     texts = [""] * chosen.num_samples
     for sample, piece in writer.write(prompt, chosen):
         texts[sample] += piece
@@ -59,6 +60,7 @@ def stream(
     prompt: str = "",
     *,
     device: str | None = None,
+    engine: str | None = None,
     precision: str | None = None,
     memory: Budget | str | int | None = None,
     **settings: Any,
@@ -67,7 +69,7 @@ def stream(
     chosen = _chosen(settings)
     if chosen.num_samples != 1:
         raise SettingsError(f"only one text can be streamed: do not give {option('num_samples')}")
-    writer = load(run, chosen, prompt=prompt, device=device, precision=precision, memory=memory)
+    writer = load(run, chosen, prompt=prompt, device=device, engine=engine, precision=precision, memory=memory)
     return (piece for _, piece in writer.write(prompt, chosen))
 
 
@@ -82,12 +84,13 @@ def load(
     *,
     prompt: str | None = None,
     device: str | None = None,
+    engine: str | None = None,
     precision: str | None = None,
     memory: Budget | str | int | None = None,
     threads: int | None = None,
 ) -> Writer:
     """Loads a model for generation; without a prompt, for prompts of any usual length."""
-    check_hardware(device, precision)
+    check_hardware(device, precision, engine)
     found = find_model(run)
     shape = found.shape()
     tokenizer = Tokenizer.load(found.tokenizer_file, memory=CACHE_BYTES)
@@ -96,7 +99,7 @@ def load(
         # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
     return Writer(
-        open_engine(device or "auto", threads),
+        open_engine(device or "auto", threads, name=engine or "auto"),
         found,
         tokenizer,
         settings,

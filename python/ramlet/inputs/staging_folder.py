@@ -10,7 +10,6 @@ computed from its mark (`time_of`), so name, size and time identify its content.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -143,6 +142,8 @@ class StagingFolder:
 
     def _fill(self, file: IO[bytes], field: str, rows: Iterator[Row]) -> tuple[int, bool]:
         """Writes one part: the number of its documents, and whether there are more."""
+        import gzip
+
         start = f"{{{json.dumps(field, ensure_ascii=False)}: "
         documents = size = reported = 0
         inside = False

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ramlet.engines import training_names
+from ramlet.engines import require_torch, training_names
 from ramlet.errors import SettingsError
 from ramlet.loading.division import Piece
 
@@ -117,6 +117,7 @@ def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
     inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
     if as_torch:
+        require_torch("as_torch=True")
         from ramlet.engines.torch.batches import tensors
 
         inputs, targets, positions, numbers = tensors(inputs, targets, positions, numbers)

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from ramlet.model.folder import INDEX, WEIGHTS, ModelFolder, read_json
 from ramlet.model.hf_config import generation_config, hf_config
 from ramlet.model.names import named_tensors
 from ramlet.model.shape import Shape
-from ramlet.model.tensor_file import check_tensor, read_header
+from ramlet.model.tensor_file import Stored, check_tensor, read_header, read_tensors_into
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.small_files import LARGE, TOKENIZER, open_regular
 
@@ -119,6 +120,13 @@ def files_by_name(found: ModelFolder, shape: Shape) -> dict[str, Path]:
     if missing := wanted.keys() - sources.keys():
         raise ModelError(f"{found.weights} has no {min(missing)}: its weights do not match its config.json")
     return sources
+
+
+def read_weights(found: ModelFolder, shape: Shape, tensors: Mapping[str, Stored]) -> None:
+    """Reads all weights of a folder, whatever their type, into an engine's tensors."""
+    sources = files_by_name(found, shape)
+    for path in sorted(set(sources.values())):
+        read_tensors_into(path, {name: tensors[name] for name in tensors if sources[name] == path}, cast=True)
 
 
 def _files(folder: Path) -> dict[Path, list[str] | None]:

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ramlet.errors import SettingsError
+from ramlet.inputs.named import Input
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.staging import Input
 from ramlet.pipeline import krill
 from ramlet.pipeline.places import input_at, path_at, tokenizer_at
 from ramlet.preparing.config_file import ConfigReader

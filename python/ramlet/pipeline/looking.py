@@ -20,8 +20,8 @@ from ramlet import _native
 from ramlet.errors import SourceError
 from ramlet.inputs import sources
 from ramlet.inputs.formats import FORMATS
+from ramlet.inputs.named import Input, needs_staging
 from ramlet.inputs.settings import ReadSettings
-from ramlet.inputs.staging import Input, needs_staging
 from ramlet.preparing.settings import WHOLE_FILE_BYTES
 
 MOST_FILES = 128

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ramlet.inputs.staging import Input, looks_remote
+from ramlet.inputs.named import Input, looks_remote
 from ramlet.tokenizer.files.hub import looks_like_a_name
 
 TOKENIZERS = ("gpt2", "byte", "char")

@@ -10,9 +10,8 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 
-from ramlet.inputs.staging import Input, needs_staging
+from ramlet.inputs.named import Input, needs_staging
 from ramlet.model.shape import Shape
 from ramlet.pipeline.looking import TextFound
 from ramlet.runtime.budget import format_bytes
@@ -54,6 +53,7 @@ class Proposal(Candidate):
     memory: int
     memory_given: bool
     threads: int
+    engine: str
     limit: float
     """How long training may take, in seconds."""
     document_bytes: int | None
@@ -129,6 +129,7 @@ class Proposal(Candidate):
             f"  batch_size: {course.sequences}  # sequences per step, {course.step_tokens:,} tokens, at any memory",
             f"  max_steps: {course.steps}  # {epochs}: about {_duration(self.seconds)} on this machine "
             f"(time limit {_duration(self.limit)})",
+            *([f"  engine: {self.engine}  # as given"] if self.engine != "auto" else []),
             "  # eval: {general: other-dataset/}   another dataset to evaluate on",
             '  # sample_prompt: "Once upon a time"',
             "",
@@ -143,8 +144,6 @@ class Proposal(Candidate):
         notes = []
         if need > self.disk_free:
             notes.append(f"this needs about {format_bytes(need)} of disk, and {format_bytes(self.disk_free)} is free")
-        if find_spec("torch") is None:
-            notes.append("training needs PyTorch: pip install 'ramlet[train]'; without it the time is a guess")
         if self.tokens and self.tokens < 100_000:
             notes.append(f"{plural(self.tokens, 'token is', 'tokens are')} very little: the model will memorize them")
         return notes

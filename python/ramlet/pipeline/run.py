@@ -27,14 +27,9 @@ from ramlet.pipeline.record import Record
 from ramlet.pipeline.stages import NAMES, Stage, fetch_folder, names_of, refuse_early, remote_text, stages
 from ramlet.pipeline.wording import with_keys
 from ramlet.runtime.budget import Budget, format_bytes
-from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.settled import waiting_memory
 from ramlet.settings.names import meant
-
-OWN_STEP = 16_000_000
-OWN_GROWTH = 4_000_000
-"""The memory of this process is rounded up, so that a stage's budget, and with it the size of its micro-batches, is the
-same whenever the same command continues."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +210,7 @@ class _Run:
             return error if isinstance(error, Interrupted) else Interrupted()
         if error is not None:
             given = self.written != self.pipeline.memory
-            sentence = with_keys(stage, error, self.pipeline.path, own=format_bytes(self._own()), given=given)
+            sentence = with_keys(stage, error, self.pipeline.path, own=format_bytes(waiting_memory()), given=given)
         elif ended.code < 0:
             sentence = (
                 f"it was killed by signal {-ended.code} (9 often means that the system is out of memory): "
@@ -245,19 +240,15 @@ class _Run:
 
     def _with_own(self, budget: Budget) -> str:
         """A budget as a stage is given it: the total, minus what this process uses of it."""
-        return f"{budget.total}B-{self._own()}B"
+        return f"{budget.total}B-{waiting_memory()}B"
 
     def _note_memory(self) -> None:
-        own = self._own()
+        own = waiting_memory()
         self.budget.require(2 * own, "this process, which waits for the stages, and as much for a stage")
         left = format_bytes(self.budget.total - own)
         self.listener.noted(
             f"memory: {format_bytes(own)} of {self.budget} for the process that waits, {left} for a stage"
         )
-
-    @staticmethod
-    def _own() -> int:
-        return -(-(resident_memory() + OWN_GROWTH) // OWN_STEP) * OWN_STEP
 
     def _fetch(self) -> dict[str, Any]:
         """Makes text that is not on this disk local files."""

@@ -21,18 +21,19 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any
 
+from ramlet.engines import choose_engine, has_gpu
 from ramlet.errors import SettingsError
 from ramlet.inputs import sources
-from ramlet.inputs.staging import Input, needs_staging
+from ramlet.inputs.named import Input, needs_staging
 from ramlet.inputs.staging_folder import key_of
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import TOKENIZERS, place_of
 from ramlet.runtime.digest import digest
 from ramlet.settings.owners import command_line
 from ramlet.training.mix import parse_data
+from ramlet.training.settings import RunSettings
 
 NAMES = ("text", "tokenizer", "data", "training", "report")
 
@@ -115,8 +116,7 @@ def refuse_early(pipeline: Pipeline) -> None:
     if pipeline.trained is None:
         return
     settings = pipeline.trained.settings
-    if find_spec("torch") is None:
-        raise SettingsError("training needs PyTorch: pip install 'ramlet[train]'")
+    choose_engine(settings.engine, settings.device)
     for name, path in pipeline.evals.items():
         _require_dataset(path, f"eval {name}")
     for path, _ in parse_data(pipeline.datasets):
@@ -290,8 +290,12 @@ def _training(pipeline: Pipeline, section: Section, data: Stage | None) -> Stage
         "train",
         options={"data": names, "out": out, **section.given, "eval": evals},
         host_memory=pipeline.host_memory,
-        on_gpu=section.settings.device != "cpu" and os.path.exists("/dev/nvidiactl"),
+        on_gpu=_on_gpu(section.settings),
     )
+
+
+def _on_gpu(settings: RunSettings) -> bool:
+    return settings.device != "cpu" and has_gpu() and choose_engine(settings.engine, settings.device) == "torch"
 
 
 def _as_json(settings: Any) -> dict[str, Any]:

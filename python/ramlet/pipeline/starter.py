@@ -5,8 +5,8 @@
 
 The model is the largest for which the text is enough, that can be trained as long as it should be (training/course.py)
 within the time limit, and that fits half of the free memory. The vocabulary follows from the amount of text, and is
-small enough to leave about half of the parameters for the layers. Speed is measured for a second with torch, as in
-`ramlet plan`; without torch it is assumed. Times are estimates.
+small enough to leave about half of the parameters for the layers. Speed is measured for a second, as in `ramlet plan`.
+Times are estimates.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
-from ramlet.engines import Engine, open_engine
+from ramlet.engines import open_engine
 from ramlet.errors import BudgetError, DiskFull, SettingsError, option
-from ramlet.inputs.staging import Input, needs_staging
+from ramlet.inputs.named import Input, needs_staging
 from ramlet.model.sizing import shape_for
 from ramlet.pipeline.looking import TextFound, look_at_text, text_in
 from ramlet.pipeline.proposal import Candidate, Proposal, work_for
@@ -48,14 +47,12 @@ UNKNOWN_VOCABULARY = 16_000
 MOST_EMBEDDING = 0.55
 """The largest share of the parameters for the embedding. With 300k parameters, 4,000 tokens leave one layer of width
 64, 2,000 leave two of 80: after 2,500 steps on Python's sources, 1.81 and 1.73 bits per byte."""
-ASSUMED_FLOPS = 30e9
-"""Of a core, if torch is not installed to measure it."""
 TOKENS_PER_THREAD = 40_000
 """Per second, at most: the overhead of a step of the smallest models on a CPU, besides its matrix products."""
 FEW_DOCUMENTS = 40
 """With fewer than this, it is a matter of luck whether any are held out for validation."""
 UNKNOWN_BYTES_PER_TOKEN = 3.8
-WAITING = 40_000_000
+WAITING = 32_000_000
 """What `ramlet run` uses of a budget for its own process, at most."""
 
 
@@ -67,6 +64,7 @@ def propose_pipeline(
     seconds: float = 3600.0,
     memory: int | None = None,
     threads: int | None = None,
+    engine: str = "auto",
     force: bool = False,
 ) -> Proposal:
     """Examines text and machine, and writes nothing. An existing file is refused, unless `force`."""
@@ -75,10 +73,9 @@ def propose_pipeline(
         raise SettingsError(f"there is no folder {folder}: create it, or give another {option('out')}")
     text = look_at_text(_without_results(inputs, out))
     _refuse_existing(out, force=force)
-    engine = _engine(threads)
-    machine = look(engine)
+    machine = look(open_engine(threads=threads, name=engine))
     allowed = memory or int(min(free_memory(), machine.memory) / 2)
-    chosen = _Choice(text, machine).chosen(seconds, allowed, params, fits=engine is not None)
+    chosen = _Choice(text, machine).chosen(seconds, allowed, params, engine)
     steps = max(FEWEST_STEPS, min(chosen.course.steps, int(seconds / chosen.step_seconds)))
     steps = int(float(f"{steps:.1e}"))
     document_bytes = None
@@ -92,6 +89,7 @@ def propose_pipeline(
         memory=allowed,
         memory_given=memory is not None,
         threads=threads or machine.threads,
+        engine=engine,
         limit=seconds,
         document_bytes=document_bytes,
         disk_free=shutil.disk_usage(folder).free,
@@ -137,10 +135,6 @@ def _without_results(inputs: Sequence[str], out: str) -> list[str]:
     return found
 
 
-def _engine(threads: int | None) -> Engine | None:
-    return None if find_spec("torch") is None else open_engine(threads=threads)
-
-
 class _Choice:
     """Chooses a model for a text and a machine."""
 
@@ -149,7 +143,7 @@ class _Choice:
         self._machine = machine
         self._bytes_per_token: dict[int, float] = {}
 
-    def chosen(self, seconds: float, memory: int, params: int | None, *, fits: bool) -> Candidate:
+    def chosen(self, seconds: float, memory: int, params: int | None, engine: str) -> Candidate:
         """The one with this many `params`, or the largest that can be trained in time and fits."""
         if params is not None:
             return self._candidate(params)
@@ -159,13 +153,12 @@ class _Choice:
             enough = not found.tokens or size <= largest_for(found.tokens)
             if possible and not (enough and found.seconds <= seconds):
                 break
-            if fits:
-                try:
-                    _plan(size, found.vocab_size, memory, found.course)
-                except BudgetError:
-                    if not possible:
-                        raise
-                    break
+            try:
+                _plan(size, found.vocab_size, memory, found.course, engine)
+            except BudgetError:
+                if not possible:
+                    raise
+                break
             possible.append(found)
         return possible[-1]
 
@@ -179,7 +172,7 @@ class _Choice:
         course = course_for(params, text=tokens, seq_len=seq_len)
         shape = shape_for(params, vocab_size=vocab_size, context=seq_len, qk_norm=QK_NORM)
         flops = step_flops(shape, course.step_tokens, seq_len)
-        step_seconds = machine.seconds(flops) or flops / (ASSUMED_FLOPS * machine.threads)
+        step_seconds = machine.seconds(flops)
         if machine.device == "cpu":
             step_seconds = max(step_seconds, course.step_tokens / (TOKENS_PER_THREAD * machine.threads))
         return Candidate(
@@ -212,13 +205,20 @@ class _Choice:
         return self._bytes_per_token[vocab_size]
 
 
-def _plan(params: int, vocab: int, memory: int, course: Course) -> None:
+def _plan(params: int, vocab: int, memory: int, course: Course, engine: str) -> None:
     """BudgetError if training would be refused; `ramlet run` uses a part of the budget for itself."""
     from ramlet.training.propose import plan
 
     try:
         own = WAITING if memory > 2 * WAITING else 0
-        plan(params=params, vocab_size=vocab, memory=memory - own, batch_size=course.sequences, seq_len=course.seq_len)
+        plan(
+            params=params,
+            vocab_size=vocab,
+            memory=memory - own,
+            engine=engine,
+            batch_size=course.sequences,
+            seq_len=course.seq_len,
+        )
     except BudgetError as error:
         raise BudgetError(
             f"{error.sentence}; and {format_bytes(WAITING)} for the pipeline's own process", **error.facts

@@ -22,7 +22,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ramlet.inputs.staging import Input
+from ramlet.inputs.named import Input
 from ramlet.preparing.settings import OUTPUT_FORMATS, PrepareSettings
 from ramlet.settings.declared import keys
 from ramlet.settings.kinds import Count, Memory, Size, Switch, Text

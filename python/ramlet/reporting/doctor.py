@@ -20,20 +20,21 @@ import sys
 import tempfile
 import time
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ramlet import __version__
+from ramlet.engines import has_gpu, has_torch
 from ramlet.errors import SettingsError, option
+from ramlet.runtime import processor
 from ramlet.runtime.budget import AUTO_PERCENT, format_bytes
 from ramlet.runtime.memory import cgroup_limit, free_memory, total_memory
 from ramlet.runtime.threads import available_threads, cpu_quota
 
 PROBE_BYTES = 64_000_000
 PACKAGES = ("numpy", "typer", "PyYAML", "torch", "tokenizers", "huggingface_hub", "datasets", "pyarrow", "fsspec")
-ENOUGH_MEMORY = 400_000_000
-"""With less, a model of a million parameters does not fit next to PyTorch."""
+ENOUGH_MEMORY = {True: 400_000_000, False: 150_000_000}
+"""With less, a model of a million parameters does not fit next to PyTorch; without PyTorch, next to Python."""
 ENOUGH_DISK = 2_000_000_000
 ENOUGH_FILES = 256
 """A merge of spilled counts opens 64 files; a loader of many shards, more."""
@@ -43,7 +44,7 @@ IN_MEMORY = ("tmpfs", "ramfs")
 Report = dict[str, Any]
 
 
-def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", torch: bool = True) -> Report:
+def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", engine: bool = True) -> Report:
     """Examines the machine and a folder to work in. `root` holds `proc` and `sys`, for tests."""
     if not Path(folder).is_dir():
         raise SettingsError(f"{folder} is not a folder: name an existing one")
@@ -57,7 +58,7 @@ def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", tor
         "limits": _limits(),
         "versions": _versions(),
         "native": _native(),
-        "torch": _ask_torch(budget) if torch else {"installed": False},
+        "torch": _ask_engine(budget) if engine else {"installed": False},
     }
     report["plan"] = _plan(report["torch"], budget, available_threads(root))
     report["advice"] = advise(report)
@@ -68,14 +69,19 @@ def advise(report: Report) -> list[dict[str, str]]:
     """What needs attention, problems first: `level` is problem (a command will fail) or warning."""
     disk, temporary, limits, torch = report["disk"], report["temporary"], report["limits"], report["torch"]
     free, threads = report["memory"]["free"], report["plan"]["threads"]
-    missing = not torch["installed"] and not torch.get("error")
+    installed = torch["installed"]
+    engine = "PyTorch" if installed else "the native engine"
     problems = {
         f"the native core does not load ({report['native']}): reinstall ramlet": report["native"],
         f"cannot write here ({disk['error']}): work in another folder": disk["error"],
-        f"PyTorch does not start ({torch.get('error')}): reinstall it": torch.get("error"),
+        f"{engine} does not start ({torch.get('error')}): reinstall {'it' if installed else 'ramlet'}": (
+            torch.get("error")
+        ),
     }
     warnings = {
-        "PyTorch is not installed, so nothing can be trained: pip install 'ramlet[train]'": missing,
+        "PyTorch is not installed, so the GPU is not used: pip install 'ramlet[torch]'": (
+            not installed and report["processor"]["gpu"]
+        ),
         "this folder is in memory, so files here use up memory: work in one on a disk": disk["kind"] in IN_MEMORY,
         f"only {format_bytes(disk['free'])} is free on this disk: free some space, or use another": (
             disk["free"] < ENOUGH_DISK and not disk["error"]
@@ -83,16 +89,18 @@ def advise(report: Report) -> list[dict[str, str]]:
         f"temporary files are in memory ({temporary['path']}): set TMPDIR to a folder on a disk": (
             temporary["kind"] in IN_MEMORY
         ),
-        f"only {format_bytes(free)} of memory is free: close other programs, or train elsewhere": free < ENOUGH_MEMORY,
+        f"only {format_bytes(free)} of memory is free: close other programs, or train elsewhere": (
+            free < ENOUGH_MEMORY[installed]
+        ),
         f"only {limits['open_files']} files may be open at once: ulimit -n {4 * ENOUGH_FILES}": (
             (limits["open_files"] or ENOUGH_FILES) < ENOUGH_FILES
         ),
         f"the address space is limited to {format_bytes(limits['address_space'] or 0)}, too little for PyTorch: "
-        "ulimit -v unlimited": limits["address_space"] is not None,
+        "ulimit -v unlimited": installed and limits["address_space"] is not None,
         "there is no C compiler, so the faster GPU kernels are not used: install gcc": (
             torch.get("gpus") and not report["processor"]["compiler"]
         ),
-        f"PyTorch would use more threads than the {threads} available here: give {option('threads', threads)}": (
+        f"{engine} would use more threads than the {threads} available here: give {option('threads', threads)}": (
             torch.get("threads", 0) > threads
         ),
     }
@@ -108,14 +116,8 @@ def _plan(torch: Report, budget: int, threads: int) -> Report:
 
 def _processor(root: Path) -> Report:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    name, flags = platform.processor() or platform.machine(), set()
-    for line in _read(root / "proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = value.strip()
-        elif key.strip() in ("flags", "Features"):
-            flags = set(value.split())
-            break
+    name = processor.described(root).get("model name") or platform.processor() or platform.machine()
+    flags = processor.flags(root)
     if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
         vectors = "AVX-512"
     elif "avx2" in flags:
@@ -130,6 +132,7 @@ def _processor(root: Path) -> Report:
         "quota": cpu_quota(root),
         "vectors": vectors,
         "compiler": compiler,
+        "gpu": has_gpu(),
     }
 
 
@@ -211,18 +214,18 @@ def _native() -> str | None:
     return None
 
 
-def _ask_torch(budget: int) -> Report:
-    if find_spec("torch") is None:
-        return {"installed": False}
+def _ask_engine(budget: int) -> Report:
+    """What training would use: PyTorch if it is installed, else the native engine."""
+    installed = has_torch()
     command = [sys.executable, "-m", "ramlet.training.self_check", str(budget)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_SECONDS)
         if done.returncode == 0:
-            return {"installed": True, **json.loads(done.stdout.splitlines()[-1])}
+            return {"installed": installed, **json.loads(done.stdout.splitlines()[-1])}
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         last = f"{type(error).__name__}: {error}"
-    return {"installed": True, "error": last}
+    return {"installed": installed, "error": last}
 
 
 def _read(path: Path) -> str:

@@ -41,6 +41,7 @@ def evaluate(
     tokens: int | str = EVAL_TOKENS,
     seq_len: int | None = None,
     device: str = "auto",
+    engine: str = "auto",
     precision: str = "auto",
     memory: Budget | str | int | None = "auto",
     threads: int | None = None,
@@ -56,7 +57,7 @@ def evaluate(
     sequence length [default: that of the training, else the context, up to 4096]. `progress` is called with the set,
     the tokens done so far, and the total.
     """
-    check_hardware(device, precision)
+    check_hardware(device, precision, engine)
     count = EVERYTHING if tokens == "all" else tokens
     if not isinstance(count, int) or count < 1:
         raise SettingsError(f"tokens must be a number of at least 1, or all, not {tokens!r}")
@@ -76,20 +77,20 @@ def evaluate(
         for name, path in named.items()
     }
     tokenizer = _tokenizer(found, shape, sets)
-    engine = open_engine(device, threads)
+    opened = open_engine(device, threads, name=engine)
     # Kept blocks fragment the heap, by up to 90 MB here; an evaluation is too short to gain from them.
-    engine.keep_freed(False)
+    opened.keep_freed(False)
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
 
     if precision == "auto":
-        precision = "fp32" if engine.kind == "cpu" else engine.precision("auto")
-    budget = engine.budget(memory)
-    engine.cap(budget)
+        precision = "fp32" if opened.kind == "cpu" else opened.precision("auto")
+    budget = opened.budget(memory)
+    opened.cap(budget)
     lengths = byte_lengths(tokenizer) if tokenizer is not None else None
-    division = engine.division(
+    division = opened.division(
         shape, seq_len=length, precision=precision, budget=budget, document_mask=learned.document_mask
     )
-    model = engine.load(found, precision, chunk=division.chunk)
+    model = opened.load(found, precision, division=division, seq_len=length)
     scores: dict[str, Score] = {}
     for name, found_tokens in sets.items():
         report = partial(progress, name) if progress is not None else lambda done, total: None

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ramlet.engines import Ranks
 from ramlet.errors import DatasetError, SettingsError, SourceError, option
-from ramlet.inputs.staging import needs_staging
+from ramlet.inputs.named import needs_staging
 from ramlet.loading.loader import Loader
-from ramlet.loading.stream_loader import StreamLoader
 from ramlet.loading.tokens import open_tokens
-from ramlet.preparing.settings import PrepareSettings
-from ramlet.preparing.tokenizer import choose
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.mix import Mix
 from ramlet.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from ramlet.loading.stream_loader import StreamLoader
 
 
 class Feed(Protocol):
@@ -114,7 +114,7 @@ class DataFeed:
 
 
 class StreamFeed:
-    """Any text, tokenized during training.
+    """Any text, tokenized during training; a run on datasets does not load what it needs.
 
     The tokenizer, and inputs that are not local files, are stored in `work`, inside the run.
     """
@@ -129,6 +129,9 @@ class StreamFeed:
         work: Path,
         reading: Mapping[str, Any],
     ) -> None:
+        from ramlet.preparing.settings import PrepareSettings
+        from ramlet.preparing.tokenizer import choose
+
         self._sources, self._settings, self._work, self._reading = list(sources), settings, work, dict(reading)
         # As in `prepare`: the byte tokenizer gets an end of text, and a dataset prepared with it matches the run.
         loaded = tokenizer if isinstance(tokenizer, Tokenizer) else choose(PrepareSettings(tokenizer=tokenizer), None)
@@ -156,6 +159,8 @@ class StreamFeed:
     def _loader(
         self, seq_len: int, sequences: int, micro_batch: int | None, ranks: Ranks, work: Path | None
     ) -> StreamLoader:
+        from ramlet.loading.stream_loader import StreamLoader
+
         settings = self._settings
         return StreamLoader(
             self._sources,

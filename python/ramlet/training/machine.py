@@ -17,7 +17,6 @@ from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import Manifest
 from ramlet.engines import Engine
 from ramlet.errors import DatasetError
-from ramlet.runtime.memory import free_memory
 from ramlet.runtime.threads import available_threads
 
 EFFICIENCY = {"cpu": 0.5, "cuda": 0.45}
@@ -31,14 +30,14 @@ class Machine:
     memory: int
     """Free bytes: in RAM or the cgroup; on a GPU, on the device."""
     flops: float
-    """Floating-point operations per second in matrix products; 0 if not measured."""
+    """Floating-point operations per second in matrix products."""
     compute: str
     """Precision of the products: bf16 if the hardware is faster with it."""
     gpu: str | None = None
 
-    def seconds(self, flops: float) -> float | None:
+    def seconds(self, flops: float) -> float:
         """The approximate time of this many operations in training."""
-        return flops / (self.flops * EFFICIENCY[self.device]) if self.flops else None
+        return flops / (self.flops * EFFICIENCY[self.device])
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,9 @@ class Found:
     vocab_size: int
 
 
-def look(engine: Engine | None = None, *, seconds: float = 1.0) -> Machine:
-    """Inspects the machine; measures its speed only with an engine."""
+def look(engine: Engine, *, seconds: float = 1.0) -> Machine:
+    """Inspects the machine and measures its speed."""
     threads = available_threads()
-    if engine is None:
-        return Machine("cpu", threads, free_memory(), 0.0, "fp32")
     speeds = {kind: engine.flops(kind, seconds / 2) for kind in ("bf16", "fp32")}
     compute = max(speeds, key=lambda kind: speeds[kind])
     gpu = next((str(each["name"]) for each in engine.gpus()), None)

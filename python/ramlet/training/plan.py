@@ -46,6 +46,7 @@ def plan_run(
         fixed(job.settings),
         resident=engine.resident(stepping=True),
         loader_bytes=(lambda rows: held(micro_batch=rows)) if engine.uses_host_memory else 0,
+        sampled=_sampled(job.settings),
     )
     meter.stage("probing")
     if noted is None:
@@ -62,6 +63,11 @@ def plan_run(
         if engine.kind != "cpu":
             listener.noted("the budget is smaller than before: steps are divided differently, so last bits may differ")
     return engine.fit(replace(task, forced={**task.forced, **kept}), job.settings, meter)
+
+
+def _sampled(settings: RunSettings) -> int:
+    """Tokens of a sample, with its prompt, of which a token has at least a byte."""
+    return 0 if settings.sample_every == 0 else settings.sample_tokens + len(settings.sample_prompt.encode()) + 1
 
 
 def fixed(settings: RunSettings) -> dict[str, Any]:

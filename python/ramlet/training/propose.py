@@ -48,7 +48,7 @@ class Row:
     plan: Plan | None
     """None if it does not fit."""
     course: Course
-    seconds: float | None
+    seconds: float
     """Approximate training time."""
     refusal: BudgetError | None = None
     """Why it does not fit, and the budget that would."""
@@ -71,6 +71,7 @@ def plan(
     data: str | os.PathLike[str] | None = None,
     memory: Budget | str | int | None = None,
     device: str | None = None,
+    engine: str = "auto",
     seq_len: int | str | None = None,
     batch_size: int | str | None = None,
     precision: str = "auto",
@@ -94,10 +95,10 @@ def plan(
     """
     given: dict[str, Any] = {"params": params, "config": config, "seq_len": seq_len, "micro_batch": micro_batch}
     given |= {"recompute": recompute, "document_mask": document_mask, "optimizer": optimizer, "weights": weights}
-    given |= {"precision": precision, "device": device or "auto"}
+    given |= {"precision": precision, "device": device or "auto", "engine": engine}
     given |= {} if batch_size is None else {"batch_size": batch_size}
     chosen = RunSettings(**given)
-    site = _Site(memory, chosen.device, precision, threads)
+    site = _Site(memory, chosen.device, engine, precision, threads)
     found = None if data is None else _known(data)
     known_vocab = vocab_size or (found.vocab_size if found else None)
     vocab_size = known_vocab or VOCABULARY
@@ -131,19 +132,21 @@ def propose(
     *,
     memory: Budget | str | int | None = None,
     device: str | None = None,
+    engine: str = "auto",
     folder: str | os.PathLike[str] = ".",
     threads: int | None = None,
 ) -> Proposal:
     """Inspects the machine and the datasets, and proposes what to train."""
     found = (_known(data),) if data is not None else tuple(find_datasets(folder))
     dataset = found[0] if found else None
-    site = _Site(memory, device, "auto", threads)
+    site = _Site(memory, device, engine, "auto", threads)
     machine = look(site.engine)
     site.compute = machine.compute
     vocab_size = dataset.vocab_size if dataset else VOCABULARY
     rows = site.rows(ALL_SIZES if machine.gpu else SIZES, dataset, machine, vocab_size)
     best = _best(rows, dataset)
-    return Proposal(machine, site.budget.total, found, tuple(rows), best, _command(best, dataset, memory, device))
+    command = _command(best, dataset, memory, device, engine)
+    return Proposal(machine, site.budget.total, found, tuple(rows), best, command)
 
 
 def _largest(dataset: Found | None) -> int:
@@ -154,11 +157,11 @@ def _largest(dataset: Found | None) -> int:
 def _best(rows: list[Row], dataset: Found | None) -> Row | None:
     """The largest that fits, has enough text and does not take too long; else the smallest that fits."""
     fitting = [row for row in rows if row.plan is not None]
-    good = [row for row in fitting if row.params <= _largest(dataset) and (row.seconds or 0) <= PATIENCE]
+    good = [row for row in fitting if row.params <= _largest(dataset) and row.seconds <= PATIENCE]
     return good[-1] if good else next(iter(fitting), None)
 
 
-def _command(best: Row | None, dataset: Found | None, memory: Any, device: str | None) -> str:
+def _command(best: Row | None, dataset: Found | None, memory: Any, device: str | None, engine: str) -> str:
     if best is None:
         return ""
     path = dataset.path if dataset else "DATASET"
@@ -166,7 +169,7 @@ def _command(best: Row | None, dataset: Found | None, memory: Any, device: str |
     if isinstance(memory, str) and memory != "auto":
         words += [flag("memory"), memory]
     size, steps = best.course.sequences, best.course.steps
-    given = {"params": _short(best.params), "device": device, "batch_size": size, "max_steps": steps}
+    given = {"params": _short(best.params), "device": device, "engine": engine, "batch_size": size, "max_steps": steps}
     return shlex.join([*words, *argv(RunSettings, differing(RunSettings, given))])
 
 
@@ -193,9 +196,9 @@ class _Site:
     """The device, the budget, and what is resident before training."""
 
     def __init__(
-        self, memory: Budget | str | int | None, device: str | None, precision: str, threads: int | None
+        self, memory: Budget | str | int | None, device: str | None, engine: str, precision: str, threads: int | None
     ) -> None:
-        self.engine = open_engine(device or "auto", threads)
+        self.engine = open_engine(device or "auto", threads, name=engine)
         # A run has loaded this when it plans.
         from ramlet.training import trainer  # noqa: F401
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ramlet.engines import DEVICES, EIGHT_BIT, OPTIMIZERS, PRECISIONS
+from ramlet.engines import DEVICES, EIGHT_BIT, ENGINES, OPTIMIZERS, PRECISIONS
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import LONGEST_USUAL
 from ramlet.settings.declared import Declared, setting
@@ -160,6 +160,13 @@ class RunSettings(Declared):
     )
 
     device: str = setting("auto", Choice(DEVICES), "Device; auto uses cuda if available.", panel=MEMORY)
+    engine: str = setting(
+        "auto",
+        Choice(("auto", *ENGINES)),
+        "What runs the model: PyTorch, or the native engine, on a CPU; auto uses torch if it is installed.",
+        panel=MEMORY,
+        decides=False,
+    )
     seed: int = setting(
         1, Count(least=0, metavar="S"), "Seed for the initial weights, the data order and the samples.", panel=LEARNING
     )

@@ -184,7 +184,9 @@ class Trainer:
     def begin(self, plan: Plan) -> None:
         """Creates the model, and everything that the loop needs."""
         job, engine, ranks, listener = self.job, self.engine, self.engine.ranks, self.listener
-        trainee = engine.trainee(job.shape, plan.choice, job.settings)
+        trainee = engine.trainee(
+            job.shape, plan.choice, job.settings, seq_len=plan.seq_len, document_mask=plan.document_mask
+        )
         progress = self._starting_point(trainee)
         if ranks.first:
             self._describe(plan)

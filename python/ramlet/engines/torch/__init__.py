@@ -4,7 +4,6 @@ engine.py                            the engine (the contract is in ramlet.engin
 base_memory.py                       loads torch with as little resident memory as possible
 gpt.py  layers.py  weights.py        the model; kernels/ everything except matrix products and attention
 step.py  captured.py  optim/         a training step; captured as a CUDA graph; the optimizers
-order.py                             the order of sums, so that results do not depend on the memory budget
 blocks.py                            the memory of each block of a layer
 predict.py  forward_memory.py        the memory of a training step; of evaluation and generation
 ladder.py  probe.py  trial.py        the choices of a plan; a few real steps correct the prediction (CPU, GPU)

@@ -1,7 +1,7 @@
 """Imports torch with little memory, and measures what it costs before anything is trained.
 
     torch = load_torch(threads=2)
-    base = settled_memory()             # 310 MB, after releasing what can be
+    base = settled_memory()             # 310 MB (ramlet.runtime.settled)
     keep_large_blocks(True)
 
 `import torch` of the CUDA build touches 280 MB of its libraries' files, most of it only while they are loaded. Those
@@ -36,7 +36,6 @@ large ones and fragment little, so the heap keeps freed blocks if memory allows,
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import signal
 import sys
@@ -49,8 +48,8 @@ from types import FrameType
 from typing import Any
 
 from ramlet import _native
-from ramlet.errors import SettingsError
-from ramlet.runtime.memory import resident_memory
+from ramlet.engines import require_torch
+from ramlet.runtime.settled import release_library_pages
 from ramlet.runtime.threads import available_threads
 
 _LARGE_LIBRARIES = (
@@ -64,10 +63,9 @@ def load_torch(threads: int | None = None) -> Any:
     """Imports torch and sets its threads [default: all that this process may use]; touches no device."""
     with _interruptible():
         if "torch" not in sys.modules:
+            require_torch("this engine")
             found = find_spec("torch")
-            if found is None or found.origin is None:
-                raise SettingsError("training needs PyTorch: pip install 'ramlet[train]'")
-            if sys.platform.startswith("linux"):
+            if found is not None and found.origin is not None and sys.platform.startswith("linux"):
                 _load_libraries(Path(found.origin).parent)
         # Expandable segments: the GPU allocator then reserves what tensors need, without fragmentation.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
@@ -139,24 +137,6 @@ def _skip_compiler(torch: Any) -> None:
         function = getattr(wrapper, "__wrapped__", None)
         if function is not None and not hasattr(function, "__dynamo_disable"):
             setattr(function, "__dynamo_disable", function)
-
-
-def release_library_pages() -> int:
-    """Releases the library pages that were only read, and returns their bytes. Not while a library is being loaded."""
-    return _native.release_file_pages()
-
-
-def settled_memory() -> int:
-    """Releases what can be released and returns the resident bytes: where a prediction starts."""
-    release_heap()
-    release_library_pages()
-    return resident_memory()
-
-
-def release_heap() -> None:
-    """Returns freed memory to the system."""
-    gc.collect()
-    _native.release_freed_memory()
 
 
 def keep_large_blocks(keep: bool) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from ramlet.engines.torch.base_memory import release_heap
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.settled import release_heap
 
 
 @dataclass(frozen=True)

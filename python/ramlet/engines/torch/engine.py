@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 import torch
 
 from ramlet.engines import Division, Hyperparameters, Sampling
+from ramlet.engines.choices import EVAL_CHUNK, EVAL_TOKENS
 from ramlet.engines.plan import Choice, Correction, Plan, Task
-from ramlet.engines.torch.base_memory import keep_large_blocks, settled_memory
+from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.device import Device, choose_device
-from ramlet.engines.torch.forward_memory import EVAL_CHUNK, EVAL_TOKENS, divisions, generation_parts
+from ramlet.engines.torch.forward_memory import divisions, generation_parts
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.model_files import load_model
@@ -29,6 +30,7 @@ from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget, with_reserve
 from ramlet.runtime.memory import free_memory, resident_memory
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.settled import settled_memory
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,20 @@ class TorchEngine(Device):
             device=self.kind,
         )
 
-    def trainee(self, shape: Shape, choice: Choice, settings: Hyperparameters) -> Trainee:
+    def trainee(
+        self,
+        shape: Shape,
+        choice: Choice,
+        settings: Hyperparameters,
+        *,
+        seq_len: int | None = None,
+        document_mask: bool = False,
+    ) -> Trainee:
         return Trainee(shape, choice, settings, device=self.name, ranks=self.ranks)
 
-    def load(self, found: ModelFolder, precision: str, *, chunk: int | None = None) -> GPT:
-        return load_model(found, device=self.name, dtype=DTYPES[precision], chunk=chunk or EVAL_CHUNK)
+    def load(self, found: ModelFolder, precision: str, *, division: Division | None = None, seq_len: int = 0) -> GPT:
+        chunk = EVAL_CHUNK if division is None else division.chunk
+        return load_model(found, device=self.name, dtype=DTYPES[precision], chunk=chunk)
 
     def free(self) -> int:
         free: int = torch.cuda.mem_get_info()[0] if self.kind == "cuda" else free_memory()

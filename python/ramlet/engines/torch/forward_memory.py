@@ -10,19 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ramlet.engines import Division, Sampling
+from ramlet.engines import Division, Sampling, choices
 from ramlet.engines.continuing import cached_tokens, tokens_at_once
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.blocks import layer_blocks, sizes_of
-from ramlet.engines.torch.order import unit_rows
 from ramlet.engines.torch.predict import SCRATCH
 from ramlet.engines.torch.sizes import BYTES, rotary_bytes
 from ramlet.model.shape import Shape
 
-EVAL_TOKENS = 2048
-"""In a micro-batch of an evaluation. During training on a GPU, its memory comes on top of what training keeps."""
-EVAL_CHUNK, LEAST_EVAL_CHUNK = 512, 64
-"""Tokens of it whose logits exist at once."""
 LOADING = 16 << 20
 """The buffer for reading weights of another type."""
 LIBRARIES = {"cpu": 64 << 20, "cuda": SCRATCH["cuda"]}
@@ -42,30 +37,21 @@ def divisions(
 ) -> Iterator[tuple[Division, dict[str, int]]]:
     """From the fastest to the smallest, each with its bytes by part; `base` is what is resident before."""
     item = BYTES[precision]
-    micro_batch = max(1, EVAL_TOKENS // seq_len)
-    chunk = min(EVAL_CHUNK, micro_batch * seq_len)
-    while True:
-        tokens = micro_batch * seq_len
+    for division in choices.divisions(seq_len):
+        tokens = division.micro_batch * seq_len
         batch = tokens * 8 * 16 + (tokens * seq_len if document_mask else 0)
-        activations = _activations(shape, micro_batch, seq_len, precision, device, document_mask)
+        activations = _activations(shape, division.micro_batch, seq_len, precision, device, document_mask)
         yield (
-            Division(micro_batch, chunk),
+            division,
             {
                 **base,
                 "weights": _weights(shape, item, seq_len),
                 "a micro-batch": activations + batch,
-                "logits": chunk * shape.padded_vocab * (item + 4),
+                "logits": division.chunk * shape.padded_vocab * (item + 4),
                 "the byte lengths of tokens": shape.vocab_size * TOKEN_BYTES,
                 "libraries": LIBRARIES[device],
             },
         )
-        if micro_batch // 2 >= unit_rows(seq_len):
-            micro_batch //= 2
-            chunk = min(chunk, micro_batch * seq_len)
-        elif chunk > LEAST_EVAL_CHUNK:
-            chunk = max(LEAST_EVAL_CHUNK, chunk // 2)
-        else:
-            return
 
 
 def _activations(

@@ -21,8 +21,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ramlet.engines import Sampling, training_names
+from ramlet.engines.choices import EVAL_CHUNK
+from ramlet.engines.order import even_parts, unit_rows
 from ramlet.engines.torch.attention import FlashAttention, QKNorm
-from ramlet.engines.torch.forward_memory import EVAL_CHUNK
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.layers import (
@@ -40,7 +41,6 @@ from ramlet.engines.torch.layers import (
     Project,
     Rotary,
 )
-from ramlet.engines.torch.order import even_parts, unit_rows
 from ramlet.engines.torch.rotary import RotaryTables
 from ramlet.engines.torch.sizes import recomputes_qk_norm
 from ramlet.engines.torch.weights import Weights

@@ -18,10 +18,10 @@ from torch import Tensor
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.stored import NAMES, stored
 from ramlet.engines.torch.weights import Weights
-from ramlet.model.files import files_by_name, save_description
+from ramlet.model.files import read_weights, save_description
 from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
 from ramlet.model.names import named_tensors
-from ramlet.model.tensor_file import read_tensors_into, write_tensors
+from ramlet.model.tensor_file import write_tensors
 
 
 def tensors_by_name(weights: Weights) -> dict[str, Tensor]:
@@ -69,8 +69,5 @@ def load_model(
 def load_weights(model: GPT, folder: str | os.PathLike[str] | ModelFolder) -> None:
     """Reads the weights of a folder directly into a model."""
     found = folder if isinstance(folder, ModelFolder) else find_model(folder)
-    wanted = stored(tensors_by_name(model.weights))
-    sources = files_by_name(found, model.shape)
-    for path in sorted(set(sources.values())):
-        read_tensors_into(path, {name: wanted[name] for name in wanted if sources[name] == path}, cast=True)
+    read_weights(found, model.shape, stored(tensors_by_name(model.weights)))
     model.weights.refresh()

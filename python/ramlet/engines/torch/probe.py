@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 from ramlet.engines import Trainee
 from ramlet.engines.plan import Choice, Correction, Plan
-from ramlet.engines.torch.base_memory import release_heap
 from ramlet.engines.torch.predict import work_bytes
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.settled import release_heap
 
 SLACK = 64
 """One part in this many of the budget stays free after measuring: hours of training need more than a probe of a second.

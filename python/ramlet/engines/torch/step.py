@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters, Pending, training_names
+from ramlet.engines.hashing import dropout_keys, seed_key
 from ramlet.engines.plan import Choice, Plan
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.captured import CapturedStep, CapturedUpdate, warm_up
 from ramlet.engines.torch.gpt import GPT, document_mask
-from ramlet.engines.torch.hashing import scatter, seed_key
 from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.model_files import load_weights, tensors_by_name
 from ramlet.engines.torch.optim import optimizer_module
@@ -89,9 +89,7 @@ class Trainee:
         return self._learn(placed, scale)
 
     def _dropout_keys(self, samples: Sequence[int]) -> Tensor:
-        """A key for each sequence, by the seed and its number."""
-        numbers = torch.tensor(samples, dtype=torch.int64)
-        return scatter(scatter(numbers + self._seed_key) + (numbers >> 32))
+        return dropout_keys(self._seed_key, torch.tensor(samples, dtype=torch.int64))
 
     def _learn(self, placed: Mapping[str, Tensor], scale: float) -> Tensor:
         keys = placed.get(DROPOUT_KEYS)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ramlet.engines.torch import hashing
+from ramlet.engines import hashing
 
 PIECE = 1 << 20
 IGNORE = -100

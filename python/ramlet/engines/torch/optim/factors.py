@@ -15,7 +15,7 @@ import math
 import struct
 from dataclasses import dataclass
 
-from ramlet.engines.torch.hashing import scatter, seed_key
+from ramlet.engines.hashing import scatter, seed_key
 from ramlet.engines.torch.sizes import BLOCK
 
 __all__ = ["BLOCK", "Factors", "rounding_key", "single"]

@@ -11,7 +11,7 @@ import functools
 
 import torch
 
-from ramlet.engines.torch.hashing import scatter
+from ramlet.engines.hashing import scatter
 from ramlet.engines.torch.optim.factors import BLOCK, Factors
 from ramlet.engines.torch.optim.state import Moments
 

@@ -1,0 +1,227 @@
+"""The native core as an `Engine` (the contract is in ramlet.engines): each method calls one of the files next to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ramlet import __version__, _native
+from ramlet.engines import Division, Hyperparameters, Ranks, Sampling, choices
+from ramlet.engines.native.gpt import GPT, Layout, arena_parts, continuing_parts
+from ramlet.engines.native.plan import batch_bytes, make_plan, no_fp16
+from ramlet.engines.native.trainee import NativeTrainee
+from ramlet.engines.plan import Choice, Plan, Task
+from ramlet.errors import SettingsError, option
+from ramlet.model.folder import ModelFolder
+from ramlet.model.shape import Shape
+from ramlet.runtime.budget import Budget, with_reserve
+from ramlet.runtime.memory import free_memory, resident_memory
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.processor import flags
+from ramlet.runtime.settled import release_heap, settled_memory
+from ramlet.runtime.threads import available_threads
+
+TOKEN_BYTES = 200
+"""Per token when its bytes are first looked up; the tokenizer itself is resident before."""
+TINY = Shape(vocab_size=64, context=16, layers=1, width=32, heads=1)
+PROBED = Shape(vocab_size=256, context=128, layers=1, width=256, heads=4)
+"""Models to start the engine with, and to measure its speed with."""
+LEARNING_SHARE = 0.5
+"""Of the speed of matrix products, in a micro-batch of a small model."""
+
+
+@dataclass(frozen=True)
+class NativeEngine:
+    threads: int
+    kind: ClassVar[str] = "cpu"
+    name: ClassVar[str] = "cpu"
+    ranks: ClassVar[Ranks] = Ranks()
+    uses_host_memory: ClassVar[bool] = True
+    is_async: ClassVar[bool] = False
+    baseline: ClassVar[str] = "Python"
+    out_of_memory: ClassVar[type[Exception]] = MemoryError
+
+    @classmethod
+    def open(cls, threads: int | None) -> NativeEngine:
+        import numpy  # noqa: F401 - for batches: what is resident from here on
+
+        # The arena is one block; nothing else is so large that returning it would take time.
+        _native.keep_large_blocks(False)
+        return cls(threads or available_threads())
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {"native": __version__}
+
+    @contextmanager
+    def joined(self) -> Iterator[NativeEngine]:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise SettingsError(
+                f"the native engine trains in one process, with threads: do not use torchrun, "
+                f"or use {option('engine', 'torch')}"
+            )
+        yield self
+
+    def precision(self, wanted: str) -> str:
+        """`auto` is bf16 if the CPU multiplies it faster than fp32."""
+        if wanted == "fp16":
+            raise no_fp16()
+        if wanted != "auto":
+            return wanted
+        return "bf16" if "avx512_bf16" in flags() else "fp32"
+
+    # Memory.
+
+    def budget(self, memory: Budget | str | int | None) -> Budget:
+        return Budget.parse(memory)
+
+    def cap(self, budget: Budget) -> None:
+        """A plan is exact: there is nothing to cap."""
+
+    def resident(self, *, stepping: bool = False) -> int:
+        settled = settled_memory()
+        if not stepping:
+            return settled
+        self._start()
+        self.release()
+        return resident_memory()
+
+    def _start(self) -> None:
+        """Starts the threads, and loads the pages of the native core that a step runs through."""
+        layout = Layout.of(Choice(1, 16), seq_len=16, document_mask=False, threads=self.threads)
+        model = GPT(TINY, layout)
+        model.learn(_blank(TINY, 1, 16), None, 1.0)
+        model.update(0.0, 1.0, 1.0, (0.9, 0.95, 1e-8, 0.0), 0)
+
+    def release(self) -> None:
+        release_heap()
+
+    def keep_freed(self, keep: bool) -> None:
+        """Nothing is freed between steps."""
+
+    def current(self, meter: Meter) -> int:
+        return meter.current
+
+    def peak(self, meter: Meter) -> int:
+        return meter.peak
+
+    # Plans.
+
+    def sketch(self, task: Task) -> Plan:
+        return make_plan(task, threads=self.threads)
+
+    def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
+        plan = self.sketch(task).at_least(meter.peak)
+        task.budget.require(meter.peak, f"{self.baseline}, while it was loaded")
+        return plan
+
+    def eval_rows(self, seq_len: int) -> int:
+        return max(1, choices.EVAL_TOKENS // seq_len)
+
+    def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
+        """The fastest that fits; the error names the smallest budget for the smallest."""
+        resident = resident_memory()
+        for found in choices.divisions(seq_len):
+            arena = arena_parts(shape, self._forward(precision, found, seq_len, document_mask))
+            batch = 2 * batch_bytes(found.micro_batch * seq_len, document_mask)
+            parts = {
+                self.baseline: resident,
+                "weights": arena["weights"],
+                "a micro-batch": arena["activations"] + batch,
+                "logits": arena["logits"],
+                "the byte lengths of tokens": shape.vocab_size * TOKEN_BYTES,
+            }
+            if sum(parts.values()) <= budget.total - budget.reserve:
+                return found
+        budget.require(with_reserve(sum(parts.values())), parts, measured=resident)
+        return found
+
+    def _forward(self, precision: str, division: Division, seq_len: int, document_mask: bool) -> Layout:
+        return Layout.forward(
+            self.precision(precision),
+            micro_batch=division.micro_batch,
+            seq_len=seq_len,
+            chunk=division.chunk,
+            document_mask=document_mask,
+            threads=self.threads,
+        )
+
+    def generation_parts(
+        self, shape: Shape, *, precision: str, prompt: int, settings: Sampling, vocabulary: int
+    ) -> dict[str, int]:
+        arena = arena_parts(shape, self._forward(precision, ONE_TOKEN, 1, document_mask=False))
+        parts = continuing_parts(shape, precision=precision, prompt=prompt, settings=settings, threads=self.threads)
+        return {
+            "weights": sum(arena.values()),
+            **parts,
+            **({"the tokenizer": vocabulary * TOKEN_BYTES} if vocabulary else {}),
+        }
+
+    # Models.
+
+    def trainee(
+        self,
+        shape: Shape,
+        choice: Choice,
+        settings: Hyperparameters,
+        *,
+        seq_len: int | None = None,
+        document_mask: bool = False,
+    ) -> NativeTrainee:
+        length = seq_len or shape.context
+        layout = Layout.of(choice, seq_len=length, document_mask=document_mask, threads=self.threads)
+        return NativeTrainee(shape, layout, settings)
+
+    def load(self, found: ModelFolder, precision: str, *, division: Division | None = None, seq_len: int = 0) -> GPT:
+        # A mask is possible with any layout: the documents of a batch are its own.
+        layout = self._forward(precision, division or ONE_TOKEN, seq_len or 1, document_mask=division is not None)
+        model = GPT(found.shape(), layout)
+        model.load_weights(found)
+        return model
+
+    # Time, and the machine.
+
+    def mark(self) -> float:
+        return time.monotonic()
+
+    def seconds(self, earlier: float, later: float) -> float:
+        return later - earlier
+
+    def free(self) -> int:
+        return free_memory()
+
+    def flops(self, precision: str, seconds: float) -> float:
+        """The best of many micro-batches of a small model."""
+        shape, rows = PROBED, 2
+        choice = Choice(rows, rows * shape.context, compute=precision)
+        model = GPT(shape, Layout.of(choice, seq_len=shape.context, document_mask=False, threads=self.threads))
+        model.initialize(0)
+        batch = _blank(shape, rows, shape.context)
+        operations = shape.step_flops(rows * shape.context)
+        best = 0.0
+        end = time.perf_counter() + seconds
+        while True:
+            began = time.perf_counter()
+            model.learn(batch, None, 1.0)
+            now = time.perf_counter()
+            best = max(best, operations / max(1e-9, now - began) / LEARNING_SHARE)
+            if now >= end:
+                return best
+
+    def gpus(self) -> list[dict[str, Any]]:
+        return []
+
+
+ONE_TOKEN = Division(micro_batch=1, chunk=1)
+"""To generate text, which has its own forward pass: no memory for another."""
+
+
+def _blank(shape: Shape, rows: int, seq_len: int) -> dict[str, Any]:
+    import numpy as np
+
+    ids = np.arange(rows * seq_len, dtype=np.int64).reshape(rows, seq_len) % shape.vocab_size
+    return {"input_ids": ids, "targets": ids}

@@ -1,0 +1,125 @@
+"""Plans of the native engine: memory is known before the first step, so nothing is measured but what is resident.
+
+    peak = what is resident (Python, measured) + the arena + the loader and a micro-batch + a sample
+
+Here a result depends neither on the micro-batch, as long as it divides a group of sequences (order.py), nor on the
+chunk: every sum over tokens is one chain in the order of the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ramlet.engines import EIGHT_BIT, choices
+from ramlet.engines.native.gpt import Layout, arena_parts, continuing_parts
+from ramlet.engines.order import head_chunk
+from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
+from ramlet.errors import SettingsError, option
+from ramlet.runtime.budget import DRIFT
+
+SMALLEST_CHUNK = 16
+"""Tokens: logits of fewer are not much smaller than anything else."""
+
+
+def make_plan(task: Task, *, threads: int) -> Plan:
+    """The fastest choice that fits."""
+    choices.check_task(task)
+    forced = choices.forced_of(task)
+    available = task.budget.total - task.budget.reserve
+    least: tuple[Choice, dict[str, int]] | None = None
+    for choice in _choices(task, forced):
+        parts = plan_parts(task, choice, threads)
+        if sum(parts.values()) <= available:
+            return Plan(
+                task.shape,
+                task.seq_len,
+                task.batch_size,
+                "cpu",
+                choice,
+                parts,
+                task.budget.total,
+                logits=parts["logits"],
+                notes=choices.notes(choice, task.seq_len, task.batch_size, forced, unit=1),
+                document_mask=task.document_mask,
+                held=task.budget.held,
+            )
+        if least is None or sum(parts.values()) < sum(least[1].values()):
+            least = (choice, parts)
+    if least is None:
+        raise choices.cannot_update(forced)
+    raise too_small(task.budget, *least, jitter=DRIFT)
+
+
+def plan_parts(task: Task, choice: Choice, threads: int) -> dict[str, int]:
+    """Bytes by part; together the peak of a run."""
+    layout = Layout.of(choice, seq_len=task.seq_len, document_mask=task.document_mask, threads=threads)
+    arena = arena_parts(task.shape, layout)
+    loader = task.loader_bytes if isinstance(task.loader_bytes, int) else task.loader_bytes(choice.micro_batch)
+    parts = {
+        **arena,
+        "data": loader + batch_bytes(choice.micro_batch * task.seq_len, task.document_mask),
+        "overhead": task.resident + sample_bytes(task, choice, threads),
+    }
+    return {name: parts[name] for name in PARTS}
+
+
+def batch_bytes(tokens: int, document_mask: bool) -> int:
+    """Of a micro-batch: its arrays, once more if they are not contiguous, and the losses of an evaluation."""
+    arrays = 4 if document_mask else 2
+    return tokens * (2 * arrays * 8 + 32)
+
+
+def sample_bytes(task: Task, choice: Choice, threads: int) -> int:
+    """Of a sample generated between steps."""
+    if not task.sampled:
+        return 0
+    settings = OneSample(task.sampled)
+    return sum(continuing_parts(task.shape, precision=choice.weights, settings=settings, threads=threads).values())
+
+
+@dataclass(frozen=True)
+class OneSample:
+    """How text is generated between steps (`ramlet.generation.Sampler`)."""
+
+    max_tokens: int
+    num_samples: int = 1
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float = 1.0
+    seed: int | None = 0
+
+
+def _choices(task: Task, forced: Mapping[str, Any]) -> Iterator[Choice]:
+    """All possible choices, the fastest first."""
+    compute = forced.get("compute", task.precision)
+    if compute == "fp16":
+        raise no_fp16()
+    dropout = forced.get("dropout", 0.0)
+    for optimizer, weights in choices.states(task.optimizer, compute, forced, updates):
+        for recompute in choices.recomputes(forced):
+            for micro_batch, chunk in _divisions(task, forced):
+                held = choices.held_tokens(task.shape, task.seq_len, task.batch_size, micro_batch, unit=1)
+                yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, held=held, dropout=dropout)
+
+
+def _divisions(task: Task, forced: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Micro-batches, and the chunks of the smallest: a smaller chunk costs more than a smaller micro-batch."""
+    for micro_batch in choices.micro_batches(task.seq_len, task.batch_size, forced, unit=1):
+        tokens = micro_batch * task.seq_len
+        chunk = min(forced.get("chunk", head_chunk(task.seq_len, task.shape.width)), tokens)
+        yield micro_batch, chunk
+    while "chunk" not in forced and chunk > SMALLEST_CHUNK:
+        chunk = max(SMALLEST_CHUNK, chunk // 2)
+        yield micro_batch, chunk
+
+
+def no_fp16() -> SettingsError:
+    return SettingsError(f"fp16 needs a GPU: use {option('precision', 'bf16')} or fp32 on a CPU")
+
+
+def updates(optimizer: str) -> tuple[str, ...]:
+    """The precisions of weights that it can update: bf16 ones must be rounded stochastically."""
+    return ("fp32", "bf16") if optimizer in EIGHT_BIT.values() else ("fp32",)
