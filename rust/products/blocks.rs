@@ -65,7 +65,7 @@ impl Blocks {
         let parts = size.columns.div_ceil(widest.max(RIGHT)).max(1);
         let columns = if few_rows { RIGHT } else { size.columns.div_ceil(parts).next_multiple_of(RIGHT) };
         let rows = if keep_sums {
-            (SUMS_BYTES / size_of::<f32>() / columns.max(1)).next_multiple_of(TASK_ROWS)
+            (SUMS_BYTES / size_of::<f32>() / columns / TASK_ROWS * TASK_ROWS).max(TASK_ROWS)
         } else {
             size.rows
         };
@@ -104,4 +104,19 @@ impl Blocks {
     pub fn scratch(&self) -> usize {
         (self.shared() + self.sums() + self.threads * self.own()) / LANES
     }
+}
+
+/// Numbers of scratch memory that are enough for a product of this size, and for one of fewer rows or less inner
+/// dimension, whatever the elements are.
+pub fn most_scratch(size: Size, sums_in_place: bool, threads: usize) -> usize {
+    let panels = |rows: usize, most: usize| rows.div_ceil(LEFT).min(most / LEFT);
+    let few = size.inner.min(FEW_ROWS_STEPS);
+    let few_rows = panels(size.rows, FEW_ROWS) * left_length(few) + threads * RIGHT * few;
+    let steps = size.inner.min(inner_limit(size_of::<u16>()));
+    let columns = size.columns.next_multiple_of(RIGHT);
+    let right = (RIGHT_BYTES / size_of::<f32>()).max(RIGHT * steps).min(columns * steps);
+    let left = threads * panels(size.rows, TASK_ROWS) * left_length(steps);
+    let kept = !sums_in_place && size.inner > steps;
+    let sums = (SUMS_BYTES / size_of::<f32>()).min(size.rows.next_multiple_of(LEFT) * columns);
+    few_rows.max(right + left + if kept { sums } else { 0 })
 }
