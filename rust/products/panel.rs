@@ -64,26 +64,48 @@ impl<T: Element> Operand<'_, T> {
         let steps = inner.len().div_ceil(S::NUMBERS);
         let mut first = 0;
         while first < lanes.len() {
+            let start = (lanes.start + first) * self.stride;
+            let rows = LANES.min(lanes.len() - first);
             let mut step = 0;
             while step < steps {
-                let mut rows = [S::V::splat(0.0); LANES];
-                let mut lane = 0;
-                while lane < LANES.min(lanes.len() - first) {
-                    let start = (lanes.start + first + lane) * self.stride;
-                    let row = &self.numbers[start + inner.start..start + inner.end];
-                    rows[lane] = S::load_along(row, step * S::NUMBERS, self.beyond);
-                    lane += 1;
-                }
-                let columns = S::V::transposed(rows);
-                let mut column = 0;
-                while column < LANES.min(steps - step) {
-                    let at = (step + column) * WIDTH + first;
-                    columns[column].store_f32(panel[at..].first_chunk_mut().unwrap());
-                    column += 1;
+                let from = start + inner.start + step * S::NUMBERS..start + inner.end;
+                let columns = LANES.min(steps - step);
+                let to = &mut panel[step * WIDTH + first..];
+                // Registers keep the numbers only if how many there are is known.
+                if columns == LANES && rows == LANES {
+                    self.transpose::<S, WIDTH>(from, LANES, LANES, to);
+                } else if columns == LANES && rows == LEFT {
+                    self.transpose::<S, WIDTH>(from, LEFT, LANES, to);
+                } else {
+                    self.transpose::<S, WIDTH>(from, rows, columns, to);
                 }
                 step += LANES;
             }
             first += LANES;
+        }
+    }
+
+    /// Sixteen steps of `rows` rows, the first of which is at `from`, to `columns` columns of a panel.
+    #[inline(always)]
+    fn transpose<S: Step, const WIDTH: usize>(
+        &self,
+        from: Range<usize>,
+        rows: usize,
+        columns: usize,
+        panel: &mut [f32],
+    ) {
+        let mut vectors = [S::V::splat(0.0); LANES];
+        let mut row = 0;
+        while row < rows {
+            let numbers = &self.numbers[from.start + row * self.stride..from.end + row * self.stride];
+            vectors[row] = S::load_along(numbers, self.beyond);
+            row += 1;
+        }
+        let vectors = S::V::transposed(vectors);
+        let mut column = 0;
+        while column < columns {
+            vectors[column].store_f32(panel[column * WIDTH..].first_chunk_mut().unwrap());
+            column += 1;
         }
     }
 
@@ -121,7 +143,7 @@ impl<T: Element> Operand<'_, T> {
 }
 
 /// How many rows of a matrix ahead of the packing memory is read: rows are too far apart for the CPU to see that.
-const AHEAD: usize = 12;
+const AHEAD: usize = 16;
 
 /// Reads memory into the cache, if the address is valid.
 #[inline(always)]
@@ -129,8 +151,8 @@ pub fn prefetch<T>(_address: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: any address may be prefetched.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(_address.cast());
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(_address.cast());
     }
 }
 

@@ -7,6 +7,9 @@ use crate::kernels::{Element, LANES, Line, Vector, load, store};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Panels of columns that a task packs.
+const PACKED_AT_ONCE: usize = 4;
+
 /// Where a product goes.
 #[derive(Clone, Copy)]
 pub struct Result<'a, T> {
@@ -147,13 +150,16 @@ impl<'a, T: Element> Work<'a, T> {
         let ends = (inner.start == 0, inner.end == self.blocks.size.inner);
         let panels = columns.len().div_ceil(RIGHT);
         // SAFETY (all below): a panel is written by one task, and read by later stages. Each thread has its own panels.
-        while let Some(panel) = turns.take(panels) {
+        while let Some(task) = turns.take(panels.div_ceil(PACKED_AT_ONCE)) {
+            let panel = task * PACKED_AT_ONCE;
             let column = columns.start + panel * RIGHT;
-            let lanes = column..columns.end.min(column + RIGHT);
+            let lanes = column..columns.end.min(column + PACKED_AT_ONCE * RIGHT);
+            let length = steps * RIGHT;
             let packed = unsafe {
-                std::slice::from_raw_parts_mut(self.shared.add(panel * steps * RIGHT), steps * RIGHT)
+                let start = self.shared.add(panel * length);
+                std::slice::from_raw_parts_mut(start, lanes.len().div_ceil(RIGHT) * length)
             };
-            self.right.pack::<S, RIGHT>(lanes, inner.clone(), packed, 0);
+            self.right.pack::<S, RIGHT>(lanes, inner.clone(), packed, length);
         }
         let groups = self.blocks.column_groups(rows.len(), panels);
         let height = self.blocks.task_rows;
