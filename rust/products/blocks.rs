@@ -9,7 +9,7 @@ const RIGHT_BYTES: usize = 1 << 20;
 /// Bytes of sums between blocks of the inner dimension, where the result cannot keep them.
 const SUMS_BYTES: usize = 1 << 20;
 /// Rows of a task: its packed rows stay in the second-level cache.
-const TASK_ROWS: usize = 4 * LEFT;
+const TASK_ROWS: usize = 8 * LEFT;
 /// Tasks per thread that are enough to keep all threads busy to the end.
 const TASKS: usize = 8;
 /// So few rows are packed once, and each task packs a panel of columns for itself.
@@ -80,7 +80,7 @@ impl Blocks {
         if self.threads == 1 {
             return 1;
         }
-        (TASKS * self.threads).div_ceil(rows.div_ceil(self.task_rows)).min(panels)
+        (TASKS * self.threads / rows.div_ceil(self.task_rows)).clamp(1, panels)
     }
 
     /// Numbers that all threads share: packed columns, or rows if these are few.

@@ -16,6 +16,8 @@ mod step;
 mod work;
 
 #[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;
 
 use crate::kernels::{Element, LANES, Line};

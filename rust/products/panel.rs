@@ -126,7 +126,8 @@ impl<T: Element> Operand<'_, T> {
                 while first < WIDTH && lane + first < lanes.end {
                     // To the end of the matrix, not of the row: that is seldom less than a register.
                     let at = k * self.stride + lane + first;
-                    let second = if k + 1 < inner.end { Some(&self.numbers[at + self.stride..]) } else { None };
+                    let second =
+                        if k + 1 < inner.end { Some(&self.numbers[at + self.stride..]) } else { None };
                     let vector = S::load_across(&self.numbers[at..], second, self.beyond);
                     let to = panel * length + step * WIDTH + first;
                     vector.store_f32(panels[to..].first_chunk_mut().unwrap());
@@ -143,7 +144,7 @@ impl<T: Element> Operand<'_, T> {
 }
 
 /// How many rows of a matrix ahead of the packing memory is read: rows are too far apart for the CPU to see that.
-const AHEAD: usize = 16;
+const AHEAD: usize = 12;
 
 /// Reads memory into the cache, if the address is valid.
 #[inline(always)]
@@ -151,8 +152,8 @@ pub fn prefetch<T>(_address: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: any address may be prefetched.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(_address.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(_address.cast());
     }
 }
 

@@ -154,7 +154,8 @@ impl Step for Pairs {
     fn step(a: Avx512, b: Avx512, sum: Avx512) -> Avx512 {
         // SAFETY: the CPU has it; the types have the same bits.
         unsafe {
-            let (a, b) = (std::mem::transmute::<__m512, __m512bh>(a.0), std::mem::transmute::<__m512, __m512bh>(b.0));
+            let (a, b) =
+                (std::mem::transmute::<__m512, __m512bh>(a.0), std::mem::transmute::<__m512, __m512bh>(b.0));
             Avx512(_mm512_dpbf16_ps(sum.0, a, b))
         }
     }

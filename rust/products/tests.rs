@@ -294,3 +294,11 @@ fn products_of_nothing() {
     assert!(grad.iter().all(|x| x.is_sign_negative()));
     backward(&empty, &grad, &mut [], size, memory, 2);
 }
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn pairs_are_used_if_the_cpu_has_them() {
+    if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
+        assert!(kind::pairs_are_chains());
+    }
+}

@@ -237,16 +237,24 @@ impl<'a, T: Element> Work<'a, T> {
         let panels = (left.cast_const(), right.cast_const());
         let from_zero = first && !self.go_on;
         let at = self.sums.map(|(start, stride)| {
-            let (row, column) =
-                if self.blocks.keep_sums { (rows.start - corner.0, columns.start - corner.1) } else { (rows.start, columns.start) };
+            let (row, column) = if self.blocks.keep_sums {
+                (rows.start - corner.0, columns.start - corner.1)
+            } else {
+                (rows.start, columns.start)
+            };
             // SAFETY: within the sums.
             (unsafe { start.add(row * stride + column) }, stride)
         });
         let finish = match self.result {
-            Some(result) if last && (size_of::<T>() < size_of::<f32>() || result.added.is_some()) => Some(result),
+            Some(result) if last && (size_of::<T>() < size_of::<f32>() || result.added.is_some()) => {
+                Some(result)
+            }
             _ => None,
         };
-        if let Some(at) = at && finish.is_none() && size == (LEFT, RIGHT) {
+        if let Some(at) = at
+            && finish.is_none()
+            && size == (LEFT, RIGHT)
+        {
             // SAFETY: the whole tile is within the sums.
             return unsafe { add_product::<S>(panels, steps, at, size, from_zero) };
         }
@@ -254,7 +262,8 @@ impl<'a, T: Element> Work<'a, T> {
         if let (Some((start, stride)), false) = (at, from_zero) {
             for (row, to) in tile.chunks_exact_mut(RIGHT).take(size.0).enumerate() {
                 // SAFETY: within the sums.
-                to[..size.1].copy_from_slice(unsafe { std::slice::from_raw_parts(start.add(row * stride), size.1) });
+                to[..size.1]
+                    .copy_from_slice(unsafe { std::slice::from_raw_parts(start.add(row * stride), size.1) });
             }
         }
         // SAFETY: the tile is of full size.
@@ -268,7 +277,8 @@ impl<'a, T: Element> Work<'a, T> {
                 finish_row::<S::V, T>(from, added, to);
             } else if let Some((start, stride)) = at {
                 // SAFETY: within the sums.
-                unsafe { std::slice::from_raw_parts_mut(start.add(row * stride), size.1) }.copy_from_slice(&from[..size.1]);
+                unsafe { std::slice::from_raw_parts_mut(start.add(row * stride), size.1) }
+                    .copy_from_slice(&from[..size.1]);
             }
         }
     }

@@ -65,8 +65,10 @@ unsafe fn transposed_eight(rows: [__m256; 8]) -> [__m256; 8] {
         let mut first = 0;
         while first < 8 {
             let (a, b, c, d) = (rows[first], rows[first + 1], rows[first + 2], rows[first + 3]);
-            let low = (_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpacklo_ps(c, d)));
-            let high = (_mm256_castps_pd(_mm256_unpackhi_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d)));
+            let low =
+                (_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpacklo_ps(c, d)));
+            let high =
+                (_mm256_castps_pd(_mm256_unpackhi_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d)));
             fours[first] = _mm256_unpacklo_pd(low.0, low.1);
             fours[first + 1] = _mm256_unpackhi_pd(low.0, low.1);
             fours[first + 2] = _mm256_unpacklo_pd(high.0, high.1);

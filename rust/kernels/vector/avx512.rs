@@ -97,8 +97,10 @@ impl Vector for Avx512 {
             let mut first = 0;
             while first < LANES {
                 let (a, b, c, d) = (rows[first].0, rows[first + 1].0, rows[first + 2].0, rows[first + 3].0);
-                let low = (_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpacklo_ps(c, d)));
-                let high = (_mm512_castps_pd(_mm512_unpackhi_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(c, d)));
+                let low =
+                    (_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpacklo_ps(c, d)));
+                let high =
+                    (_mm512_castps_pd(_mm512_unpackhi_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(c, d)));
                 fours[first] = _mm512_unpacklo_pd(low.0, low.1);
                 fours[first + 1] = _mm512_unpackhi_pd(low.0, low.1);
                 fours[first + 2] = _mm512_unpacklo_pd(high.0, high.1);
