@@ -9,7 +9,7 @@ const RIGHT_BYTES: usize = 1 << 20;
 /// Bytes of sums between blocks of the inner dimension, where the result cannot keep them.
 const SUMS_BYTES: usize = 1 << 20;
 /// Rows of a task: its packed rows stay in the second-level cache.
-const TASK_ROWS: usize = 4 * LEFT;
+const TASK_ROWS: usize = 8 * LEFT;
 /// Tasks per thread that are enough to keep all threads busy to the end.
 const TASKS: usize = 8;
 /// So few rows are packed once, and each task packs a panel of columns for itself.
@@ -65,7 +65,7 @@ impl Blocks {
         let parts = size.columns.div_ceil(widest.max(RIGHT)).max(1);
         let columns = if few_rows { RIGHT } else { size.columns.div_ceil(parts).next_multiple_of(RIGHT) };
         let rows = if keep_sums {
-            (SUMS_BYTES / size_of::<f32>() / columns.max(1)).next_multiple_of(TASK_ROWS)
+            (SUMS_BYTES / size_of::<f32>() / columns / TASK_ROWS * TASK_ROWS).max(TASK_ROWS)
         } else {
             size.rows
         };
@@ -80,7 +80,7 @@ impl Blocks {
         if self.threads == 1 {
             return 1;
         }
-        (TASKS * self.threads).div_ceil(rows.div_ceil(self.task_rows)).min(panels)
+        (TASKS * self.threads / rows.div_ceil(self.task_rows)).clamp(1, panels)
     }
 
     /// Numbers that all threads share: packed columns, or rows if these are few.
@@ -104,4 +104,19 @@ impl Blocks {
     pub fn scratch(&self) -> usize {
         (self.shared() + self.sums() + self.threads * self.own()) / LANES
     }
+}
+
+/// Numbers of scratch memory that are enough for a product of this size, and for one of fewer rows or less inner
+/// dimension, whatever the elements are.
+pub fn most_scratch(size: Size, sums_in_place: bool, threads: usize) -> usize {
+    let panels = |rows: usize, most: usize| rows.div_ceil(LEFT).min(most / LEFT);
+    let few = size.inner.min(FEW_ROWS_STEPS);
+    let few_rows = panels(size.rows, FEW_ROWS) * left_length(few) + threads * RIGHT * few;
+    let steps = size.inner.min(inner_limit(size_of::<u16>()));
+    let columns = size.columns.next_multiple_of(RIGHT);
+    let right = (RIGHT_BYTES / size_of::<f32>()).max(RIGHT * steps).min(columns * steps);
+    let left = threads * panels(size.rows, TASK_ROWS) * left_length(steps);
+    let kept = !sums_in_place && size.inner > steps;
+    let sums = (SUMS_BYTES / size_of::<f32>()).min(size.rows.next_multiple_of(LEFT) * columns);
+    few_rows.max(right + left + if kept { sums } else { 0 })
 }

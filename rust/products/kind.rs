@@ -1,12 +1,14 @@
 //! Chooses the code for the CPU's instructions.
 
 #[cfg(target_arch = "x86_64")]
-use super::step::{Flushed, Pairs};
+use super::step::{Flushed, Pairs, Step, flushed_mul_add};
 use super::step::{FlushedPortable, Fused};
 use super::work::Work;
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::{Avx2, Avx512};
+use crate::kernels::{Avx2, Avx512, Bf16, LANES, Vector};
 use crate::kernels::{Element, Portable, run_on_threads};
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// All kinds give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,8 @@ impl Kind {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-            let pairs = narrow::<T>() && avx512 && is_x86_feature_detected!("avx512bf16");
+            let pairs =
+                narrow::<T>() && avx512 && is_x86_feature_detected!("avx512bf16") && pairs_are_chains();
             let kinds =
                 [(Kind::Pairs, pairs), (Kind::Avx512, avx512), (Kind::Avx2, avx2), (Kind::Portable, true)];
             kinds.into_iter().filter_map(|(kind, available)| available.then_some(kind))
@@ -87,6 +90,61 @@ impl Kind {
     fn work<T: Element>(self, work: &Work<T>) {
         portable(work);
     }
+}
+
+/// Whether the instruction for pairs does what `flushed_mul_add` does twice. Its documentation says so, in words only; a
+/// CPU that understands them differently gets the other instructions.
+#[cfg(target_arch = "x86_64")]
+pub fn pairs_are_chains() -> bool {
+    /// A sum, and the factors of both products.
+    type Case = (f32, [f32; 2], [f32; 2]);
+    const LEAST: f32 = f32::MIN_POSITIVE;
+    const TINY: f32 = 1.0 / (1u64 << 63) as f32; // its square is LEAST
+    const CASES: [Case; LANES] = [
+        (0.0, [0.0, 0.0], [0.0, 0.0]),
+        (-0.0, [0.0, -1.0], [-0.0, 1.0]),
+        (1.0, [4096.0, 4096.0], [-4096.0, 4096.0]), // the order of the products
+        (1.0, [-4096.0, 4096.0], [4096.0, 4096.0]),
+        (1.0, [3.0, 1.0 / (1 << 24) as f32], [-1.0, 1.0 / (1 << 24) as f32]),
+        (1.0, [1.0, 1.0 / (1 << 24) as f32], [1.0, 1.0 / (1 << 24) as f32]), // rounded after each product
+        (3.0, [1.0078125, 1.0078125], [-1.9921875, 1.9921875]),
+        (LEAST / 2.0, [0.0, 0.0], [0.0, 0.0]), // denormal: the sum
+        (0.0, [LEAST / 2.0, 4.0], [4.0, LEAST / 2.0]), // operands
+        (LEAST * 1.5, [-TINY, TINY], [TINY, TINY]), // the sum between the products
+        (-LEAST * 1.5, [TINY, TINY], [0.0, 0.0]), // the result
+        (LEAST, [TINY / 2048.0, -TINY / 4096.0], [0.0, 0.0]), // the result, which rounds to a normal number
+        (LEAST, [TINY / 2048.0, -TINY / 8192.0], [0.0, 0.0]),
+        (LEAST, [TINY / 4096.0 * 1.5, -TINY / 8192.0], [0.0, 0.0]),
+        (f32::MAX, [f32::MAX / 2.0, 0.0078125], [-1.0, 1e30]),
+        (1.0, [f32::INFINITY, 1.0], [1.0, 1.0]),
+    ];
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    fn with_pairs(sums: &[f32; LANES], a: &[f32; LANES], b: &[f32; LANES]) -> [f32; LANES] {
+        let mut results = [0.0; LANES];
+        Pairs::step(Avx512::load_f32(a), Avx512::load_f32(b), Avx512::load_f32(sums)).store_f32(&mut results);
+        results
+    }
+
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let narrow = |number: f32| Bf16::narrow(number);
+        let pair = |first: f32, second: f32| {
+            f32::from_bits(u32::from(narrow(first).0) << 16 | u32::from(narrow(second).0))
+        };
+        let sums = CASES.map(|(sum, ..)| sum);
+        let a = CASES.map(|(_, first, second)| pair(first[0], second[0]));
+        let b = CASES.map(|(_, first, second)| pair(first[1], second[1]));
+        // SAFETY: callers know that the CPU has it.
+        let results = unsafe { with_pairs(&sums, &a, &b) };
+        CASES.iter().zip(results).all(|(&(sum, first, second), result)| {
+            let mut expected = sum;
+            for [a, b] in [first, second] {
+                expected = flushed_mul_add(narrow(a).widen(), narrow(b).widen(), expected);
+            }
+            expected.to_bits() == result.to_bits()
+        })
+    })
 }
 
 fn portable<T: Element>(work: &Work<T>) {

@@ -16,10 +16,12 @@ mod step;
 mod work;
 
 #[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;
 
-use crate::kernels::{Element, Line};
-use blocks::Blocks;
+use crate::kernels::{Element, LANES, Line};
+use blocks::{Blocks, most_scratch};
 use kind::Kind;
 use panel::Operand;
 use work::{Result, Work};
@@ -44,16 +46,10 @@ impl Size {
     }
 }
 
-/// Lines of scratch memory that any of the three products needs.
+/// Lines of scratch memory that any of the three products needs, with so many rows or fewer.
 pub fn scratch(size: Size, threads: usize) -> usize {
-    let mut most = 0;
-    for (element_bytes, numbers) in [(4, 1), (2, 1), (2, 2)] {
-        let lines = |size, in_place| Blocks::new(size, element_bytes, numbers, in_place, threads).scratch();
-        let whole = element_bytes == size_of::<f32>();
-        most = most.max(lines(size, whole)).max(lines(size.backward(), whole));
-        most = most.max(lines(size.accumulate(), true));
-    }
-    most
+    let result = most_scratch(size, false, threads).max(most_scratch(size.backward(), false, threads));
+    result.max(most_scratch(size.accumulate(), true, threads)).div_ceil(LANES)
 }
 
 /// `y = x w^T`, plus `added` if there is one.

@@ -33,18 +33,24 @@ pub struct Operand<'a, T> {
 }
 
 impl<T: Element> Operand<'_, T> {
-    /// Writes the panel of `lanes`, at most `WIDTH`. Lanes beyond them are of any value.
+    /// Writes panels of these lanes, `length` apart. Lanes beyond them are of any value.
     #[inline(always)]
     pub fn pack<S: Step, const WIDTH: usize>(
         &self,
         lanes: Range<usize>,
         inner: Range<usize>,
-        panel: &mut [f32],
+        panels: &mut [f32],
+        length: usize,
     ) {
-        if self.along {
-            self.pack_along::<S, WIDTH>(lanes, inner, panel);
-        } else {
-            self.pack_across::<S, WIDTH>(lanes, inner, panel);
+        if !self.along {
+            return self.pack_across::<S, WIDTH>(lanes, inner, panels, length);
+        }
+        let mut panel = 0;
+        while panel * WIDTH < lanes.len() {
+            let lane = lanes.start + panel * WIDTH;
+            let lanes = lane..lanes.end.min(lane + WIDTH);
+            self.pack_along::<S, WIDTH>(lanes, inner.clone(), &mut panels[panel * length..]);
+            panel += 1;
         }
     }
 
@@ -58,26 +64,48 @@ impl<T: Element> Operand<'_, T> {
         let steps = inner.len().div_ceil(S::NUMBERS);
         let mut first = 0;
         while first < lanes.len() {
+            let start = (lanes.start + first) * self.stride;
+            let rows = LANES.min(lanes.len() - first);
             let mut step = 0;
             while step < steps {
-                let mut rows = [S::V::splat(0.0); LANES];
-                let mut lane = 0;
-                while lane < LANES.min(lanes.len() - first) {
-                    let start = (lanes.start + first + lane) * self.stride;
-                    let row = &self.numbers[start + inner.start..start + inner.end];
-                    rows[lane] = S::load_along(row, step * S::NUMBERS, self.beyond);
-                    lane += 1;
-                }
-                let columns = S::V::transposed(rows);
-                let mut column = 0;
-                while column < LANES.min(steps - step) {
-                    let at = (step + column) * WIDTH + first;
-                    columns[column].store_f32(panel[at..].first_chunk_mut().unwrap());
-                    column += 1;
+                let from = start + inner.start + step * S::NUMBERS..start + inner.end;
+                let columns = LANES.min(steps - step);
+                let to = &mut panel[step * WIDTH + first..];
+                // Registers keep the numbers only if how many there are is known.
+                if columns == LANES && rows == LANES {
+                    self.transpose::<S, WIDTH>(from, LANES, LANES, to);
+                } else if columns == LANES && rows == LEFT {
+                    self.transpose::<S, WIDTH>(from, LEFT, LANES, to);
+                } else {
+                    self.transpose::<S, WIDTH>(from, rows, columns, to);
                 }
                 step += LANES;
             }
             first += LANES;
+        }
+    }
+
+    /// Sixteen steps of `rows` rows, the first of which is at `from`, to `columns` columns of a panel.
+    #[inline(always)]
+    fn transpose<S: Step, const WIDTH: usize>(
+        &self,
+        from: Range<usize>,
+        rows: usize,
+        columns: usize,
+        panel: &mut [f32],
+    ) {
+        let mut vectors = [S::V::splat(0.0); LANES];
+        let mut row = 0;
+        while row < rows {
+            let numbers = &self.numbers[from.start + row * self.stride..from.end + row * self.stride];
+            vectors[row] = S::load_along(numbers, self.beyond);
+            row += 1;
+        }
+        let vectors = S::V::transposed(vectors);
+        let mut column = 0;
+        while column < columns {
+            vectors[column].store_f32(panel[column * WIDTH..].first_chunk_mut().unwrap());
+            column += 1;
         }
     }
 
@@ -86,22 +114,46 @@ impl<T: Element> Operand<'_, T> {
         &self,
         lanes: Range<usize>,
         inner: Range<usize>,
-        panel: &mut [f32],
+        panels: &mut [f32],
+        length: usize,
     ) {
         let (mut step, mut k) = (0, inner.start);
         while k < inner.end {
-            let mut first = 0;
-            while first < lanes.len() {
-                // To the end of the matrix, not of the row: more than half a register is loaded at once.
-                let at = k * self.stride + lanes.start + first;
-                let second = (k + 1 < inner.end).then(|| &self.numbers[at + self.stride..]);
-                let vector = S::load_across(&self.numbers[at..], second, self.beyond);
-                vector.store_f32(panel[step * WIDTH + first..].first_chunk_mut().unwrap());
-                first += LANES;
+            let ahead = self.numbers.as_ptr().wrapping_add((k + AHEAD) * self.stride + lanes.start);
+            let (mut panel, mut lane) = (0, lanes.start);
+            while lane < lanes.end {
+                let mut first = 0;
+                while first < WIDTH && lane + first < lanes.end {
+                    // To the end of the matrix, not of the row: that is seldom less than a register.
+                    let at = k * self.stride + lane + first;
+                    let second =
+                        if k + 1 < inner.end { Some(&self.numbers[at + self.stride..]) } else { None };
+                    let vector = S::load_across(&self.numbers[at..], second, self.beyond);
+                    let to = panel * length + step * WIDTH + first;
+                    vector.store_f32(panels[to..].first_chunk_mut().unwrap());
+                    prefetch(ahead.wrapping_add(lane + first - lanes.start));
+                    first += LANES;
+                }
+                lane += WIDTH;
+                panel += 1;
             }
             k += S::NUMBERS;
             step += 1;
         }
+    }
+}
+
+/// How many rows of a matrix ahead of the packing memory is read: rows are too far apart for the CPU to see that.
+const AHEAD: usize = 12;
+
+/// Reads memory into the cache, if the address is valid.
+#[inline(always)]
+pub fn prefetch<T>(_address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: any address may be prefetched.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(_address.cast());
     }
 }
 

@@ -19,11 +19,11 @@ pub trait Step {
     const ROWS: usize;
     const VECTORS: usize;
 
-    /// Sixteen steps of a lane, from `row[at..]`. What is beyond the row's end does not matter, but for the second of two
+    /// Sixteen steps of a lane, from the start of `row`. What is beyond the row's end does not matter, but for the second of two
     /// numbers in the last lane: that is `beyond`.
     #[inline(always)]
-    fn load_along<T: Element>(row: &[T], at: usize, _beyond: u16) -> Self::V {
-        load(row, at)
+    fn load_along<T: Element>(row: &[T], _beyond: u16) -> Self::V {
+        load(row, 0)
     }
 
     /// A step of sixteen lanes, from the starts of `rows`, of which there are `NUMBERS`, or one less: then `beyond` is
@@ -124,15 +124,14 @@ impl Step for Pairs {
     const VECTORS: usize = 2;
 
     #[inline(always)]
-    fn load_along<T: Element>(row: &[T], at: usize, beyond: u16) -> Avx512 {
-        let rest = &row[at..];
+    fn load_along<T: Element>(row: &[T], beyond: u16) -> Avx512 {
         // SAFETY: the CPU has it, and there are as many numbers.
         unsafe {
-            let pairs = if rest.len() < 2 * LANES {
-                let pairs = padded(bits(rest), beyond);
+            let pairs = if row.len() < 2 * LANES {
+                let pairs = padded(bits(row), beyond);
                 _mm512_loadu_si512(pairs.as_ptr().cast())
             } else {
-                _mm512_loadu_si512(bits(rest).as_ptr().cast())
+                _mm512_loadu_si512(bits(row).as_ptr().cast())
             };
             Avx512(_mm512_castsi512_ps(_mm512_rol_epi32::<16>(pairs)))
         }

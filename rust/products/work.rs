@@ -1,11 +1,14 @@
 //! The tasks of a product, and the threads that do them.
 
 use super::blocks::Blocks;
-use super::panel::{LEFT, Operand, RIGHT, Tile, add_product, left_length};
+use super::panel::{LEFT, Operand, RIGHT, Tile, add_product, left_length, prefetch};
 use super::step::Step;
 use crate::kernels::{Element, LANES, Line, Vector, load, store};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Panels of columns that a task packs.
+const PACKED_AT_ONCE: usize = 4;
 
 /// Where a product goes.
 #[derive(Clone, Copy)]
@@ -92,20 +95,14 @@ impl<'a, T: Element> Work<'a, T> {
         let (size, steps) = (self.blocks.size, self.blocks.steps);
         // SAFETY (all below): a panel is written by one task, and read by later stages. Each thread has its own panel.
         while let Some(panel) = turns.take(size.rows.div_ceil(LEFT)) {
-            unsafe {
-                self.pack_left::<S>(
-                    panel * LEFT,
-                    size.rows,
-                    0..size.inner,
-                    panel_at(self.shared, panel, steps),
-                )
-            };
+            let rows = panel * LEFT..size.rows.min((panel + 1) * LEFT);
+            unsafe { self.pack_left::<S>(rows, 0..size.inner, panel_at(self.shared, panel, steps)) };
         }
         while let Some(panel) = turns.take(size.columns.div_ceil(RIGHT)) {
             let columns = panel * RIGHT..size.columns.min((panel + 1) * RIGHT);
             unsafe {
                 let packed = std::slice::from_raw_parts_mut(own, steps * RIGHT);
-                self.right.pack::<S, RIGHT>(columns.clone(), 0..size.inner, packed);
+                self.right.pack::<S, RIGHT>(columns.clone(), 0..size.inner, packed, 0);
                 let mut row = 0;
                 while row < size.rows {
                     let rows = row..size.rows.min(row + LEFT);
@@ -153,25 +150,23 @@ impl<'a, T: Element> Work<'a, T> {
         let ends = (inner.start == 0, inner.end == self.blocks.size.inner);
         let panels = columns.len().div_ceil(RIGHT);
         // SAFETY (all below): a panel is written by one task, and read by later stages. Each thread has its own panels.
-        while let Some(panel) = turns.take(panels) {
+        while let Some(task) = turns.take(panels.div_ceil(PACKED_AT_ONCE)) {
+            let panel = task * PACKED_AT_ONCE;
             let column = columns.start + panel * RIGHT;
-            let lanes = column..columns.end.min(column + RIGHT);
+            let lanes = column..columns.end.min(column + PACKED_AT_ONCE * RIGHT);
+            let length = steps * RIGHT;
             let packed = unsafe {
-                std::slice::from_raw_parts_mut(self.shared.add(panel * steps * RIGHT), steps * RIGHT)
+                let start = self.shared.add(panel * length);
+                std::slice::from_raw_parts_mut(start, lanes.len().div_ceil(RIGHT) * length)
             };
-            self.right.pack::<S, RIGHT>(lanes, inner.clone(), packed);
+            self.right.pack::<S, RIGHT>(lanes, inner.clone(), packed, length);
         }
         let groups = self.blocks.column_groups(rows.len(), panels);
         let height = self.blocks.task_rows;
         while let Some(task) = turns.take(rows.len().div_ceil(height) * groups) {
             let first = rows.start + task / groups * height;
             let end = rows.end.min(first + height);
-            let mut row = first;
-            while row < end {
-                let packed = panel_at(own, (row - first) / LEFT, steps);
-                unsafe { self.pack_left::<S>(row, end, inner.clone(), packed) };
-                row += LEFT;
-            }
+            unsafe { self.pack_left::<S>(first..end, inner.clone(), own) };
             let group = task % groups;
             let mut panel = panels * group / groups;
             while panel < panels * (group + 1) / groups {
@@ -180,6 +175,11 @@ impl<'a, T: Element> Work<'a, T> {
                 let mut row = first;
                 while row < end {
                     let left = panel_at(own, (row - first) / LEFT, steps);
+                    if row + LEFT < end {
+                        self.prefetch_tile(row + LEFT..end.min(row + 2 * LEFT), column);
+                    } else {
+                        self.prefetch_tile(first..end.min(first + LEFT), column + RIGHT);
+                    }
                     let (rows_here, columns_here) =
                         (row..end.min(row + LEFT), column..columns.end.min(column + RIGHT));
                     let corner = (rows.start, columns.start);
@@ -192,13 +192,30 @@ impl<'a, T: Element> Work<'a, T> {
     }
 
     /// # Safety
-    /// There is place for a panel, which no other thread uses.
+    /// There is place for the panels, which no other thread uses.
     #[inline(always)]
-    unsafe fn pack_left<S: Step>(&self, row: usize, end: usize, inner: Range<usize>, panel: *mut f32) {
+    unsafe fn pack_left<S: Step>(&self, rows: Range<usize>, inner: Range<usize>, panels: *mut f32) {
         let length = left_length(inner.len().div_ceil(S::NUMBERS));
         // SAFETY: by the caller's word.
-        let panel = unsafe { std::slice::from_raw_parts_mut(panel, length) };
-        self.left.pack::<S, LEFT>(row..end.min(row + LEFT), inner, panel);
+        let panels = unsafe { std::slice::from_raw_parts_mut(panels, rows.len().div_ceil(LEFT) * length) };
+        self.left.pack::<S, LEFT>(rows, inner, panels, length);
+    }
+
+    /// Reads the place of the next tile into the cache.
+    #[inline(always)]
+    fn prefetch_tile(&self, rows: Range<usize>, column: usize) {
+        let mut row = rows.start;
+        while row < rows.end {
+            let at = row * self.blocks.size.columns + column;
+            if let Some(result) = self.result {
+                prefetch(result.start.wrapping_add(at));
+                prefetch(result.start.wrapping_add(at + LANES));
+            } else if let Some((sums, _)) = self.sums {
+                prefetch(sums.wrapping_add(at));
+                prefetch(sums.wrapping_add(at + LANES));
+            }
+            row += 1;
+        }
     }
 
     /// Adds a product of two panels. `corner` is where the block begins, `ends` whether this is the first and the last
