@@ -464,18 +464,17 @@ mod tests {
 
     /// What is in use at the same time, as forward.rs, head.rs and backward.rs say it.
     fn moments(layout: &Layout, choice: &Choice) {
-        let always =
-            [layout.matrices, layout.gains, layout.cos, layout.sin, layout.matrix_grads, layout.gain_grads];
-        let mut always = always.to_vec();
-        always.extend([layout.held_ids, layout.held_rows, layout.positions, layout.losses, layout.work]);
+        let mut always = vec![layout.matrices, layout.gains, layout.matrix_grads, layout.gain_grads];
+        always.extend([layout.cos, layout.sin, layout.held_ids, layout.held_rows]);
         if layout.products != layout.matrices {
             always.push(layout.products);
         }
         always.extend(layout.groups.iter().flat_map(|group| group.tensors()).map(|tensor| tensor.span));
+        disjoint(&[&always[..], &[layout.muon, layout.changes]].concat());
+        always.extend([layout.positions, layout.losses, layout.work]);
         let with = |more: &[Span]| disjoint(&[&always[..], more].concat());
         let inputs = &layout.inputs;
         let kept = |layer: &Kept| [layer.qkv, layer.attended, layer.stats, layer.middle, layer.gate_up];
-        with(&[layout.muon, layout.changes]);
         for (number, layer) in layout.layers.iter().enumerate() {
             let Kept { qkv, attended, stats, middle, gate_up, d_qkv, d_attended } = *layer;
             let before = match (choice.training, choice.recompute) {
