@@ -22,7 +22,7 @@ impl<T: Element> Pass<'_, T> {
         }
         if let Some(mask) = self.mask(0) {
             let (grad, dropped) =
-                (self.stream(self.layout().grad), self.stream(self.layout().attention_branch));
+                (self.stream(self.activations().grad), self.stream(self.activations().attention_branch));
             kernels::dropout(grad, mask, self.shape().width, dropped, self.threads());
             grad.copy_from_slice(dropped);
         }
@@ -31,9 +31,9 @@ impl<T: Element> Pass<'_, T> {
     fn feed_forward_backward(&self, number: usize) {
         let (places, kept) = self.layer(number);
         let half = self.shape().feed_forward;
-        let d_branch = self.branch_grad(2 * number + 2, self.layout().feed_forward_branch);
+        let d_branch = self.branch_grad(2 * number + 2, self.activations().feed_forward_branch);
         let gate_up = self.rows(kept.gate_up, 2 * half);
-        let act = self.rows(self.layout().act, half);
+        let act = self.rows(self.activations().act, half);
         self.product_backward(d_branch, places.down, act);
         // From here on `gate_up` is its own gradient.
         kernels::gate_backward_in_place(gate_up, act, half, self.threads());
@@ -46,7 +46,7 @@ impl<T: Element> Pass<'_, T> {
         let shape = self.shape();
         let (queries, keys, stride) = (shape.queries_width(), shape.keys_width(), shape.qkv_width());
         let attended = &*self.rows(kept.attended, queries);
-        let d_branch = self.branch_grad(2 * number + 1, self.layout().attention_branch);
+        let d_branch = self.branch_grad(2 * number + 1, self.activations().attention_branch);
         self.accumulate(d_branch, attended, places.out);
         let d_attended = self.rows(kept.d_attended, queries);
         self.product_backward(d_branch, places.out, d_attended);
@@ -69,12 +69,12 @@ impl<T: Element> Pass<'_, T> {
                     .expect("checked");
             }
         }
-        self.through_norm(self.layout().inputs[number], places.norm_attention, d_qkv, places.qkv);
+        self.through_norm(self.activations().inputs[number], places.norm_attention, d_qkv, places.qkv);
     }
 
     /// The gradient of what a block adds to the residual stream.
     fn branch_grad(&self, place: usize, dropped: Span) -> &[T] {
-        let grad = self.stream(self.layout().grad);
+        let grad = self.stream(self.activations().grad);
         let Some(mask) = self.mask(place) else { return grad };
         let dropped = self.stream(dropped);
         kernels::dropout(grad, mask, self.shape().width, dropped, self.threads());
@@ -85,15 +85,15 @@ impl<T: Element> Pass<'_, T> {
     /// the residual stream.
     fn through_norm(&self, x: Span, gain: Place, d_product: &[T], w: Place) {
         let (x, eps, threads) = (&*self.stream(x), self.shape().eps, self.threads());
-        let normed = self.stream(self.layout().normed);
+        let normed = self.stream(self.activations().normed);
         kernels::norm(x, self.gain(gain), eps, normed, threads);
         self.accumulate(d_product, normed, w);
         self.product_backward(d_product, w, normed);
-        let change = self.stream(self.layout().change);
+        let change = self.stream(self.activations().change);
         let unit = self.batch.seq_len;
         let (gain, gain_grad) = (self.gain(gain), self.gain_grad(gain));
         kernels::norm_backward(normed, x, gain, eps, gain_grad, change, unit, threads);
-        flat::add(self.stream(self.layout().grad), change, threads);
+        flat::add(self.stream(self.activations().grad), change, threads);
     }
 }
 
@@ -111,7 +111,7 @@ impl Model {
         // SAFETY: the model is borrowed, and these are three places of it.
         let (rows, held_ids, held_rows): (&[T], &mut [i64], &mut [T]) = unsafe {
             (
-                self.arena.slice(self.layout.grad, tokens * width),
+                self.arena.slice(self.layout.activations.grad, tokens * width),
                 self.arena.slice(self.layout.held_ids, most),
                 self.arena.slice(self.layout.held_rows, most * width),
             )

@@ -4,15 +4,15 @@
 //! the attention's result, the input of the feed-forward block, gate and up. Norms and the gated product are computed
 //! again in the backward pass; with activation checkpointing, everything but the input is.
 
-use super::layout::{Kept, Layout};
+use super::activations::{Activations, Kept};
 use super::model::Pass;
 use super::shape::{LayerPlaces, Shape};
 use crate::attention::{Given, View};
 use crate::kernels::{self, Element, Heads, Rotary};
 
 impl<T: Element> Pass<'_, T> {
-    pub(super) fn layout(&self) -> &Layout {
-        &self.model.layout
+    pub(super) fn activations(&self) -> &Activations {
+        &self.model.layout.activations
     }
 
     pub(super) fn shape(&self) -> &Shape {
@@ -20,7 +20,7 @@ impl<T: Element> Pass<'_, T> {
     }
 
     pub(super) fn layer(&self, number: usize) -> (LayerPlaces, Kept) {
-        (self.model.places.layers[number], self.layout().layers[number])
+        (self.model.places.layers[number], self.activations().layers[number])
     }
 
     pub(super) fn forward(&self) {
@@ -34,7 +34,7 @@ impl<T: Element> Pass<'_, T> {
 
     fn embed(&self) {
         let width = self.shape().width;
-        let (first, normed) = (self.layout().inputs[0], self.layout().normed);
+        let (first, normed) = (self.activations().inputs[0], self.activations().normed);
         let mask = self.mask(0);
         let rows = self.stream(if mask.is_some() { normed } else { first });
         let embedding = self.weight(self.model.places.embedding);
@@ -49,8 +49,8 @@ impl<T: Element> Pass<'_, T> {
     /// From a layer's input to that of its feed-forward block.
     pub(super) fn attend(&self, number: usize) {
         let (places, kept) = self.layer(number);
-        let x = &*self.stream(self.layout().inputs[number]);
-        let normed = self.stream(self.layout().normed);
+        let x = &*self.stream(self.activations().inputs[number]);
+        let normed = self.stream(self.activations().normed);
         kernels::norm(x, self.gain(places.norm_attention), self.shape().eps, normed, self.threads());
         let qkv = self.rows(kept.qkv, self.shape().qkv_width());
         self.product(normed, places.qkv, None, qkv);
@@ -73,7 +73,7 @@ impl<T: Element> Pass<'_, T> {
     /// From the input of a feed-forward block to gate and up.
     pub(super) fn expand(&self, number: usize) {
         let (places, kept) = self.layer(number);
-        let normed = self.stream(self.layout().normed);
+        let normed = self.stream(self.activations().normed);
         let middle = &*self.stream(kept.middle);
         kernels::norm(middle, self.gain(places.norm_feed_forward), self.shape().eps, normed, self.threads());
         let gate_up = self.rows(kept.gate_up, 2 * self.shape().feed_forward);
@@ -84,10 +84,10 @@ impl<T: Element> Pass<'_, T> {
     fn contract(&self, number: usize) {
         let (places, kept) = self.layer(number);
         let half = self.shape().feed_forward;
-        let act = self.rows(self.layout().act, half);
+        let act = self.rows(self.activations().act, half);
         kernels::gate(self.rows(kept.gate_up, 2 * half), half, act, self.threads());
         let x = &*self.stream(kept.middle);
-        let next = self.stream(self.layout().inputs[number + 1]);
+        let next = self.stream(self.activations().inputs[number + 1]);
         match self.mask(2 * number + 2) {
             None => self.product(act, places.down, Some(x), next),
             Some(mask) => {
@@ -104,8 +104,8 @@ impl<T: Element> Pass<'_, T> {
             query_gain: self.gain(places.norm_q?),
             key_gain: self.gain(places.norm_k?),
             eps,
-            cos: self.table(self.layout().cos),
-            sin: self.table(self.layout().sin),
+            cos: self.table(self.model.layout.cos),
+            sin: self.table(self.model.layout.sin),
             positions: self.positions,
             heads,
             kv_heads,
@@ -123,15 +123,15 @@ impl<T: Element> Pass<'_, T> {
 
     #[allow(clippy::mut_from_ref)]
     fn qk(&self) -> &mut [T] {
-        self.rows(self.layout().qk, self.shape().queries_width() + self.shape().keys_width())
+        self.rows(self.activations().qk, self.shape().queries_width() + self.shape().keys_width())
     }
 
     /// Rotates the queries and keys of `qkv`, or back.
     pub(super) fn rotate(&self, qkv: &mut [T], inverse: bool) {
         let Shape { heads, kv_heads, head_width, .. } = *self.shape();
         let rotary = Rotary {
-            cos: self.table(self.layout().cos),
-            sin: self.table(self.layout().sin),
+            cos: self.table(self.model.layout.cos),
+            sin: self.table(self.model.layout.sin),
             half: head_width / 2,
             positions: self.positions,
             heads: heads + kv_heads,

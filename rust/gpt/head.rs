@@ -23,8 +23,8 @@ impl<T: Element> Pass<'_, T> {
             self.product_backward(grads, weight, hidden);
         }
         let gain = self.model.places.norm;
-        let x = &*self.stream(self.layout().inputs[self.shape().layers]);
-        let grad = self.stream(self.layout().grad);
+        let x = &*self.stream(self.activations().inputs[self.shape().layers]);
+        let grad = self.stream(self.activations().grad);
         let (gain, gain_grad, eps) = (self.gain(gain), self.gain_grad(gain), self.shape().eps);
         kernels::norm_backward(hidden, x, gain, eps, gain_grad, grad, self.batch.seq_len, self.threads());
         total
@@ -42,8 +42,8 @@ impl<T: Element> Pass<'_, T> {
 
     #[allow(clippy::mut_from_ref)]
     fn hidden(&self) -> &mut [T] {
-        let x = &*self.stream(self.layout().inputs[self.shape().layers]);
-        let hidden = self.stream(self.layout().normed);
+        let x = &*self.stream(self.activations().inputs[self.shape().layers]);
+        let hidden = self.stream(self.activations().normed);
         kernels::norm(x, self.gain(self.model.places.norm), self.shape().eps, hidden, self.threads());
         hidden
     }
@@ -55,8 +55,8 @@ impl<T: Element> Pass<'_, T> {
 
     /// The gradient of the logits of some tokens, and their losses.
     fn logits_grad(&self, hidden: &[T], head: Place, some: Range<usize>, scale: f32) -> (&[T], &[f32]) {
-        let logits: &mut [T] = self.slice(self.layout().logits, some.len() * head.rows);
-        let losses: &mut [f32] = self.slice(self.layout().losses, some.len());
+        let logits: &mut [T] = self.slice(self.activations().logits, some.len() * head.rows);
+        let losses: &mut [f32] = self.slice(self.activations().losses, some.len());
         self.product(hidden, head, None, logits);
         let (labels, vocab) = (&self.batch.labels[some], self.shape().vocab);
         kernels::cross_entropy(logits, labels, vocab, scale, losses, self.threads()).expect("checked");

@@ -1,27 +1,14 @@
 //! Where everything is in a model's arena: a function of the shape and the choice alone.
 //!
-//! Weights, gradients and optimizer states have places of their own. Activations of different moments share theirs:
-//!
-//! ```text
-//! kept:       the input of every layer, what each layer keeps for its backward pass, the last norm's result
-//! then one of
-//!   forward   queries and keys with QK-norm; or the gated product
-//!   head      the logits of a chunk
-//!   backward  the gradient of the residual stream, with what one block needs; the queries', keys' and values'
-//!             gradients take the place of the layer's gate and up, which are used up by then
-//! update:     scratch memory of the optimizer, in the place of all activations
-//! ```
+//! Weights, gradients and optimizer states have places of their own; scratch memory of the optimizer is in the place of
+//! the activations (`activations`).
 
+use super::activations::Activations;
 use super::arena::{LINE, Span};
 use super::choice::{Choice, Precision};
 use super::shape::{Place, Places, Shape};
 use super::states::{Flat, Group, groups, stacks};
-use crate::attention;
-use crate::kernels::{Line, muon_scratch};
-use crate::products;
-
-/// Numbers that attention keeps for each token and head.
-pub const STATS: usize = 2;
+use crate::kernels::muon_scratch;
 
 /// A tensor for Python: its place, and what is in it.
 #[derive(Clone, Debug)]
@@ -36,7 +23,7 @@ pub struct Tensor {
 /// Hands out spans one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
-    at: usize,
+    pub at: usize,
 }
 
 impl Cursor {
@@ -47,23 +34,9 @@ impl Cursor {
     }
 
     /// The end of what was handed out, and of what others handed out from the same beginning.
-    fn extend(&mut self, other: Cursor) {
+    pub fn extend(&mut self, other: Cursor) {
         self.at = self.at.max(other.at);
     }
-}
-
-/// What a layer keeps besides its input.
-#[derive(Clone, Copy, Debug)]
-pub struct Kept {
-    pub qkv: Span,
-    pub attended: Span,
-    pub stats: Span,
-    /// The input of the feed-forward block.
-    pub middle: Span,
-    pub gate_up: Span,
-    /// In the place of `gate_up`, or in scratch memory if they are larger.
-    pub d_qkv: Span,
-    pub d_attended: Span,
 }
 
 #[derive(Clone, Debug)]
@@ -82,27 +55,7 @@ pub struct Layout {
 
     pub groups: Vec<Group>,
 
-    /// 0, 1, 2, ... for every sequence.
-    pub positions: Span,
-    /// Of a chunk.
-    pub losses: Span,
-    /// Scratch memory of products and attention.
-    pub work: Span,
-    /// The residual stream before each layer, and behind the last.
-    pub inputs: Vec<Span>,
-    pub layers: Vec<Kept>,
-    pub normed: Span,
-    /// Queries and keys with QK-norm and rotated.
-    pub qk: Span,
-    pub act: Span,
-    pub logits: Span,
-    /// The gradient of the residual stream.
-    pub grad: Span,
-    /// What a norm adds to it.
-    pub change: Span,
-    /// Of a block's result, with dropout.
-    pub attention_branch: Span,
-    pub feed_forward_branch: Span,
+    pub activations: Activations,
     /// Scratch memory of Muon, and the change of a matrix whose weights are bf16.
     pub muon: Span,
     pub changes: Span,
@@ -162,8 +115,6 @@ impl Layout {
             logits: activations_end - activations.end,
         };
         debug_assert_eq!(parts.total(), end);
-        let Activations { positions, losses, work, inputs, layers, normed, qk, act, .. } = activations;
-        let Activations { logits, grad, change, attention_branch, feed_forward_branch, .. } = activations;
         Layout {
             matrices,
             products,
@@ -175,19 +126,7 @@ impl Layout {
             held_ids,
             held_rows,
             groups,
-            positions,
-            losses,
-            work,
-            inputs,
-            layers,
-            normed,
-            qk,
-            act,
-            logits,
-            grad,
-            change,
-            attention_branch,
-            feed_forward_branch,
+            activations,
             muon,
             changes,
             parts,
@@ -242,168 +181,6 @@ pub fn named(places: &Places) -> Vec<(String, Flat, Place)> {
     found
 }
 
-struct Activations {
-    positions: Span,
-    losses: Span,
-    work: Span,
-    inputs: Vec<Span>,
-    layers: Vec<Kept>,
-    normed: Span,
-    qk: Span,
-    act: Span,
-    logits: Span,
-    grad: Span,
-    change: Span,
-    attention_branch: Span,
-    feed_forward_branch: Span,
-    /// Of everything but the logits.
-    end: usize,
-    logits_end: usize,
-}
-
-impl Activations {
-    fn new(shape: &Shape, choice: &Choice, mut cursor: Cursor) -> Activations {
-        let tokens = choice.tokens();
-        let rows = |columns: usize| tokens * columns * choice.compute.bytes();
-        let stream = rows(shape.width);
-        let (qkv, queries) = (rows(shape.qkv_width()), rows(shape.queries_width()));
-        let (gate_up, act) = (rows(2 * shape.feed_forward), rows(shape.feed_forward));
-        let stats = tokens * shape.heads * STATS * 4;
-        let qk = if shape.qk_norm { rows(shape.queries_width() + shape.keys_width()) } else { 0 };
-        let branch = if choice.training && choice.dropout > 0.0 { stream } else { 0 };
-
-        let positions = cursor.add(tokens * 8);
-        let losses = cursor.add(choice.chunk_tokens() * 4);
-        let work = cursor.add(work_lines(shape, choice) * size_of::<Line>());
-        let normed = cursor.add(stream);
-        if !choice.training {
-            return Activations::forward_only(shape, choice, cursor, (positions, losses, work, normed));
-        }
-        let inputs = (0..=shape.layers).map(|_| cursor.add(stream)).collect();
-        let mut keep = || Kept {
-            qkv: cursor.add(qkv),
-            attended: cursor.add(queries),
-            stats: cursor.add(stats),
-            middle: cursor.add(stream),
-            gate_up: cursor.add(gate_up),
-            d_qkv: Span::default(),
-            d_attended: Span::default(),
-        };
-        let mut layers: Vec<Kept> = match choice.recompute {
-            true => vec![keep(); shape.layers],
-            false => (0..shape.layers).map(|_| keep()).collect(),
-        };
-
-        let mut head = cursor;
-        let logits = head.add(choice.chunk_tokens() * shape.padded_vocab() * choice.compute.bytes());
-        let grad = cursor.add(stream);
-        // All of these begin at the same place, for different moments.
-        let mut feed_forward = cursor;
-        let act = feed_forward.add(act);
-        let feed_forward_branch = feed_forward.add(branch);
-        let mut added = cursor;
-        let change = added.add(stream);
-        let mut attention = cursor;
-        let attention_branch = Span { start: attention.at, bytes: branch };
-        let qk = attention.add(qk.max(branch));
-        for layer in &mut layers {
-            let mut beyond = attention;
-            let mut inside = Cursor { at: layer.gate_up.start };
-            for (place, bytes) in [(&mut layer.d_qkv, qkv), (&mut layer.d_attended, queries)] {
-                let fits = inside.at + bytes <= layer.gate_up.end();
-                *place = if fits { inside.add(bytes) } else { beyond.add(bytes) };
-            }
-            cursor.extend(beyond);
-        }
-        cursor.extend(feed_forward);
-        cursor.extend(added);
-        let (end, logits_end) = (cursor.at, head.at);
-        Activations {
-            positions,
-            losses,
-            work,
-            inputs,
-            layers,
-            normed,
-            qk,
-            act,
-            logits,
-            grad,
-            change,
-            attention_branch,
-            feed_forward_branch,
-            end,
-            logits_end,
-        }
-    }
-
-    /// Attention, the feed-forward block and the head share their memory too.
-    fn forward_only(
-        shape: &Shape,
-        choice: &Choice,
-        mut cursor: Cursor,
-        (positions, losses, work, normed): (Span, Span, Span, Span),
-    ) -> Activations {
-        let tokens = choice.tokens();
-        let rows = |columns: usize| tokens * columns * choice.compute.bytes();
-        let (input, middle) = (cursor.add(rows(shape.width)), cursor.add(rows(shape.width)));
-        let [mut attention, mut feed_forward, mut head] = [cursor; 3];
-        let kept = Kept {
-            qkv: attention.add(rows(shape.qkv_width())),
-            attended: attention.add(rows(shape.queries_width())),
-            stats: attention.add(tokens * shape.heads * STATS * 4),
-            middle,
-            gate_up: feed_forward.add(rows(2 * shape.feed_forward)),
-            d_qkv: Span::default(),
-            d_attended: Span::default(),
-        };
-        let qk_columns = if shape.qk_norm { shape.queries_width() + shape.keys_width() } else { 0 };
-        let qk = attention.add(rows(qk_columns));
-        let act = feed_forward.add(rows(shape.feed_forward));
-        let logits = head.add(choice.chunk_tokens() * shape.padded_vocab() * choice.compute.bytes());
-        attention.extend(feed_forward);
-        let none = Span::default();
-        Activations {
-            positions,
-            losses,
-            work,
-            inputs: vec![input; shape.layers + 1],
-            layers: vec![kept; shape.layers],
-            normed,
-            qk,
-            act,
-            logits,
-            grad: none,
-            change: none,
-            attention_branch: none,
-            feed_forward_branch: none,
-            end: attention.at,
-            logits_end: head.at,
-        }
-    }
-}
-
-/// Of the largest call of a product or of attention.
-fn work_lines(shape: &Shape, choice: &Choice) -> usize {
-    let tokens = choice.tokens();
-    let (width, queries, ff) = (shape.width, shape.queries_width(), shape.feed_forward);
-    let products = [
-        (tokens, width, shape.qkv_width()),
-        (tokens, queries, width),
-        (tokens, width, 2 * ff),
-        (tokens, ff, width),
-        (choice.chunk_tokens(), width, shape.padded_vocab()),
-    ]
-    .map(|(rows, inner, columns)| products::scratch(products::Size { rows, inner, columns }, choice.threads));
-    let attention = attention::scratch(attention_sizes(shape, choice.seq_len), tokens, choice.threads);
-    products.into_iter().fold(attention, usize::max)
-}
-
-pub fn attention_sizes(shape: &Shape, seq_len: usize) -> attention::Sizes {
-    let Shape { heads, kv_heads, head_width: width, .. } = *shape;
-    attention::Sizes { seq_len, heads, kv_heads, width }
-}
-
 /// Bytes that an optimizer step needs: Muon's scratch memory, and the change of a matrix if its weights are bf16.
 fn update_scratch(shape: &Shape, choice: &Choice) -> (usize, usize) {
     if !choice.optimizer.is_muon() {
@@ -423,6 +200,7 @@ fn update_scratch(shape: &Shape, choice: &Choice) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::activations::Kept;
     use super::super::choice::Optimizer;
     use super::*;
 
@@ -464,52 +242,52 @@ mod tests {
 
     /// What is in use at the same time, as forward.rs, head.rs and backward.rs say it.
     fn moments(layout: &Layout, choice: &Choice) {
-        let always =
-            [layout.matrices, layout.gains, layout.cos, layout.sin, layout.matrix_grads, layout.gain_grads];
-        let mut always = always.to_vec();
-        always.extend([layout.held_ids, layout.held_rows, layout.positions, layout.losses, layout.work]);
+        let activations = &layout.activations;
+        let mut always = vec![layout.matrices, layout.gains, layout.matrix_grads, layout.gain_grads];
+        always.extend([layout.cos, layout.sin, layout.held_ids, layout.held_rows]);
         if layout.products != layout.matrices {
             always.push(layout.products);
         }
         always.extend(layout.groups.iter().flat_map(|group| group.tensors()).map(|tensor| tensor.span));
+        disjoint(&[&always[..], &[layout.muon, layout.changes]].concat());
+        always.extend([activations.positions, activations.losses, activations.work]);
         let with = |more: &[Span]| disjoint(&[&always[..], more].concat());
-        let inputs = &layout.inputs;
+        let inputs = &activations.inputs;
         let kept = |layer: &Kept| [layer.qkv, layer.attended, layer.stats, layer.middle, layer.gate_up];
-        with(&[layout.muon, layout.changes]);
-        for (number, layer) in layout.layers.iter().enumerate() {
+        for (number, layer) in activations.layers.iter().enumerate() {
             let Kept { qkv, attended, stats, middle, gate_up, d_qkv, d_attended } = *layer;
             let before = match (choice.training, choice.recompute) {
                 (false, _) => vec![],
                 (true, true) => inputs[..number].to_vec(),
                 (true, false) => {
-                    let kept = layout.layers[..number].iter().flat_map(kept);
+                    let kept = activations.layers[..number].iter().flat_map(kept);
                     inputs[..number].iter().copied().chain(kept).collect()
                 }
             };
             let with = |more: &[Span]| with(&[&before[..], more].concat());
-            with(&[inputs[number], layout.normed, qkv, layout.qk, attended, stats, middle]);
-            with(&[middle, layout.normed, gate_up]);
-            with(&[middle, gate_up, layout.act, inputs[number + 1]]);
+            with(&[inputs[number], activations.normed, qkv, activations.qk, attended, stats, middle]);
+            with(&[middle, activations.normed, gate_up]);
+            with(&[middle, gate_up, activations.act, inputs[number + 1]]);
             if !choice.training {
-                with(&[inputs[number + 1], layout.normed, layout.logits]);
+                with(&[inputs[number + 1], activations.normed, activations.logits]);
                 continue;
             }
-            let own = [inputs[number], qkv, attended, stats, layout.grad, layout.normed];
+            let own = [inputs[number], qkv, attended, stats, activations.grad, activations.normed];
             let with = |more: &[Span]| with(&[&own[..], more].concat());
-            with(&[middle, gate_up, layout.act, layout.feed_forward_branch]);
-            with(&[middle, gate_up, layout.change]);
-            with(&[layout.attention_branch, d_attended]);
-            with(&[layout.qk, d_attended, d_qkv]);
-            with(&[layout.change]);
+            with(&[middle, gate_up, activations.act, activations.feed_forward_branch]);
+            with(&[middle, gate_up, activations.change]);
+            with(&[activations.attention_branch, d_attended]);
+            with(&[activations.qk, d_attended, d_qkv]);
+            with(&[activations.change]);
         }
         if choice.training {
-            let kept = layout.layers.iter().flat_map(kept);
+            let kept = activations.layers.iter().flat_map(kept);
             let all: Vec<Span> = match choice.recompute {
                 true => inputs.clone(),
                 false => inputs.iter().copied().chain(kept).collect(),
             };
-            with(&[&all[..], &[layout.normed, layout.logits]].concat());
-            with(&[&all[..], &[layout.normed, layout.grad]].concat());
+            with(&[&all[..], &[activations.normed, activations.logits]].concat());
+            with(&[&all[..], &[activations.normed, activations.grad]].concat());
         }
     }
 
@@ -552,9 +330,16 @@ mod tests {
             for chunk in [1, 60] {
                 let choice = Choice { optimizer, chunk, micro_batch: 1, ..CHOICE };
                 let layout = Layout::new(&SHAPE, &Places::new(&SHAPE), &choice);
+                let activations = &layout.activations;
+                let last = [
+                    layout.muon,
+                    layout.changes,
+                    activations.logits,
+                    activations.change,
+                    activations.feed_forward_branch,
+                ];
                 let last =
-                    [layout.muon, layout.changes, layout.logits, layout.change, layout.feed_forward_branch];
-                let last = last.into_iter().chain([layout.act, layout.qk]).map(|span| span.end()).max();
+                    last.into_iter().chain([activations.act, activations.qk]).map(|span| span.end()).max();
                 let end = last.unwrap().next_multiple_of(LINE);
                 assert!(layout.parts.total() >= end && layout.parts.total() <= end + LINE * 64, "{layout:?}");
             }

@@ -3,6 +3,7 @@
 //! Everything that a model has is in one arena, whose layout is known before it is mapped: a step allocates nothing
 //! that grows with the model. The specification is `engines/torch`.
 
+mod activations;
 mod arena;
 mod backward;
 mod cache;

@@ -1,9 +1,10 @@
 //! A model in its arena, and a pass over a micro-batch: the memory of both.
 
+use super::activations::{STATS, attention_sizes};
 use super::arena::{Arena, Span};
 use super::choice::{Choice, Precision};
 use super::flat;
-use super::layout::{Layout, attention_sizes};
+use super::layout::Layout;
 use super::shape::{Place, Places, Shape};
 use crate::attention;
 use crate::kernels::{BadLabel, BadPosition, Bf16, Element, IGNORE, Line, Mask};
@@ -183,7 +184,7 @@ impl<'a, T: Element> Pass<'a, T> {
         let model = &*model;
         let tokens = batch.ids.len();
         // SAFETY: see above.
-        let own: &mut [i64] = unsafe { model.arena.slice(model.layout.positions, tokens) };
+        let own: &mut [i64] = unsafe { model.arena.slice(model.layout.activations.positions, tokens) };
         for (token, position) in own.iter_mut().enumerate() {
             *position = (token % batch.seq_len) as i64;
         }
@@ -213,7 +214,7 @@ impl<'a, T: Element> Pass<'a, T> {
     }
 
     pub(super) fn stats(&self, span: Span) -> &mut [f32] {
-        self.slice(span, self.tokens() * self.model.shape.heads * super::layout::STATS)
+        self.slice(span, self.tokens() * self.model.shape.heads * STATS)
     }
 
     /// One of the weights or gradients in a flat array.
@@ -235,7 +236,7 @@ impl<'a, T: Element> Pass<'a, T> {
     }
 
     fn work(&self) -> &mut [Line] {
-        let work = self.model.layout.work;
+        let work = self.model.layout.activations.work;
         self.slice(work, work.bytes / size_of::<Line>())
     }
 
