@@ -37,8 +37,11 @@ fn now(threads: usize) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// GFLOP/s of each candidate, which has a number of operations.
-fn best(candidates: &mut [(f64, Box<dyn FnMut() + '_>)], threads: usize) -> Vec<f64> {
+/// A number of operations, and what does them.
+type Candidate<'a> = (f64, Box<dyn FnMut() + 'a>);
+
+/// GFLOP/s of each candidate.
+fn best(candidates: &mut [Candidate], threads: usize) -> Vec<f64> {
     let mut seconds = vec![f64::INFINITY; candidates.len()];
     for _ in 0..TURNS {
         for ((_, candidate), best) in candidates.iter_mut().zip(&mut seconds) {
@@ -79,13 +82,13 @@ fn peak(steps: usize) {
     let (mut sums, by) = ([[0f32; 16]; 16], black_box(1e-3));
     for _ in 0..steps {
         for sum in sums.as_flattened_mut() {
-            *sum = by * by + *sum;
+            *sum += by * by;
         }
     }
     black_box(sums);
 }
 
-fn candidates<'a, T: Element>(kind: Kind, size: Size, threads: usize) -> [(f64, Box<dyn FnMut() + 'a>); 3] {
+fn candidates<'a, T: Element>(kind: Kind, size: Size, threads: usize) -> [Candidate<'a>; 3] {
     let numbers = |length: usize| -> Vec<T> {
         (0..length).map(|i| T::narrow((i * 2654435761 % 1000003) as f32 / 5e5 - 1.0)).collect()
     };
@@ -117,7 +120,7 @@ fn speed() {
         println!("\nGFLOP/s on {threads} threads: forward, backward, accumulate");
         for [rows, inner, columns] in SIZES {
             let size = Size { rows, inner, columns };
-            let mut all: Vec<(f64, Box<dyn FnMut()>)> = Vec::new();
+            let mut all: Vec<Candidate> = Vec::new();
             let mut names = Vec::new();
             for kind in Kind::available::<f32>().filter(|kind| *kind != Kind::Portable) {
                 all.extend(candidates::<f32>(kind, size, threads));
