@@ -22,7 +22,6 @@ from ramlet.pipeline.run import run_pipeline
 from ramlet.training.course import MOST_EPOCHS
 from ramlet.training.machine import Machine
 
-
 PLAN = starter._plan
 
 
