@@ -22,7 +22,6 @@ from ramlet.pipeline.run import run_pipeline
 from ramlet.training.course import MOST_EPOCHS
 from ramlet.training.machine import Machine
 
-
 PLAN = starter._plan
 
 
@@ -256,6 +255,15 @@ def test_a_size_that_was_asked_for(place: Path) -> None:
 
 
 # -- the command
+
+
+def test_an_engine_that_was_asked_for(place: Path) -> None:
+    (place / "a.txt").write_text(words(2000))
+    proposed("a.txt", engine="native")
+    trained = load("pipeline.yaml").trained
+    assert trained is not None
+    assert trained.settings.engine == "native"
+    assert "engine" not in proposed("a.txt").yaml()
 
 
 def test_never_written_over(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

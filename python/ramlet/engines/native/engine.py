@@ -51,6 +51,7 @@ class NativeEngine:
 
         # The arena is one block; nothing else is so large that returning it would take time.
         _native.keep_large_blocks(False)
+        settled_memory()  # what was only needed to load all this
         return cls(threads or available_threads())
 
     @property
