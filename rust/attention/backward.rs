@@ -37,9 +37,11 @@ fn passes(sizes: Sizes, tokens: usize, threads: usize) -> &'static [Pass] {
     }
 }
 
-/// Lines of scratch memory of a thread.
+/// Lines of scratch memory of a thread, for so many tokens or fewer.
 pub fn scratch(sizes: Sizes, tokens: usize, threads: usize) -> usize {
-    passes(sizes, tokens, threads).iter().map(|&pass| scratch_of(sizes, pass)).max().unwrap_or(0)
+    let passes =
+        (1..=tokens / sizes.seq_len).flat_map(|sequences| passes(sizes, sequences * sizes.seq_len, threads));
+    passes.map(|&pass| scratch_of(sizes, pass)).max().unwrap_or(0)
 }
 
 fn scratch_of(sizes: Sizes, pass: Pass) -> usize {

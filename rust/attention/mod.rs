@@ -117,7 +117,7 @@ pub struct Given<'a, T> {
     pub sizes: Sizes,
 }
 
-/// Lines of scratch memory that `forward` or `backward` needs.
+/// Lines of scratch memory that `forward` or `backward` needs for so many tokens or fewer.
 pub fn scratch(sizes: Sizes, tokens: usize, threads: usize) -> usize {
     threads.max(1) * forward::scratch(sizes).max(backward::scratch(sizes, tokens, threads))
 }

@@ -177,6 +177,15 @@ fn one_pass_and_two_give_the_same_bits() {
 }
 
 #[test]
+fn fewer_sequences_need_no_more_scratch() {
+    // Five heads for four threads are two passes, four are one, which needs more.
+    let sizes = sizes(1000, 1, 1, 16);
+    let scratch = |sequences: usize| scratch(sizes, sequences * sizes.seq_len, 4);
+    assert!((1..9).all(|sequences| scratch(sequences) <= scratch(sequences + 1)));
+    assert!(scratch(2) < scratch(4));
+}
+
+#[test]
 fn scores_may_be_large() {
     let mut case = Case::<f32>::new(1, sizes(100, 1, 1, 16), None);
     case.qkv.iter_mut().for_each(|number| *number *= 30.0);
