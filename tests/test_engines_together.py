@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from oracles_training import losses, make_data, run
-from ramlet.engines.native import gpt
 from ramlet.model.tensor_file import read_header
 from ramlet.training import checkpoint
-
-pytestmark = pytest.mark.skipif(gpt.NativeGPT is None, reason="needs the model of the native core")
 
 
 @pytest.fixture(scope="module")

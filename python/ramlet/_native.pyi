@@ -307,6 +307,7 @@ class NativeGPT:
     def update(
         self, rate: float, clip: float, correction: float, hyper: tuple[float, float, float, float], seed: int
     ) -> float: ...
+
 _Tensor = tuple[str, str, tuple[int, ...], tuple[int, int]]
 """Name, type ("F32" or "BF16"), shape, and memory as (address, bytes)."""
 

@@ -1,15 +1,14 @@
 //! Generating: the next logits of a model whose weights another object owns, and the choice of a token.
 
+use super::gpt::{shape_of, table};
 use super::guarded;
 use super::kernels::read;
-use crate::gpt::{
-    Chooser, Decoder, Limits, NotANumber, OutOfMemory, Place, Places, Sampling, Shape, Weights,
-};
+use crate::gpt::{Chooser, Decoder, Flat, Limits, NotANumber, OutOfMemory, Places, Sampling, Weights, named};
 use crate::kernels::Bf16;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMapping};
+use pyo3::types::PyMapping;
 
 /// Name, type, shape, and memory as address and bytes.
 type Tensor = (String, String, Vec<usize>, (usize, usize));
@@ -57,14 +56,14 @@ impl NativeDecoder {
         threads: usize,
     ) -> PyResult<Self> {
         guarded(|| {
-            let (sizes, limits) = (read_shape(shape)?, Limits { rows, capacity, tokens, threads });
+            let (sizes, limits) = (shape_of(shape.as_any())?, Limits { rows, capacity, tokens, threads });
             if rows == 0 || capacity == 0 || tokens < rows {
                 return Err(PyValueError::new_err("there is no room for a token of each row"));
             }
             let places = Places::new(&sizes);
-            let found = Found::new(&sizes, &places, &tensors)?;
+            let found = Found::new(&places, &tensors)?;
             let count = limits.table(&sizes);
-            let (cos, sin) = (table(shape, "cos", count)?, table(shape, "sin", count)?);
+            let (cos, sin) = (table(shape.as_any(), "cos", count)?, table(shape.as_any(), "sin", count)?);
             let running = py.detach(|| match found.bf16 {
                 true => Decoder::new(sizes, limits, cos, sin).map(Running::Narrow),
                 false => Decoder::new(sizes, limits, cos, sin).map(Running::Wide),
@@ -89,7 +88,7 @@ impl NativeDecoder {
         threads: usize,
     ) -> PyResult<(usize, usize)> {
         guarded(|| {
-            let (shape, limits) = (read_shape(shape)?, Limits { rows, capacity, tokens, threads });
+            let (shape, limits) = (shape_of(shape.as_any())?, Limits { rows, capacity, tokens, threads });
             let (cache, all) = match bf16 {
                 true => {
                     (Decoder::<Bf16>::cache_bytes(&shape, limits), Decoder::<Bf16>::bytes(&shape, limits))
@@ -182,41 +181,6 @@ unsafe fn weights<'a, T>(matrices: usize, gains: usize, sizes: (usize, usize)) -
     unsafe { Weights { matrices: read(matrices, sizes.0), gains: read(gains, sizes.1) } }
 }
 
-fn read_shape(shape: &Bound<'_, PyMapping>) -> PyResult<Shape> {
-    let size = |name: &str| shape.get_item(name)?.extract::<usize>();
-    let flag = |name: &str| shape.get_item(name)?.extract::<bool>();
-    Ok(Shape {
-        vocab: size("vocab_size")?,
-        context: size("context")?,
-        layers: size("layers")?,
-        width: size("width")?,
-        heads: size("heads")?,
-        kv_heads: size("kv_heads")?,
-        head_width: size("head_width")?,
-        feed_forward: size("feed_forward")?,
-        eps: shape.get_item("norm_eps")?.extract()?,
-        tied: flag("tied")?,
-        qk_norm: flag("qk_norm")?,
-    })
-}
-
-/// The first numbers of a rotary table: an array, or anything with the bytes of one.
-fn table(shape: &Bound<'_, PyMapping>, name: &str, count: usize) -> PyResult<Vec<f32>> {
-    let item = shape.get_item(name)?;
-    let numbers: Vec<f32> = match item.extract::<PyReadonlyArray2<'_, f32>>() {
-        Ok(array) => array.as_slice()?.iter().take(count).copied().collect(),
-        Err(_) => {
-            let bytes = shape.py().get_type::<PyBytes>().call1((item,))?.cast_into::<PyBytes>()?;
-            let (numbers, _) = bytes.as_bytes().as_chunks();
-            numbers.iter().take(count).map(|number| f32::from_ne_bytes(*number)).collect()
-        }
-    };
-    match numbers.len() == count {
-        true => Ok(numbers),
-        false => Err(PyValueError::new_err(format!("the table {name} is too short"))),
-    }
-}
-
 /// Where the two flat arrays are.
 struct Found {
     bf16: bool,
@@ -226,19 +190,19 @@ struct Found {
 
 impl Found {
     /// Checks that every weight is where `Places` says.
-    fn new(shape: &Shape, places: &Places, tensors: &[Tensor]) -> PyResult<Found> {
+    fn new(places: &Places, tensors: &[Tensor]) -> PyResult<Found> {
         let tensor = |name: &str| {
             let found = tensors.iter().find(|tensor| tensor.0 == name);
             found.ok_or_else(|| PyValueError::new_err(format!("there is no weight {name}")))
         };
         let bf16 = tensor("embedding")?.1 == "BF16";
         let (matrices, gains) = (tensor("embedding")?.3.0, tensor("layers.0.norm_attention")?.3.0);
-        for (name, place, is_matrix) in named(shape, places) {
+        for (name, flat, place) in named(places) {
             let (_, dtype, _, (address, bytes)) = tensor(&name)?;
-            let (wanted, base, item) = match is_matrix {
-                true if bf16 => ("BF16", matrices, size_of::<Bf16>()),
-                true => ("F32", matrices, size_of::<f32>()),
-                false => ("F32", gains, size_of::<f32>()),
+            let (wanted, base, item) = match flat {
+                Flat::Matrices if bf16 => ("BF16", matrices, size_of::<Bf16>()),
+                Flat::Matrices => ("F32", matrices, size_of::<f32>()),
+                Flat::Gains => ("F32", gains, size_of::<f32>()),
             };
             let size = place.rows * place.columns * item;
             if dtype != wanted || *address != base + place.start * item || *bytes != size || base % item != 0
@@ -248,30 +212,6 @@ impl Found {
         }
         Ok(Found { bf16, matrices, gains })
     }
-}
-
-/// Every weight's name, its place, and whether it is a matrix.
-fn named(shape: &Shape, places: &Places) -> Vec<(String, Place, bool)> {
-    let mut all =
-        vec![("embedding".to_owned(), places.embedding, true), ("norm".to_owned(), places.norm, false)];
-    if !shape.tied {
-        all.push(("head".to_owned(), places.head, true));
-    }
-    for (number, layer) in places.layers.iter().enumerate() {
-        let mut add =
-            |name: &str, place, is_matrix| all.push((format!("layers.{number}.{name}"), place, is_matrix));
-        add("norm_attention", layer.norm_attention, false);
-        add("qkv", layer.qkv, true);
-        add("out", layer.out, true);
-        add("norm_feed_forward", layer.norm_feed_forward, false);
-        add("gate_up", layer.gate_up, true);
-        add("down", layer.down, true);
-        if let (Some(norm_q), Some(norm_k)) = (layer.norm_q, layer.norm_k) {
-            add("norm_q", norm_q, false);
-            add("norm_k", norm_k, false);
-        }
-    }
-    all
 }
 
 /// Chooses the next tokens of several samples.

@@ -20,7 +20,7 @@ fn get<'py, V: FromPyObjectOwned<'py>>(shape: &Bound<'py, PyAny>, name: &str) ->
     shape.get_item(name)?.extract::<V>().map_err(Into::into)
 }
 
-fn shape_of(shape: &Bound<'_, PyAny>) -> PyResult<Shape> {
+pub(super) fn shape_of(shape: &Bound<'_, PyAny>) -> PyResult<Shape> {
     let found = Shape {
         vocab: get(shape, "vocab_size")?,
         context: get(shape, "context")?,
@@ -50,7 +50,7 @@ fn invalid(py: Python<'_>, sentence: String) -> PyErr {
 }
 
 /// The first rows of a rotary table.
-fn table(shape: &Bound<'_, PyAny>, name: &str, count: usize) -> PyResult<Vec<f32>> {
+pub(super) fn table(shape: &Bound<'_, PyAny>, name: &str, count: usize) -> PyResult<Vec<f32>> {
     let py = shape.py();
     let bytes = py.get_type::<PyBytes>().call1((shape.get_item(name)?,))?;
     let bytes = bytes.cast::<PyBytes>()?.as_bytes();

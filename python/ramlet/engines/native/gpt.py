@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
-from ramlet import _native
+from ramlet._native import NativeDecoder, NativeGPT
 from ramlet.engines import Continuation, Sampling, training_names
 from ramlet.engines.native.rotary import rotary_tables
 from ramlet.engines.native.tensors import Tensor, stored_parts
@@ -25,9 +25,6 @@ from ramlet.model.folder import ModelFolder
 from ramlet.model.names import named_tensors
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import Stored
-
-NativeGPT: Any = getattr(_native, "NativeGPT", None)
-NativeDecoder: Any = getattr(_native, "NativeDecoder", None)
 
 
 @dataclass(frozen=True)
@@ -172,9 +169,12 @@ def _with_tables(shape: Shape, length: int) -> dict[str, Any]:
     return {**shape.to_dict(), "cos": cos, "sin": sin}
 
 
-def _arrays(batch: Mapping[str, Any]) -> list[Any]:
+def _arrays(batch: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
     """Ids, targets, positions and documents, as contiguous arrays; the last two may be missing."""
     import numpy as np
 
     given = training_names("document_ids" in batch)
-    return [np.ascontiguousarray(batch[name]) if name in given else None for name in training_names(True)]
+    ids, targets, positions, documents = (
+        np.ascontiguousarray(batch[name]) if name in given else None for name in training_names(True)
+    )
+    return ids, targets, positions, documents
