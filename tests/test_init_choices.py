@@ -18,7 +18,8 @@ from ramlet.training.machine import Machine
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder, and a machine whose speed need not be measured."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(starter, "_engine", lambda threads: None)
+    monkeypatch.setattr(starter, "open_engine", lambda **_: None)
+    monkeypatch.setattr(starter, "_plan", lambda *_: None)
     machine = Machine("cpu", 2, 8 * 10**9, 20e9, "fp32")
     monkeypatch.setattr(starter, "look", lambda engine: machine)
     monkeypatch.setattr(starter, "free_memory", lambda: 8 * 10**9)

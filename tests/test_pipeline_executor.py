@@ -31,7 +31,7 @@ DONE = {
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(spine, "resident_memory", lambda: 24_000_000)
+    monkeypatch.setattr(spine, "waiting_memory", lambda: 32_000_000)
     (tmp_path / "corpus.txt").write_text(sentences(120))
 
     def write_file(**changes: Any) -> str:
