@@ -35,7 +35,8 @@ def run(program: str, **environment: str) -> dict:
 def test_torch_is_loaded_with_less_than_by_importing_it() -> None:
     plain = run("import torch, ramlet.runtime.memory\ntold = {'resident': ramlet.runtime.memory.resident_memory()}")
     door = run(
-        "from ramlet.engines.torch.base_memory import load_torch, settled_memory\n"
+        "from ramlet.engines.torch.base_memory import load_torch\n"
+        "from ramlet.runtime.settled import settled_memory\n"
         "torch = load_torch(1)\n"
         "assert torch.get_num_threads() == 1 and not torch.cuda.is_initialized()\n"
         "told = {'resident': settled_memory()}\n"
