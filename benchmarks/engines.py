@@ -140,7 +140,9 @@ def memory(given: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Check]
     train = [sys.executable, "-m", "ramlet", "train", "--engine", "native", "--quiet", "--sample-every", "0"]
     with tempfile.TemporaryDirectory(prefix="ramlet-bench-") as scratch:
         folder = Path(scratch)
-        commands = {"demo": [sys.executable, "-m", "ramlet", "demo", "--quick", "--out", str(folder / "demo")]}
+        commands = {
+            "demo": [sys.executable, "-m", "ramlet", "demo", "--engine", "native", "--out", str(folder / "demo")]
+        }
         for name, setup, more in (
             ("10M", SETUPS["10M"], ["--optimizer", "adamw"]),
             ("124M", Setup("124M", 256, 1, 50257, 12, 12, 768, steps=2), ["--optimizer", "adamw8bit"]),
