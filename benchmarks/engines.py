@@ -27,7 +27,7 @@ from typing import Any
 
 from bpe_train import HERE, Check, check, print_checks
 from corpora import DATA
-from measure import machine, markdown_table, measure, megabytes
+from measure import CommandFailed, machine, markdown_table, measure, megabytes
 from train import Contender, Setup, synthetic
 
 THREADS = 2
@@ -157,12 +157,15 @@ def memory(given: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Check]
                 *("--eval-tokens", str(setup.seq_len), "--out", str(folder / name), *more),
             ]
         for name in given.sizes or commands:
-            measured = measure(commands[name])
-            limit_bytes = MEMORY[name]
-            value, limit = megabytes(measured.peak_rss), f"<= {megabytes(limit_bytes)}"
+            most = MEMORY[name]
+            try:
+                peak = measure(commands[name]).peak_rss
+                value, met = megabytes(peak), peak <= most
+            except CommandFailed as failure:
+                peak, value, met = None, str(failure).strip().splitlines()[-1], False
             rows.append([name, value])
-            runs.append({"size": name, "peak": measured.peak_rss})
-            checks.append(check(f"{name}: peak RSS", value, limit, measured.peak_rss <= limit_bytes))
+            runs.append({"size": name, "peak": peak})
+            checks.append(check(f"{name}: peak RSS", value, f"<= {megabytes(most)}", met))
     print(markdown_table(["run", "peak RSS"], rows))
     return runs, checks
 

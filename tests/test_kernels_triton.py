@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles_triton import mend_interpreter
 from ramlet.engines.torch.kernels import kernels_for, plain
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -81,17 +81,8 @@ else:
 
     @pytest.fixture(scope="module")
     def fused() -> Iterator[ModuleType]:
-        # The bounds of a loop are arrays of one value to Triton 3.6's interpreter; NumPy 2.4 makes no int of these.
-        from triton.runtime import interpreter
-
-        patch = interpreter._patch_lang_tensor
-
-        def patch_and_mend(tensor: Any, scope: Any) -> None:
-            patch(tensor, scope)
-            scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)
+            mend_interpreter(monkeypatch)
             yield importlib.import_module("ramlet.engines.torch.kernels.fused")
 
     @pytest.mark.parametrize("dtype", DTYPES)

@@ -13,22 +13,14 @@ pytest.importorskip("triton", reason="Triton comes with torch on Linux alone")
 
 SCRIPT = """
 import math, sys
+import pytest
 import torch
-from triton.runtime import interpreter
 
+from oracles_triton import mend_interpreter
 from ramlet.engines.torch.optim import plain_update
 from ramlet.engines.torch.optim import triton_update as update
 
-# The bounds of a loop are arrays of one value to Triton 3.6's interpreter; NumPy 2.4 makes no int of these.
-patch = interpreter._patch_lang_tensor
-
-
-def patch_and_mend(tensor, scope):
-    patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-
-interpreter._patch_lang_tensor = patch_and_mend
+mend_interpreter(pytest.MonkeyPatch())
 
 
 def close(got, wanted, tolerance):
@@ -127,6 +119,11 @@ def test_steps_are_those_of_the_formulas(tmp_path: Path) -> None:
     """The interpreter must be asked for before Triton is imported."""
     script = tmp_path / "compare.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
     run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
     assert run.stdout == "close\n", run.stderr
