@@ -316,7 +316,8 @@ def tune() -> None:
 
             def backward(programs: int = programs, sums: Any = sums, choice: Any = (height, stages, warps)) -> None:
                 fused._norm_backward_kernel[(programs,)](
-                    dy, x, gain, out, sums, TOKENS, WIDTH, EPS, choice[0], columns, choice[1], num_warps=choice[2]
+                    *(dy, x, gain, dy, out, sums, TOKENS, WIDTH, EPS, True, choice[0], columns, choice[1]),
+                    num_warps=choice[2],
                 )
 
             row("norm_backward", f"{programs} programs, {height} rows, {stages} stages, {warps} warps", backward)
