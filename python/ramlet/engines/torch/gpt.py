@@ -12,7 +12,8 @@ of 50,000, three full logit tensors would be more than half of a step's memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from ramlet.engines import Sampling, training_names
 from ramlet.engines.choices import EVAL_CHUNK
 from ramlet.engines.order import even_parts, unit_rows
+from ramlet.engines.torch import fp8
 from ramlet.engines.torch.attention import FlashAttention, QKNorm
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.kernels.plain import Dropout
@@ -64,25 +66,28 @@ class GPT:
         chunk: int = 1024,
         recompute: bool = False,
         held: int = 0,
+        use_fp8: bool = False,
     ) -> None:
         """`dtype` is that of the stored weights, `compute` that of matrix products; `chunk` is the number of tokens
         whose logits exist at once; `recompute` is activation checkpointing; `held` is the number of tokens whose
-        embedding gradients are summed together (order.py)."""
+        embedding gradients are summed together (order.py); `use_fp8` is for training (fp8.py)."""
         self.shape = shape
         self.device = torch.device(device)
         self.compute = compute or dtype
         self.chunk = chunk
         self.recompute = recompute
-        self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute)
+        self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute, use_fp8=use_fp8)
         self.kernels = kernels_for(self.device)
         self._held = HeldGrads(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
         self._layers = [self._layer(number) for number in range(shape.layers)]
+        self._learning = [layer._replace(use_fp8=use_fp8) for layer in self._layers]
+        """In a pass with gradients."""
         self._rotary = RotaryTables(shape, self.device)
 
     def _layer(self, number: int) -> Layer:
         names = LAYER_WEIGHTS + (QK_NORMS if self.shape.qk_norm else ())
-        own = {name: self.weights[f"layers.{number}.{name}"] for name in names}
+        own: dict[str, Any] = {name: self.weights[f"layers.{number}.{name}"] for name in names}
         return Layer(
             **own, heads=self.shape.heads, kv_heads=self.shape.kv_heads, eps=self.shape.norm_eps, kernels=self.kernels
         )
@@ -116,7 +121,7 @@ class GPT:
         x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
         if dropout is not None:
             x = Drop.apply(x, dropout, self.kernels)  # type: ignore[no-untyped-call]
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self._learning if torch.is_grad_enabled() else self._layers):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(
                     *(self._through, x, number, layer, rotary, batch, unit, mask, dropout),
@@ -169,7 +174,8 @@ class GPT:
             k, v = cache.extend(number, k, v)
         causal = mask is None and q.shape[2] > 1
         groups = {} if layer.heads == layer.kv_heads else {"enable_gqa": True}
-        attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, **groups)
+        with nullcontext() if cache is None else _without_cudnn():
+            attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, **groups)
         return attended.transpose(1, 2).reshape(batch * q.shape[2], -1)
 
     def _heads(self, part: Tensor, batch: int) -> Tensor:
@@ -219,7 +225,11 @@ class GPT:
         logits = hidden.new_empty((min(self.chunk, len(hidden)), self.shape.padded_vocab))
         for some in even_parts(len(hidden), unit, self.chunk):
             part = hidden[some]
-            chunk = torch.mm(part, weight.compute.t(), out=logits[: len(part)])
+            chunk = logits[: len(part)]
+            if weight.fp8 is None:
+                torch.mm(part, weight.compute.t(), out=chunk)
+            else:
+                fp8.product(self.kernels.to_fp8(part, fp8.INPUT_SCALE), weight.fp8, out=chunk)
             total += self.kernels.cross_entropy_(chunk, labels[some], self.shape.vocab_size, scale).sum()
             torch.mm(chunk, weight.compute, out=grad[some])
             self.kernels.accumulate_(weight.grad, chunk, part)
@@ -266,3 +276,14 @@ def document_mask(document_ids: Tensor | None) -> Tensor | None:
         return None
     same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return same.tril_()
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """cuDNN's attention prepares itself anew for every length, and with a cache each token has another."""
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(allowed)
