@@ -58,7 +58,7 @@ OPTIMIZERS = ("adamw", "adamw8bit", "muon", "muon8bit")
 EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
 """Of each optimizer, the one with 8-bit states, which also updates bf16 weights."""
 DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("auto", "bf16", "fp16", "fp32")
+PRECISIONS = ("auto", "fp8", "bf16", "fp16", "fp32")
 LARGEST_SEED = (1 << 63) - 1
 
 _ARRAYS = ("input_ids", "targets", "position_ids", "document_ids")

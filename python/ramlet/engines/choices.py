@@ -64,6 +64,10 @@ def cannot_update(forced: Forced) -> SettingsError:
     )
 
 
+def needs_a_gpu(precision: str) -> SettingsError:
+    return SettingsError(f"{precision} needs a GPU: use {option('precision', 'bf16')} or fp32 on a CPU")
+
+
 def divisions(seq_len: int) -> Iterator[Division]:
     """Of an evaluation, from the fastest to the smallest."""
     micro_batch = max(1, EVAL_TOKENS // seq_len)

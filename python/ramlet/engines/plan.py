@@ -77,7 +77,11 @@ class Choice:
     """The rate."""
 
     def __post_init__(self) -> None:
-        for name, known in (("optimizer", OPTIMIZERS), ("weights", ("fp32", "bf16")), ("compute", PRECISIONS)):
+        for name, known in (
+            ("optimizer", OPTIMIZERS),
+            ("weights", ("fp32", "bf16")),
+            ("compute", ("fp8", *PRECISIONS)),
+        ):
             if getattr(self, name) not in known:
                 raise SettingsError(f"unknown {name} {getattr(self, name)!r}: choose from {', '.join(known)}")
         for name in ("micro_batch", "chunk"):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ramlet import __version__, _native
 from ramlet.engines import Division, Hyperparameters, Ranks, Sampling, choices
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, continuing_parts
-from ramlet.engines.native.plan import batch_bytes, make_plan, no_fp16
+from ramlet.engines.native.plan import batch_bytes, make_plan
 from ramlet.engines.native.trainee import NativeTrainee
 from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.errors import SettingsError, option
@@ -69,8 +69,8 @@ class NativeEngine:
 
     def precision(self, wanted: str) -> str:
         """`auto` is bf16 if the CPU multiplies it faster than fp32."""
-        if wanted == "fp16":
-            raise no_fp16()
+        if wanted in ("fp8", "fp16"):
+            raise choices.needs_a_gpu(wanted)
         if wanted != "auto":
             return wanted
         return "bf16" if "avx512_bf16" in flags() else "fp32"

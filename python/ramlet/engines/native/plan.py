@@ -16,7 +16,6 @@ from ramlet.engines import EIGHT_BIT, choices
 from ramlet.engines.native.gpt import Layout, arena_parts, continuing_parts
 from ramlet.engines.order import head_chunk
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
-from ramlet.errors import SettingsError, option
 from ramlet.runtime.budget import DRIFT
 
 LATER = 4_000_000
@@ -97,8 +96,8 @@ class OneSample:
 def _choices(task: Task, forced: Mapping[str, Any]) -> Iterator[Choice]:
     """All possible choices, the fastest first."""
     compute = forced.get("compute", task.precision)
-    if compute == "fp16":
-        raise no_fp16()
+    if compute in ("fp8", "fp16"):
+        raise choices.needs_a_gpu(compute)
     dropout = forced.get("dropout", 0.0)
     for optimizer, weights in choices.states(task.optimizer, compute, forced, updates):
         for recompute in choices.recomputes(forced):
@@ -116,10 +115,6 @@ def _divisions(task: Task, forced: Mapping[str, Any]) -> Iterator[tuple[int, int
     while "chunk" not in forced and chunk > SMALLEST_CHUNK:
         chunk = max(SMALLEST_CHUNK, chunk // 2)
         yield micro_batch, chunk
-
-
-def no_fp16() -> SettingsError:
-    return SettingsError(f"fp16 needs a GPU: use {option('precision', 'bf16')} or fp32 on a CPU")
 
 
 def updates(optimizer: str) -> tuple[str, ...]:

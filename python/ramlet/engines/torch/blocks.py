@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramlet.engines.plan import Choice
-from ramlet.engines.torch.sizes import BYTES, has_flash, recomputes_qk_norm
+from ramlet.engines.torch.sizes import BYTES, has_flash, recomputes_qk_norm, tensors_of
 from ramlet.model.shape import Shape
 
 
@@ -42,7 +42,7 @@ class Sizes:
 
 def sizes_of(shape: Shape, choice: Choice, seq_len: int, device: str, document_mask: bool) -> Sizes:
     tokens = choice.micro_batch * seq_len
-    compute = BYTES[choice.compute]
+    compute = BYTES[tensors_of(choice.compute)]
     # CUDA's flash attention supports grouped keys and values; its replacements do not.
     flash = has_flash(device, document_mask, fp32=choice.compute == "fp32")
     repeats = device == "cuda" and shape.heads != shape.kv_heads and not flash
@@ -120,8 +120,8 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
         attention=attention,
         # Keeps the attention's result. Backward: its gradient.
         attention_out=Block(attended, backward=dropped + max(product(width, shape.queries_width), attended)),
-        # Keeps its input, gate and up. Forward: the normalized input, the gated product and the result.
-        feed_forward=Block(stream + 2 * hidden, forward=2 * stream + hidden, backward=max(down, up)),
+        # Keeps its input, gate and up. Forward: the gated product and the result.
+        feed_forward=Block(stream + 2 * hidden, forward=stream + hidden, backward=max(down, up)),
     )
 
 
@@ -130,11 +130,11 @@ def gradient_scratch(rows: int, columns: int, choice: Choice, device: str) -> in
 
     On CUDA the matrix product itself accumulates in fp32.
     """
-    if choice.compute == choice.weights or device != "cpu":
+    if tensors_of(choice.compute) == choice.weights or device != "cpu":
         return 0
-    return rows * columns * BYTES[choice.compute]
+    return rows * columns * BYTES[tensors_of(choice.compute)]
 
 
 def _attention_scratch(sizes: Sizes, choice: Choice, device: str) -> int:
     """On CUDA the gradient of the queries is summed in fp32 first."""
-    return 0 if device == "cpu" else sizes.attended * 4 // BYTES[choice.compute]
+    return 0 if device == "cpu" else sizes.attended * 4 // BYTES[tensors_of(choice.compute)]

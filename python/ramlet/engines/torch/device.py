@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ramlet.engines.choices import needs_a_gpu
+from ramlet.engines.torch.fp8 import is_fast
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
@@ -37,8 +39,11 @@ class Device:
     def precision(self, wanted: str) -> str:
         """`auto` is bf16 if the hardware multiplies it faster than fp32."""
         if wanted != "auto":
-            if wanted == "fp16" and self.kind == "cpu":
-                raise SettingsError(f"fp16 needs a GPU: use {option('precision', 'bf16')} or fp32 on a CPU")
+            if wanted in ("fp8", "fp16") and self.kind == "cpu":
+                raise needs_a_gpu(wanted)
+            if wanted == "fp8" and not is_fast(torch.cuda.get_device_capability(self.index)):
+                name = torch.cuda.get_device_name(self.index)
+                raise SettingsError(f"{name} does not multiply fp8: use {option('precision', 'bf16')}")
             return wanted
         if self.kind == "cuda":
             return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"

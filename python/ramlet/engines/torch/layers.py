@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ramlet.engines.torch import fp8
 from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.weights import Weight
 
@@ -47,6 +48,8 @@ class Layer(NamedTuple):
     norm_q: Weight | None = None
     norm_k: Weight | None = None
     """Of QK-norm."""
+    use_fp8: bool = False
+    """Whether products of the forward pass use `Weight.fp8`."""
 
 
 def grad_of(weight: Weight) -> Tensor:
@@ -135,6 +138,13 @@ def _branch_grad(grad: Tensor, mask: Dropout | None, kernels: ModuleType) -> Ten
     return grad if mask is None else kernels.dropout(grad, mask)
 
 
+def _normed_product(x: Tensor, gain: Weight, weight: Weight, layer: Layer) -> Tensor:
+    """norm(x) @ weight^T."""
+    if layer.use_fp8 and weight.fp8 is not None:
+        return fp8.product(layer.kernels.norm_fp8(x, gain.master, layer.eps, fp8.INPUT_SCALE), weight.fp8)
+    return torch.mm(layer.kernels.norm(x, gain.master, layer.eps), weight.compute.t())
+
+
 class Project(Function):
     """x -> norm -> queries, keys and values, the first two rotated by their positions; (tokens, width) each; and x."""
 
@@ -169,8 +179,7 @@ class QKV(Function):
     def forward(ctx: Any, x: Tensor, layer: Layer, unit: int) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x)
         ctx.layer, ctx.unit = layer, unit
-        normed = layer.kernels.norm(x, layer.norm_attention.master, layer.eps)
-        return torch.mm(normed, layer.qkv.compute.t()), x
+        return _normed_product(x, layer.norm_attention, layer.qkv, layer), x
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
@@ -207,8 +216,7 @@ class FeedForward(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Layer, unit: int, mask: Dropout | None) -> Tensor:
-        normed = layer.kernels.norm(x, layer.norm_feed_forward.master, layer.eps)
-        gate_up = torch.mm(normed, layer.gate_up.compute.t())
+        gate_up = _normed_product(x, layer.norm_feed_forward, layer.gate_up, layer)
         ctx.save_for_backward(x, gate_up)
         ctx.layer, ctx.unit, ctx.mask = layer, unit, mask
         return _added(x, layer.kernels.gate(gate_up), layer.down, mask, layer.kernels)

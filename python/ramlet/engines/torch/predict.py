@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ramlet.engines.plan import Choice, Correction
 from ramlet.engines.torch.blocks import Sizes, gradient_scratch, layer_blocks, sizes_of
 from ramlet.engines.torch.optim import optimizer_module
-from ramlet.engines.torch.sizes import BYTES, flat_elements, rotary_bytes
+from ramlet.engines.torch.sizes import BYTES, flat_elements, rotary_bytes, tensors_of
 from ramlet.model.shape import Shape
 
 SCRATCH = {"cpu": 54_000_000, "cuda": 100_000_000}
@@ -52,8 +52,9 @@ class Prediction:
 def state_bytes(shape: Shape, choice: Choice) -> dict[str, int]:
     """Weights, gradients and optimizer states: the same for every batch size."""
     matrices, gains = flat_elements(shape)
-    stored = BYTES[choice.weights]
-    copy = BYTES[choice.compute] if choice.compute != choice.weights else 0
+    stored, computed = BYTES[choice.weights], tensors_of(choice.compute)
+    copy = BYTES[computed] if computed != choice.weights else 0
+    copy += 1 if choice.compute == "fp8" else 0
     return {
         "weights": matrices * (stored + copy) + gains * 4,
         "gradients": matrices * stored + gains * 4,
@@ -125,7 +126,7 @@ def predict(
     states = state_bytes(shape, choice)
     parts = {
         **states,
-        "gradients": states["gradients"] + choice.held * (shape.width * BYTES[choice.compute] + 8),
+        "gradients": states["gradients"] + choice.held * (shape.width * BYTES[tensors_of(choice.compute)] + 8),
         "activations": int(work * correction.factor) - logits,
         "logits": logits,
         "data": loader_bytes + _batch_bytes(choice.micro_batch * seq_len, seq_len, document_mask),

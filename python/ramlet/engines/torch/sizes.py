@@ -8,6 +8,12 @@ from ramlet.model.shape import Shape
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
+
+def tensors_of(compute: str) -> str:
+    """The precision of what a step computes: with fp8, only inputs of some products are smaller (fp8.py)."""
+    return "bf16" if compute == "fp8" else compute
+
+
 BLOCK = 256
 """Elements that share a scale in the 8-bit optimizer, as in the native core."""
 

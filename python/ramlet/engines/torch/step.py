@@ -31,6 +31,7 @@ from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.model_files import load_weights, tensors_by_name
 from ramlet.engines.torch.optim import optimizer_module
 from ramlet.engines.torch.ranks import TorchRanks
+from ramlet.engines.torch.sizes import tensors_of
 from ramlet.engines.torch.stored import Copies, stored
 from ramlet.engines.torch.weights import DTYPES
 from ramlet.model.folder import ModelFolder
@@ -55,10 +56,11 @@ class Trainee:
             shape,
             device=device,
             dtype=DTYPES[choice.weights],
-            compute=DTYPES[choice.compute],
+            compute=DTYPES[tensors_of(choice.compute)],
             chunk=choice.chunk,
             recompute=choice.recompute,
             held=choice.held,
+            use_fp8=choice.compute == "fp8",
         )
         self.model.weights.make_gradients()
         module = optimizer_module(choice.optimizer)
@@ -171,7 +173,9 @@ class Trainee:
                 self.optimizer.step(grad_scale=float(factor))
             complete = complete and good
             self._rescale(good)
-        if not complete:
+        if complete:
+            self.model.weights.refresh_fp8()
+        else:
             self.model.weights.refresh()
             self.model.weights.clear_gradients()
         return grad_norm

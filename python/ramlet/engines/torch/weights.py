@@ -19,6 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramlet.engines.torch.fp8 import WEIGHT_SCALE, fits
+from ramlet.engines.torch.kernels import kernels_for
+from ramlet.engines.torch.kernels.plain import FP8
 from ramlet.engines.torch.sizes import ALIGNMENT, hidden_start
 from ramlet.model.shape import Shape
 
@@ -44,6 +47,8 @@ class Weight:
     compute: Tensor
     """Used in matrix products; the master itself if the dtypes are the same."""
     grad: Tensor | None = None
+    fp8: Tensor | None = None
+    """For products of the forward pass (fp8.py)."""
 
 
 def layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -74,6 +79,7 @@ class Weights:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         compute: torch.dtype | None = None,
+        use_fp8: bool = False,
     ) -> None:
         self.shape = shape
         places: dict[str, tuple[int, tuple[int, ...]]] = {}
@@ -94,6 +100,11 @@ class Weights:
             name: Weight(name, self._view(self._flat(name), name), self._view(self._flat_compute(name), name))
             for name in places
         }
+        self._fp8 = torch.zeros(ends[2], device=device, dtype=FP8) if use_fp8 else None
+        if self._fp8 is not None:
+            for weight in self:
+                if self._is_matrix(weight.name) and fits(*weight.master.shape):
+                    weight.fp8 = self._view(self._fp8, weight.name)
 
     def _view(self, flat: Tensor, name: str) -> Tensor:
         start, size = self._places[name]
@@ -136,9 +147,15 @@ class Weights:
         return self.matrices, self.gains
 
     def refresh(self) -> None:
-        """Updates the copy for matrix products."""
+        """Updates the copies for matrix products."""
         if self.compute is not self.matrices:
             self.compute.copy_(self.matrices)
+        self.refresh_fp8()
+
+    def refresh_fp8(self) -> None:
+        """From the copy for matrix products, which some optimizers write themselves."""
+        if self._fp8 is not None:
+            kernels_for(self._fp8.device).to_fp8(self.compute, WEIGHT_SCALE, self._fp8)
 
     def initialize(self, seed: int) -> None:
         """Normal with std 0.02, scaled down with depth for what writes into the residual stream; gains 1, except those

@@ -27,6 +27,8 @@ from torch import Tensor
 
 from ramlet.engines.torch.kernels.fused_dropout import dropout as dropout
 from ramlet.engines.torch.kernels.fused_dropout import dropout_add_ as dropout_add_
+from ramlet.engines.torch.kernels.fused_fp8 import norm_fp8 as norm_fp8
+from ramlet.engines.torch.kernels.fused_fp8 import to_fp8 as to_fp8
 from ramlet.engines.torch.kernels.fused_heads import qk_norm as qk_norm
 from ramlet.engines.torch.kernels.fused_heads import qk_norm_backward as qk_norm_backward
 from ramlet.engines.torch.kernels.plain import IGNORE

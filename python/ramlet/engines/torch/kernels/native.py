@@ -18,6 +18,8 @@ from torch import Tensor
 from ramlet import _native
 from ramlet.engines.torch.kernels import plain
 from ramlet.engines.torch.kernels.plain import Dropout, Heads
+from ramlet.engines.torch.kernels.plain import norm_fp8 as norm_fp8  # only tests use it on a CPU
+from ramlet.engines.torch.kernels.plain import to_fp8 as to_fp8
 
 
 # Loops, not `all(...)`, which takes longer than the smallest kernels.

@@ -26,6 +26,22 @@ def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * gain.float()).to(x.dtype)
 
 
+FP8 = torch.float8_e4m3fn
+HIGHEST_FP8 = 448.0
+
+
+def to_fp8(x: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """`x` times the scale."""
+    if out is None:
+        out = torch.empty(x.shape, dtype=FP8, device=x.device)
+    return out.copy_((x.float() * scale).clamp(-HIGHEST_FP8, HIGHEST_FP8))
+
+
+def norm_fp8(x: Tensor, gain: Tensor, eps: float, scale: float) -> Tensor:
+    """RMSNorm in fp8, times the scale."""
+    return to_fp8(norm(x.float(), gain, eps), scale)
+
+
 def norm_backward(
     dy: Tensor, x: Tensor, gain: Tensor, eps: float, gain_grad: Tensor, unit: int = 0, added: Tensor | None = None
 ) -> Tensor:

@@ -29,7 +29,7 @@ from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN, orthogonalize
 from ramlet.engines.torch.optim.shares import Share, shares
 from ramlet.engines.torch.ranks import TorchRanks
-from ramlet.engines.torch.sizes import BYTES, Stack, flat_elements, hidden_start, stacks
+from ramlet.engines.torch.sizes import BYTES, Stack, flat_elements, hidden_start, stacks, tensors_of
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
@@ -81,7 +81,7 @@ def scratch_bytes(shape: Shape, choice: Choice, device: str, threads: int) -> in
         largest = max(rows * columns * count for rows, columns, count in counts)
         scales = sum(rows * count for rows, _, count in counts)
         changes = largest if choice.weights != "fp32" else 0
-        most = max(most, 2 * (elements + squared) * BYTES[choice.compute] + 4 * (scales + changes))
+        most = max(most, 2 * (elements + squared) * BYTES[tensors_of(choice.compute)] + 4 * (scales + changes))
     return most
 
 
