@@ -26,6 +26,7 @@ pub mod prepare;
 pub mod products;
 #[cfg(feature = "python")]
 mod python;
+pub mod repetition;
 pub mod rss;
 pub mod scatter;
 pub mod source;

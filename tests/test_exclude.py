@@ -149,10 +149,10 @@ def test_any_kind_of_evaluation_set(tmp_path: Path) -> None:
         "split": {"exclude": f"{tmp_path / 'dataset'}:val"},
     }
     for name, given in cases.items():
-        run(corpus, tmp_path / name, **given)
-        assert kept(tmp_path / name) == clean, name
-    assert examples(tmp_path / "split")[0]["excluded_source"] == f"{tmp_path / 'dataset'}:val"
-    assert examples(tmp_path / "folder")[0]["excluded_source"] == str(folder / "b.md")
+        run(corpus, tmp_path / "out" / name, **given)
+        assert kept(tmp_path / "out" / name) == clean, name
+    assert examples(tmp_path / "out" / "split")[0]["excluded_source"] == f"{tmp_path / 'dataset'}:val"
+    assert examples(tmp_path / "out" / "folder")[0]["excluded_source"] == str(folder / "b.md")
 
 
 def test_a_contaminated_document_is_not_the_first_of_its_lines(tmp_path: Path) -> None:
@@ -193,49 +193,45 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def with_tasks(corpus: Path, evaluation: Path, out: Path, threads: int, progress: Any = None) -> Prepared:
-    settings = PrepareSettings(tokenizer="byte", exclude=(str(evaluation),))
+def with_tasks(large: tuple[Path, Path], out: Path, threads: int) -> Prepared:
+    settings = PrepareSettings(tokenizer="byte", exclude=(str(large[1]),))
     with Meter(Budget.parse(AMPLE)) as meter:
-        return prepare_to([corpus], out, settings, meter=meter, threads=threads, task_bytes=100_000, progress=progress)
+        return prepare_to([large[0]], out, settings, meter=meter, threads=threads, task_bytes=100_000)
 
 
 def test_any_memory_threads_and_interruptions(
     large: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = with_tasks(*large, tmp_path / "one", threads=1)
+    expected = with_tasks(large, tmp_path / "one", threads=1)
     assert dropped(expected)[0] == 100
     assert len(examples(tmp_path / "one")) == 100
-    run_stage, read = prepare_run.run_stage, []
+    run_stage = prepare_run.run_stage
+    screened: list[Path] = []
 
-    def with_least_memory(*args: Any, **given: Any) -> None:
-        progress = given["progress"]
-
-        def watched(stage: str, done: int, total: int) -> None:
-            read.append(total)
-            if progress is not None:
-                progress(stage, done, total)
-
-        run_stage(*args, **{**given, "memory": 0, "progress": watched})
+    def with_least_memory(work: Path, out: Path, stage: str, *args: Any, **given: Any) -> None:
+        run_stage(work, out, stage, *args, **{**given, "memory": 0})
+        screened.extend((work / "exclude").glob("*.hits"))
 
     class Stop(Exception):
         pass
 
-    def stop_while_scanning(stage: str, done: int, total: int) -> None:
-        if stage == "scanning" and done:
-            raise Stop
+    def stopping(work: Path, out: Path, stage: str, *args: Any, **given: Any) -> None:
+        for part in (0, 2):
+            with_least_memory(work, out, stage, *args, **given, part=part)
+        # As if it had been stopped between the passes over task 0 and its scan.
+        (work / "scan" / "000000.json").unlink()
+        raise Stop
 
-    monkeypatch.setattr(prepare_run, "run_stage", with_least_memory)
+    monkeypatch.setattr(prepare_run, "run_stage", stopping)
     with pytest.raises(Stop):
-        while True:  # a pass may end before its progress is reported
-            with_tasks(*large, tmp_path / "two", threads=2, progress=stop_while_scanning)
-            (tmp_path / "two" / "dataset_metadata.json").unlink()
-    screened = list((tmp_path / "two" / ".work" / "exclude").glob("*.hits"))
+        with_tasks(large, tmp_path / "two", threads=2)
+    assert len(screened) == 3, "one pass was enough"
     # The rest with all the memory: it resumes from whatever was compared.
     monkeypatch.setattr(prepare_run, "run_stage", run_stage)
-    with_tasks(*large, tmp_path / "two", threads=2)
-    assert tree(tmp_path / "two") == tree(tmp_path / "one"), len(screened)
+    with_tasks(large, tmp_path / "two", threads=2)
+    assert tree(tmp_path / "two") == tree(tmp_path / "one")
     monkeypatch.setattr(prepare_run, "run_stage", with_least_memory)
-    with_tasks(*large, tmp_path / "three", threads=2, progress=lambda *_: None)
+    with_tasks(large, tmp_path / "three", threads=2)
     assert tree(tmp_path / "three") == tree(tmp_path / "one")
 
 

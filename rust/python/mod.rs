@@ -12,6 +12,7 @@ mod memory;
 mod optim;
 mod prepare;
 mod read;
+mod repetition;
 mod train;
 
 use crate::crew::Progress;
@@ -29,6 +30,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<encode::Encoder>()?;
     module.add_class::<encode::EncodeStream>()?;
     module.add_class::<read::Reader>()?;
+    module.add_class::<repetition::Repetition>()?;
     module.add_class::<loading::Windows>()?;
     module.add_class::<gpt::NativeGPT>()?;
     module.add_class::<decode::NativeDecoder>()?;

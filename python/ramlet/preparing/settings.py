@@ -17,7 +17,7 @@ from typing import Any
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.settings.declared import setting
-from ramlet.settings.kinds import Choice, Count, Place, Size, Strings, Switch, Text, share
+from ramlet.settings.kinds import Choice, Count, Place, Places, Size, Switch, Text, share
 
 CLEANING, FILTERS, DUPLICATES, EVALUATION, OUTPUT = "Cleaning", "Filters", "Duplicates", "Evaluation sets", "Output"
 """Groups of settings, in the help and in the docs."""
@@ -112,7 +112,7 @@ class PrepareSettings(ReadSettings):
 
     exclude: tuple[str, ...] = setting(
         (),
-        Strings(what="files, folders, or datasets of ramlet", metavar="X"),
+        Places(what="files, folders, or datasets of ramlet", metavar="X"),
         "Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable.",
         panel=EVALUATION,
         later=True,
