@@ -312,3 +312,35 @@ def test_config_file_and_command_line(tmp_path: Path, ramlet: RunRamlet) -> None
     given = ("--tokenizer=byte", "--exclude", str(evaluation), "--exclude-ngram=12")
     done = ramlet("prepare", str(corpus), "--out", "out", *given)
     assert "nothing to do" in done.stdout
+
+
+def test_the_evaluation_sets_of_a_pipeline(tmp_path: Path) -> None:
+    from ramlet.pipeline.file import load
+    from ramlet.pipeline.stages import stages
+
+    corpus = jsonl(tmp_path / "corpus.jsonl", ["one", f"two {PASSAGE}"])
+    evaluation = jsonl(tmp_path / "eval.jsonl", [f"some {at} {PASSAGE}" for at in range(20)])
+    run(evaluation, tmp_path / "general", val_fraction=0.4)
+    run(evaluation, tmp_path / "whole")
+    file = tmp_path / "pipeline.yaml"
+
+    def data_stage(data: str) -> Any:
+        evals = "training: {eval: {general: general/, whole: whole/}, max_steps: 5}"
+        file.write_text(f"text: [{corpus}]\ntokenizer: byte\ndata: {{{data}}}\nmodel: {{params: 100k}}\n{evals}\n")
+        return next(stage for stage in stages(load(file)) if stage.name == "data")
+
+    plain, named = data_stage("dedup: doc"), data_stage("exclude: eval.jsonl")
+    assert "exclude" not in {**plain.options, **plain.settings, **plain.reads}
+    assert named.options["exclude"] == (str(evaluation),)
+    both = data_stage("exclude: [eval.jsonl], exclude_eval: true")
+    assert both.options["exclude"] == (str(evaluation), f"{tmp_path / 'general'}:val", str(tmp_path / "whole"))
+    words_of_it = both.argv()
+    assert [words_of_it[at + 1] for at, word in enumerate(words_of_it) if word == "--exclude"] == list(
+        both.options["exclude"]
+    )
+    jsonl(evaluation, ["another set"])
+    assert data_stage("exclude: eval.jsonl").fingerprint != named.fingerprint
+    assert data_stage("dedup: doc").fingerprint == plain.fingerprint
+    with pytest.raises(SettingsError, match="exclude_eval without an evaluation set"):
+        file.write_text(f"text: [{corpus}]\ndata: {{exclude_eval: true}}\nmodel: {{params: 100k}}\n")
+        load(file)

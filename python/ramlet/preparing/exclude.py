@@ -24,6 +24,7 @@ from ramlet.inputs import sources
 from ramlet.inputs.sources import Source
 from ramlet.inputs.staging_folder import Progress, StagingFolder, key_of
 from ramlet.inputs.staging_process import stage_in_subprocess
+from ramlet.preparing.folder import CONTAMINATED
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.atomic_files import replacing, write_json
 from ramlet.runtime.digest import digest
@@ -32,9 +33,6 @@ from ramlet.runtime.small_files import read_json_object
 Json = dict[str, Any]
 
 FOLDER = "exclude"
-CONTAMINATED = "contaminated.jsonl"
-"""In the dataset: examples of contaminated documents."""
-
 LEAST_MEMORY, LARGEST_MEMORY = 4 << 20, 64 << 20
 """For sorting the hashes; more would not be faster."""
 LEAST_WINDOW = 8 << 20
