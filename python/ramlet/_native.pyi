@@ -14,6 +14,7 @@ __all__ = [
     "NativeDecoder",
     "NativeGPT",
     "Reader",
+    "Repetition",
     "Windows",
     "adamw8bit_step",
     "assemble_shards",
@@ -169,6 +170,14 @@ def assemble_shards(
     progress: _Watch | None,
 ) -> str: ...
 def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
+
+@final
+class Repetition:
+    def __new__(cls, ngram: int) -> Repetition: ...
+    def add(self, texts: list[str]) -> None: ...
+    def begin_counting(self) -> None: ...
+    def result(self, most: int) -> str: ...
+
 def build_exclude_set(
     files: Iterator[_Spec],
     read: dict[str, Any],
