@@ -13,7 +13,7 @@ import ramlet as package
 from conftest import AMPLE, RunRamlet
 from ramlet.dataset.duplicates import Cluster, Pair, differences, examples
 from ramlet.dataset.reader import Dataset
-from ramlet.dataset.repetition import measure, read_saved, saved
+from ramlet.dataset.repetition import measure, saved
 from ramlet.errors import DatasetError
 
 MENU = "Home | About | Contact"
@@ -135,14 +135,14 @@ def test_inspect_measures_small_datasets_and_saves_on_request(tmp_path: Path, ra
     assert "19.61% of the documents are copies of another" in shown
     assert f"50  {MENU}" in shown
     assert "most frequent 13-grams" in shown
-    assert read_saved(made) is None
+    assert not (made / "repetition.json").exists()
     assert "repetition" not in ramlet("data", "inspect", "data", "--no-repetition").stdout
     found = json.loads(ramlet("data", "inspect", "data", "--repetition", "--json").stdout)["repetition"]
-    assert saved(Dataset(made)) == found
+    assert saved(made, Dataset(made).manifest) == found
     assert found["near_duplicates"] is None
     # Another dataset in its place: what was measured is not about it.
     package.prepare(tmp_path / "corpus.jsonl", made, memory=AMPLE, append=True, dedup="line")
-    assert saved(Dataset(made)) is None
+    assert saved(made, Dataset(made).manifest) is None
 
 
 def test_the_report_has_both(tmp_path: Path, ramlet: RunRamlet) -> None:

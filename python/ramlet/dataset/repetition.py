@@ -17,14 +17,17 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ramlet import _native
-from ramlet.dataset.reader import Dataset
+from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError
 from ramlet.runtime.atomic_files import write_json
 from ramlet.runtime.digest import digest
 from ramlet.runtime.small_files import read_json_object
+
+if TYPE_CHECKING:
+    from ramlet.dataset.reader import Dataset
 
 FILE = "repetition.json"
 NGRAM = 13
@@ -51,7 +54,7 @@ def measure(dataset: Dataset, progress: Callable[[int, int], None] | None = None
                 progress(done, total)
     found: Json = json.loads(repetition.result(LISTED))
     # The share of near-duplicates is not measured yet.
-    return {"ngram": NGRAM, **found, "near_duplicates": None, "mark": _mark(dataset)}
+    return {"ngram": NGRAM, **found, "near_duplicates": None, "mark": _mark(dataset.manifest)}
 
 
 def save(dataset: Dataset, found: Json) -> None:
@@ -59,21 +62,17 @@ def save(dataset: Dataset, found: Json) -> None:
     write_json(dataset.path / FILE, found)
 
 
-def saved(dataset: Dataset) -> Json | None:
+def saved(path: Path, manifest: Manifest) -> Json | None:
     """What was measured before, if the dataset has not changed since."""
-    return read_saved(dataset.path, _mark(dataset))
-
-
-def read_saved(path: Path, mark: str | None = None) -> Json | None:
-    with suppress(OSError, ValueError, DatasetError):
+    with suppress(OSError, ValueError):
         found = read_json_object(path / FILE, DatasetError)
-        if mark is None or found.get("mark") == mark:
+        if found.get("mark") == _mark(manifest):
             return found
     return None
 
 
-def _mark(dataset: Dataset) -> str:
-    return digest(shard.xxh64.encode() for shard in dataset.manifest.shards)
+def _mark(manifest: Manifest) -> str:
+    return digest(shard.xxh64.encode() for shard in manifest.shards)
 
 
 def _batches(dataset: Dataset) -> Iterator[tuple[list[str], int]]:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from ramlet.dataset.duplicates import Cluster, Marked, Pair, differences, examples, largest
+from ramlet.dataset.repetition import saved
 from ramlet.errors import RamletError
 from ramlet.reporting.found import DatasetFound
 from ramlet.reporting.markup import escape, share, table
@@ -44,9 +45,7 @@ def _with_marks(parts: Marked) -> str:
 
 def repetition(dataset: DatasetFound) -> str:
     """Copies among the documents, frequent lines and n-grams, if `data inspect --repetition` has measured them."""
-    from ramlet.dataset.repetition import read_saved  # it loads numpy
-
-    found = read_saved(dataset.path)
+    found = saved(dataset.path, dataset.manifest)
     if found is None:
         return ""
     drawn = ""

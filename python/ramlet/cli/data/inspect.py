@@ -140,7 +140,7 @@ def _repetition(dataset: Dataset, wanted: bool | None, memory: str, *, silent: b
     from ramlet.dataset.repetition import QUICK_TOKENS, measure, save, saved
     from ramlet.errors import RamletError
 
-    found = None if wanted else saved(dataset)
+    found = None if wanted else saved(dataset.path, dataset.manifest)
     small = sum(split.tokens for split in dataset.splits.values()) <= QUICK_TOKENS
     if found is not None or wanted is False or not (wanted or small):
         return found
