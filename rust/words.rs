@@ -23,27 +23,27 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 const WORD: u8 = LETTER | MARK | NUMBER;
 
 /// First and last code point of the blocks whose letters, marks and numbers are words by themselves.
-pub const UNSPACED: [(u32, u32); 12] = [
-    (0x0E00, 0x0EFF),   // Thai, Lao
-    (0x1000, 0x109F),   // Myanmar
-    (0x1780, 0x17FF),   // Khmer
-    (0x2E80, 0x2FDF),   // radicals of Han
-    (0x3005, 0x3007),   // iteration mark and zero of Han
-    (0x3021, 0x3029),   // numerals of Han
-    (0x3038, 0x30FF),   // numerals of Han, Hiragana, Katakana
-    (0x31F0, 0x31FF),   // Katakana
-    (0x3400, 0x9FFF),   // Han
-    (0xA9E0, 0xAA7F),   // Myanmar, with Cham in between
-    (0xF900, 0xFAFF),   // Han
-    (0x20000, 0x3FFFF), // Han
+pub const UNSPACED: [(u32, u32); 15] = [
+    (0x0E00, 0x0EFF),     // Thai, Lao
+    (0x1000, 0x109F),     // Myanmar
+    (0x1780, 0x17FF),     // Khmer
+    (0x1950, 0x19DF),     // Tai Le, New Tai Lue
+    (0x1A20, 0x1AAF),     // Tai Tham
+    (0x3005, 0x3007),     // iteration mark, closing mark and zero of Han
+    (0x3040, 0x30FF),     // Hiragana, Katakana
+    (0x31F0, 0x31FF),     // Katakana extensions
+    (0x3400, 0x9FFF),     // Han
+    (0xA9E0, 0xA9FF),     // Myanmar extended B
+    (0xAA60, 0xAA7F),     // Myanmar extended A
+    (0xF900, 0xFAFF),     // Han, for compatibility
+    (0xFF66, 0xFF9F),     // Katakana, half width
+    (0x1_B000, 0x1_B16F), // kana supplements
+    (0x2_0000, 0x3_FFFF), // the planes of Han
 ];
-/// Halfwidth Katakana are among other forms of Latin and Hangul letters.
-const HALFWIDTH: (u32, u32) = (0xFF66, 0xFF9F);
 
 fn is_unspaced(code_point: u32) -> bool {
     // Below Thai are all alphabets of Europe and most of India and the Near East.
-    code_point >= UNSPACED[0].0
-        && UNSPACED.iter().chain([&HALFWIDTH]).any(|&(first, last)| (first..=last).contains(&code_point))
+    code_point >= UNSPACED[0].0 && UNSPACED.iter().any(|&(first, last)| (first..=last).contains(&code_point))
 }
 
 /// ASCII letters in lower case and digits; 0 for everything else.

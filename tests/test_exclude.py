@@ -21,7 +21,7 @@ from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
 PASSAGE = "the quick brown fox jumps over the lazy dog while seven small cats are watching it"
-UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3038, 0x30FF), (0x3400, 0x9FFF))
+UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF))
 
 
 def words(text: str) -> list[str]:
@@ -274,6 +274,14 @@ def test_useless_sets(tmp_path: Path, content: str | None, given: dict[str, Any]
         (tmp_path / "eval.txt").write_text(content)
     with pytest.raises((SettingsError, SourceError), match=sentence):
         run(corpus, tmp_path / "out", exclude=tmp_path / "eval.txt", **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_field_is_named(tmp_path: Path) -> None:
+    corpus = jsonl(tmp_path / "corpus.jsonl", ["one"])
+    questions = jsonl(tmp_path / "questions.jsonl", [PASSAGE], "question")
+    with pytest.raises(SourceError, match=r'exclude: .*questions.jsonl:1 has no field "text".* with exclude_field'):
+        run(corpus, tmp_path / "out", exclude=questions)
     assert not (tmp_path / "out").exists()
 
 

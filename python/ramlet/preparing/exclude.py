@@ -19,7 +19,7 @@ from typing import Any
 from ramlet import _native
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import SPLITS, Manifest
-from ramlet.errors import SettingsError, SourceError, option
+from ramlet.errors import SettingsError, SourceChanged, SourceError, option
 from ramlet.inputs import sources
 from ramlet.inputs.sources import Source
 from ramlet.inputs.staging_folder import Progress, StagingFolder, key_of
@@ -132,6 +132,20 @@ class Excluded:
                 paths += files
             else:
                 paths.append(part)
+        try:
+            found = self._read(folder, paths, field, memory, progress)
+        except SourceError as error:
+            # The field of the evaluation set has a setting of its own.
+            sentence = error.sentence.replace(option("text_field"), option("exclude_field"))
+            raise type(error)(f"{option('exclude')}: {sentence}", **error.facts) from None
+        self._refuse_useless(found)
+        if digest(self._identities()) != self.identity:
+            names = ", ".join(self.settings.exclude)
+            raise SourceChanged(f"{names} changed while it was read: run the same command again")
+        write_json(folder / "set.json", found)
+        return found
+
+    def _read(self, folder: Path, paths: list[str], field: str, memory: int, progress: Progress | None) -> Json:
         folder.mkdir(exist_ok=True)
         total = sum(source.size or 0 for source in self._expand(paths))
         with replacing(folder / "names.jsonl") as names:
@@ -147,16 +161,13 @@ class Excluded:
                 total=total,
                 progress=None if progress is None else lambda _, done, size: progress("excluding", done, size),
             )
-        found = {
+        return {
             "ngram": self.settings.exclude_ngram,
             "documents": documents,
             "too_short": too_short,
             "ngrams": ngrams,
             "identity": self.identity,
         }
-        self._refuse_useless(found)
-        write_json(folder / "set.json", found)
-        return found
 
     def _refuse_useless(self, found: Json) -> None:
         names = ", ".join(self.settings.exclude)
@@ -194,7 +205,7 @@ def find(settings: PrepareSettings, staged: Path, progress: Progress | None) -> 
         excluded = Excluded(settings, parts, shown, staged)
         _ = excluded.identity  # reads the files, so that what is missing is noticed now
     except SourceError as error:
-        raise SourceError(f"{option('exclude')}: {error}") from None
+        raise type(error)(f"{option('exclude')}: {error.sentence}", **error.facts) from None
     return excluded
 
 
@@ -204,7 +215,7 @@ def write_examples(dataset: Path, work: Path, run: str, earlier_runs: Iterable[s
     kept = set(earlier_runs)
     lines: list[str] = []
     if path.exists():
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             lines = [line for line in file if _run_of(line) in kept]
     examples = json.loads(_native.contaminated_documents(work, dataset))
     names = _names(work / FOLDER / "names.jsonl", {each["excluded_file"] for each in examples})

@@ -327,7 +327,7 @@ class _Run:
     def _statistics(self, ledger: Ledger, notes: list[Json]) -> Json:
         return {
             "ramlet": __version__,
-            "settings": asdict(self.settings),
+            "settings": _as_json(self.settings),
             "threads": self.threads,
             "ledger": ledger,
             "skipped": skipped_records(notes),
@@ -340,7 +340,7 @@ class _Run:
         notes = list(self.folder.notes("tokens", plan["tasks"]))
         number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
         run = manifest_of_run(settings, plan, tokenizer, assembled, notes, self.skipped, number, name)
-        manifest = add_run(run, before, notes, plan["id"], asdict(settings), self.inputs)
+        manifest = add_run(run, before, notes, plan["id"], _as_json(settings), self.inputs)
         self.meter.stage("finishing")
         statistics = self._statistics(run.ledger, notes)
         if before is None:
@@ -363,3 +363,9 @@ class _Run:
 
 def _has_run(manifest: Manifest, identity: str) -> bool:
     return any(run["id"] == identity for run in manifest.runs)
+
+
+def _as_json(settings: PrepareSettings) -> Json:
+    """The settings as they are read back from a file: with lists for tuples."""
+    found: Json = json.loads(json.dumps(asdict(settings)))
+    return found
