@@ -228,8 +228,6 @@ class PrepareSettings(ReadSettings):
         values = self.decisive() | {"dedup_cache": self.cache_folder is not None}
         if self.exclude:
             values["exclude"] = True
-        else:
-            values = {name: value for name, value in values.items() if not name.startswith("exclude")}
         return b"ramlet prepare 1\0" + self._parts(values)
 
     def _parts(self, values: dict[str, Any]) -> bytes:
