@@ -29,6 +29,7 @@ WITHOUT_QUIET = {
     "ramlet completion": "it prints a script",
     "ramlet tokenizer decode": "it prints the text and nothing else",
     "ramlet tokenizer show": "it prints figures and nothing else",
+    "ramlet data duplicates": "it prints the pairs and nothing else",
     "ramlet data inspect": "it prints figures and nothing else",
 }
 

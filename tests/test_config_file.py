@@ -68,7 +68,7 @@ def test_every_setting_is_a_key(read: Any) -> None:
     for each in fields(PrepareSettings):
         value = getattr(plain, each.name)
         if value is not None:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
+            text = str(value).lower() if isinstance(value, bool) else "[]" if value == () else str(value)
             assert read(f"{each.name.replace('_', '-')}: {text}").settings == {each.name: value}
 
 

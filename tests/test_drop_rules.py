@@ -45,7 +45,8 @@ def change(path: Path, edit: Any) -> None:
 def test_the_names_that_stand_in_manifests() -> None:
     assert [(rule.name, rule.unit) for rule in RULES if rule != NEWER] == [
         *((name, "document") for name in ("empty", "too_short", "too_long", "symbols", "repeated_lines")),
-        *((name, "document") for name in ("bad_encoding", "duplicate", "too_few_tokens", "too_many_tokens")),
+        *((name, "document") for name in ("bad_encoding", "contaminated", "duplicate")),
+        *((name, "document") for name in ("too_few_tokens", "too_many_tokens")),
         *((name, "line") for name in ("line_too_short", "line_too_long", "line_symbols", "duplicate_line")),
     ]
 
@@ -64,7 +65,7 @@ def test_the_table_in_the_docs() -> None:
         if rule.setting:
             value = defaults[rule.setting]
             option = f"`--{rule.setting.replace('_', '-')}`"
-            default = "none" if value is None else f"`{value}`" if isinstance(value, str) else f"{value:,}"
+            default = "none" if value in (None, ()) else f"`{value}`" if isinstance(value, str) else f"{value:,}"
         return f"| `{rule.name}` | {option} | {default} | {rule.unit}s: {rule.meaning} |"
 
     wanted = [row(rule) for unit in ("line", "document") for rule in RULES if rule.unit == unit]

@@ -14,11 +14,14 @@ __all__ = [
     "NativeDecoder",
     "NativeGPT",
     "Reader",
+    "Repetition",
     "Windows",
     "adamw8bit_step",
     "assemble_shards",
+    "build_exclude_set",
     "clean_text",
     "commit_dedup_cache",
+    "contaminated_documents",
     "count_characters",
     "dedup_partitions",
     "drop_rules",
@@ -167,6 +170,28 @@ def assemble_shards(
     progress: _Watch | None,
 ) -> str: ...
 def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
+
+@final
+class Repetition:
+    def __new__(cls, ngram: int) -> Repetition: ...
+    def add(self, texts: list[str]) -> None: ...
+    def begin_counting(self) -> None: ...
+    def result(self, most: int) -> str: ...
+
+def build_exclude_set(
+    files: Iterator[_Spec],
+    read: dict[str, Any],
+    path: str | PathLike[str],
+    *,
+    clean: str,
+    ngram: int,
+    document_bytes: int,
+    memory: int,
+    window_bytes: int,
+    total: int,
+    progress: _Watch | None,
+) -> tuple[int, int, int]: ...
+def contaminated_documents(work: str | PathLike[str], out: str | PathLike[str]) -> str: ...
 def xxh64_file(path: str | PathLike[str], start: int = 0) -> tuple[int, int]: ...
 def clean_text(text: str, settings: str) -> tuple[str | None, str | None, list[tuple[str, int, int]]]: ...
 def drop_rules() -> list[tuple[str, str, str, str]]: ...

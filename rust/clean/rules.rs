@@ -48,6 +48,7 @@ drop_rules! {
         Symbols       "symbols"         "max_symbols"  "share of symbols above max_symbols",
         RepeatedLines "repeated_lines"  "max_repeated" "share of text in repeated lines above max_repeated",
         BadEncoding   "bad_encoding"    "max_invalid"  "share of undecodable characters (U+FFFD) above max_invalid",
+        Contaminated  "contaminated"    "exclude"      "shares a passage with the evaluation set in exclude",
         Duplicate     "duplicate"       "dedup"        "an earlier document has the same text",
         TooFewTokens  "too_few_tokens"  "min_tokens"   "fewer tokens than min_tokens",
         TooManyTokens "too_many_tokens" "max_tokens"   "more tokens than max_tokens",
@@ -115,7 +116,8 @@ impl Rule {
             Rule::LineTooLong => settings.max_line_chars > 0 && characters > settings.max_line_chars,
             Rule::LineSymbols => is_above(survey.symbols, settings.max_line_symbols, characters),
             // Checked later, over all documents together, or on their tokens.
-            Rule::Duplicate | Rule::DuplicateLine | Rule::TooFewTokens | Rule::TooManyTokens => false,
+            Rule::Contaminated | Rule::Duplicate | Rule::DuplicateLine => false,
+            Rule::TooFewTokens | Rule::TooManyTokens => false,
         }
     }
 }

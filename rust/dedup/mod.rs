@@ -13,7 +13,7 @@
 
 mod cache;
 mod drops;
-mod grid;
+pub mod grid;
 mod records;
 mod set;
 mod settle;

@@ -1,7 +1,8 @@
 //! Raw text -> shards of tokens, in tasks that each commit their own result.
 //!
 //! ```text
-//!  scan    task i       read, clean, hash             -> work/scan     (with dedup, or to learn a vocabulary)
+//!  screen  task i       read, clean, compare          -> work/exclude  (with a large evaluation set to keep out)
+//!  scan    task i       read, clean, compare, hash    -> work/scan     (with dedup or exclude, or to learn a vocabulary)
 //!  settle  partition p  find the hashes seen before   -> work/drops
 //!  write   task i       read, clean, drop, encode     -> work/tokens
 //!  assemble             all tasks' tokens in order    -> out/{train,val}
@@ -17,6 +18,7 @@ mod ledger;
 pub mod pack;
 mod read;
 mod scan;
+mod screen;
 pub mod shard;
 pub mod tokens;
 mod write;
@@ -28,10 +30,14 @@ use crate::crew::{Progress, Watch, crew};
 use crate::dedup::{self, SettlePlan, Unit};
 use crate::encode::{Batch, Encoder, Id, encode_batch};
 use crate::error::{Error, Result};
+use crate::exclude;
 use crate::own_files;
 use crate::specials::Specials;
 pub use scan::commit_cache;
+use screen::Excluded;
+pub use screen::contaminated;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -55,6 +61,9 @@ pub struct Plan {
     pub cache: Option<PathBuf>,
     /// Of the cleaning settings, 32 hexadecimal digits: only hashes of texts cleaned alike can be compared.
     pub cache_fingerprint: String,
+    /// Words in the n-grams that no document may share with the evaluation set; 0 if there is none.
+    #[serde(default)]
+    pub exclude_ngram: usize,
     /// Whether to collect the characters of the text, for a character vocabulary.
     pub characters: bool,
     pub val_fraction: f64,
@@ -209,7 +218,8 @@ impl BufferSizes {
     pub fn shared_memory(plan: &Plan, merges: bool) -> usize {
         let longest = plan.largest_document() * if plan.clean.normalize { GROWTH } else { 1 };
         let copies = if merges { MERGED_COPIES } else { ALONE_COPIES };
-        (copies + if plan.wide { 2 } else { 0 }) * longest
+        let excluded = if plan.exclude_ngram > 0 { exclude::LEAST_MEMORY } else { 0 };
+        (copies + if plan.wide { 2 } else { 0 }) * longest + excluded
     }
 
     /// `memory` divided among `threads`.
@@ -224,48 +234,70 @@ impl BufferSizes {
     }
 }
 
-/// Runs the parts of a stage that are not done yet, on all threads.
+/// Runs the parts of a stage that are not done yet, or only `part`, on all threads.
+#[allow(clippy::too_many_arguments)]
 pub fn run_stage(
     job: &Job,
     stage: Stage,
+    part: Option<u32>,
     encoding: Option<&Encoding<'_>>,
     memory: usize,
     threads: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
 ) -> Result<()> {
-    let parts = stage.parts(&job.plan);
-    let part = Part::new(job, stage, encoding, BufferSizes::new(&job.plan, memory, threads))?;
-    let next = AtomicU32::new(0);
-    crew(threads.min(parts as usize).max(1), progress, watch, |_| {
+    let (parts, sharing) = match part {
+        Some(part) => (part..part + 1, 1),
+        None => (0..stage.parts(&job.plan), threads),
+    };
+    let (excluded, memory) = match stage {
+        Stage::Scan => screen::screen(job, parts.clone(), memory, threads, progress, watch)?,
+        Stage::Settle | Stage::Write => (None, memory),
+    };
+    let sizes = BufferSizes::new(&job.plan, memory, sharing);
+    let part = Part::new(job, stage, encoding, excluded, sizes)?;
+    run_parts(parts, threads, progress, watch, |index, threads| part.run(index, threads, progress))
+}
+
+/// Calls `run(index, threads)` for each part, on all threads; those without a part of their own help the others.
+fn run_parts(
+    parts: Range<u32>,
+    threads: usize,
+    progress: &Progress,
+    watch: &mut Watch<'_>,
+    run: impl Fn(u32, usize) -> Result<()> + Sync,
+) -> Result<()> {
+    let next = AtomicU32::new(parts.start);
+    crew(threads.min(parts.len()).max(1), progress, watch, |_| {
         loop {
             let index = next.fetch_add(1, Relaxed);
-            if index >= parts {
+            if index >= parts.end {
                 return Ok(());
             }
             progress.check()?;
-            // Threads without a part of their own help the others encode.
-            let working = (parts - index).min(threads as u32).max(1) as usize;
-            part.run(index, threads / working, progress)?;
+            let working = (parts.end - index).min(threads as u32).max(1) as usize;
+            run(index, threads / working)?;
         }
     })?;
     Ok(())
 }
 
 /// Any part of a stage: a plain function of the plan and an index.
-pub struct Part<'a> {
+struct Part<'a> {
     job: &'a Job,
     stage: Stage,
     encoding: Option<&'a Encoding<'a>>,
+    excluded: Option<Excluded>,
     sizes: BufferSizes,
     settling: Option<SettlePlan>,
 }
 
 impl<'a> Part<'a> {
-    pub fn new(
+    fn new(
         job: &'a Job,
         stage: Stage,
         encoding: Option<&'a Encoding<'a>>,
+        excluded: Option<Excluded>,
         sizes: BufferSizes,
     ) -> Result<Self> {
         create_folder(&job.work.join(stage.folder()))?;
@@ -273,12 +305,12 @@ impl<'a> Part<'a> {
             Stage::Settle => Some(scan::settle_plan(job, &sizes)?),
             Stage::Scan | Stage::Write => None,
         };
-        Ok(Part { job, stage, encoding, sizes, settling })
+        Ok(Part { job, stage, encoding, excluded, sizes, settling })
     }
 
     /// Runs part `index` unless it is done already, with up to `threads` threads for encoding.
-    pub fn run(&self, index: u32, threads: usize, progress: &Progress) -> Result<()> {
-        let Part { job, stage, encoding, sizes, settling } = self;
+    fn run(&self, index: u32, threads: usize, progress: &Progress) -> Result<()> {
+        let Part { job, stage, encoding, excluded, sizes, settling } = self;
         if let Some(settling) = settling {
             if !dedup::drop_file(&settling.out, index).exists() {
                 dedup::settle(index, settling, progress)?;
@@ -297,7 +329,7 @@ impl<'a> Part<'a> {
                 write::write::<u16>(job, index, encoding, sizes, threads.max(1), progress)
             }
             (Stage::Write, None) => Err(Error::Invalid("writing needs a tokenizer".into())),
-            _ => scan::scan(job, index, sizes, progress),
+            _ => scan::scan(job, index, excluded.as_ref(), sizes, progress),
         }
     }
 }

@@ -1,13 +1,17 @@
-//! The first reading: hashes every unit that may be a duplicate, and collects the characters that occur.
+//! The first reading: finds documents with text of the evaluation set, hashes every unit that may be a duplicate, and
+//! collects the characters that occur.
 
 use super::kept_ranges::KeptRangesWriter;
+use super::ledger::Origin;
 use super::read::TaskFiles;
+use super::screen::{Examples, Excluded};
 use super::{BufferSizes, Job, Stage};
 use crate::atomic::commit_note;
 use crate::clean::{Cleaner, Dropped, Verdict};
 use crate::crew::Progress;
 use crate::dedup::{self, Drops, RecordWriter, SettlePlan, Unit, drop_file, fresh_file, open_caches};
 use crate::error::{Error, Result};
+use crate::own_files;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -39,7 +43,13 @@ pub fn records_path(job: &Job, task: u32) -> PathBuf {
     job.work.join("scan").join(format!("{task:06}.hashes"))
 }
 
-pub fn scan(job: &Job, index: u32, sizes: &BufferSizes, progress: &Progress) -> Result<()> {
+pub fn scan(
+    job: &Job,
+    index: u32,
+    excluded: Option<&Excluded>,
+    sizes: &BufferSizes,
+    progress: &Progress,
+) -> Result<()> {
     let plan = &job.plan;
     let path = records_path(job, index);
     let temporary = path.with_extension("hashes.ramlet-tmp");
@@ -54,6 +64,8 @@ pub fn scan(job: &Job, index: u32, sizes: &BufferSizes, progress: &Progress) -> 
     let mut reader = files.read(progress);
     let mut content = Content::default();
     let mut kept_ranges = KeptRangesWriter::create(job, index)?;
+    let mut screen = excluded.map(|excluded| excluded.last_screen(job, index)).transpose()?;
+    let mut examples = Examples::default();
     while let Some(document) = reader.next()? {
         let bytes = document.text.len();
         let verdict = cleaner.clean(document.text, &mut Dropped::default());
@@ -61,6 +73,14 @@ pub fn scan(job: &Job, index: u32, sizes: &BufferSizes, progress: &Progress) -> 
         if let Verdict::Keep(text) = verdict {
             let hash = xxh3_128(text.as_bytes());
             content.add(hash);
+            if let Some(screen) = &mut screen
+                && let Some(hit) = screen.compare(text)?
+            {
+                let origin = Origin { path: files.path(), document: document.document };
+                examples.add(hash as u64, text, &hit, origin);
+                reader.advance(bytes)?;
+                continue;
+            }
             match (plan.unit, &mut records) {
                 (Some(Unit::Document), Some(records)) => records.push(hash)?,
                 (Some(Unit::Line), Some(records)) => {
@@ -78,14 +98,22 @@ pub fn scan(job: &Job, index: u32, sizes: &BufferSizes, progress: &Progress) -> 
     }
     reader.report()?;
     kept_ranges.commit()?;
+    if let (Some(screen), Some(excluded)) = (screen, excluded) {
+        excluded.commit_last(screen)?;
+    }
     let mut units = 0;
     if let Some(records) = records {
         units = records.finish()?;
         std::fs::rename(&temporary, &path).map_err(|error| Error::write(&path, error))?;
     }
     let characters: Option<String> = characters.map(|characters| characters.iter().collect());
-    let note =
-        json!({"units": units, "content": content, "characters": characters, "input": files.counters()});
+    let note = json!({
+        "units": units,
+        "content": content,
+        "characters": characters,
+        "contaminated": examples,
+        "input": files.counters(),
+    });
     commit_note(&job.note("scan", index), note.to_string().as_bytes())
 }
 
@@ -107,10 +135,19 @@ pub fn settle_plan(job: &Job, sizes: &BufferSizes) -> Result<SettlePlan> {
     })
 }
 
-/// The units of a task that are duplicates, and the checksum of the content they were found in.
-pub fn drops(job: &Job, task: u32) -> Result<(Drops, Content)> {
-    let Scanned { units, content } = crate::own_files::read_json(&job.note("scan", task))?;
-    Ok((Drops::load(task, units, partition_files(job, drop_file))?, content))
+/// The units of a task that are duplicates.
+pub fn drops(job: &Job, task: u32) -> Result<Drops> {
+    let Scanned { units, .. } = own_files::read_json(&job.note("scan", task))?;
+    Drops::load(task, units, partition_files(job, drop_file))
+}
+
+/// The checksum of what the first reading found, if the second depends on it.
+pub fn scanned_content(job: &Job, task: u32) -> Result<Option<Content>> {
+    if job.plan.unit.is_none() && job.plan.exclude_ngram == 0 {
+        return Ok(None);
+    }
+    let Scanned { content, .. } = own_files::read_json(&job.note("scan", task))?;
+    Ok(Some(content))
 }
 
 /// Adds the new hashes to the plan's cache, for later runs.

@@ -3,7 +3,8 @@
 use super::kept_ranges::KeptRanges;
 use super::ledger::{Ledger, Origin};
 use super::read::TaskFiles;
-use super::scan::{Content, drops, is_blank};
+use super::scan::{Content, drops, is_blank, scanned_content};
+use super::screen;
 use super::tokens::{Candidate, TokenWriter};
 use super::{BufferSizes, Encoding, Job, Plan, Split};
 use crate::atomic::commit_note;
@@ -24,6 +25,8 @@ pub fn write<I: Id>(
     progress: &Progress,
 ) -> Result<()> {
     let plan = &job.plan;
+    let scanned = scanned_content(job, index)?;
+    let mut contaminated = screen::hits(job, index)?;
     let mut survivors = Survivors::load(job, index)?;
     let mut cleaner = Cleaner::new(plan.clean.clone());
     let files = TaskFiles::open(job, index, sizes, progress)?;
@@ -32,7 +35,7 @@ pub fn write<I: Id>(
     let mut batch = Texts::default();
     let mut content = Content::default();
     let mut kept_ranges = KeptRanges::open(job, index)?;
-    let mut documents = 0;
+    let (mut documents, mut cleaned) = (0, 0);
     while let Some(document) = reader.next()? {
         let bytes = document.text.len();
         documents += u64::from(document.part == 0);
@@ -48,6 +51,14 @@ pub fn write<I: Id>(
             Verdict::Keep(text) => {
                 let hash = xxh3_128(text.as_bytes());
                 content.add(hash);
+                cleaned += 1;
+                if let Some(hits) = &mut contaminated
+                    && hits.of(cleaned - 1)?.is_some()
+                {
+                    output.ledger.add_dropped(Rule::Contaminated, text.len(), text, &origin);
+                    reader.advance(bytes)?;
+                    continue;
+                }
                 let grown = text.len() > plan.largest_document();
                 // One thread at a time: the budget has memory for a single text that cleaning made longer.
                 let _alone = grown.then(|| job.grown.lock().unwrap());
@@ -75,7 +86,7 @@ pub fn write<I: Id>(
     }
     output.encode(&mut batch, encoding, threads, progress)?;
     reader.report()?;
-    if matches!(survivors, Survivors::Of { content: scanned, .. } if scanned != content) {
+    if scanned.is_some_and(|scanned| scanned != content) {
         return Err(Error::Changed {
             path: files.path().as_ref().into(),
             what: "or an input before it changed after it was first read".into(),
@@ -110,7 +121,7 @@ impl Texts {
 /// Drops duplicates. Units have the same numbers as when they were hashed.
 enum Survivors {
     All,
-    Of { unit: Unit, drops: Drops, next: u64, content: Content, max_blank_lines: usize },
+    Of { unit: Unit, drops: Drops, next: u64, max_blank_lines: usize },
 }
 
 enum Survived {
@@ -124,10 +135,10 @@ enum Survived {
 impl Survivors {
     fn load(job: &Job, index: u32) -> Result<Survivors> {
         let Some(unit) = job.plan.unit else { return Ok(Survivors::All) };
-        let (drops, content) = drops(job, index)?;
+        let drops = drops(job, index)?;
         // In normalized text, removing lines must not leave more than two blank lines in a row.
         let max_blank_lines = if job.plan.clean.normalize { 2 } else { usize::MAX };
-        Ok(Survivors::Of { unit, drops, next: 0, content, max_blank_lines })
+        Ok(Survivors::Of { unit, drops, next: 0, max_blank_lines })
     }
 
     fn append(&mut self, text: &str, out: &mut String, ledger: &mut Ledger) -> Result<Survived> {

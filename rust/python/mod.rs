@@ -3,6 +3,7 @@
 mod clean;
 mod decode;
 mod encode;
+mod exclude;
 mod gpt;
 mod guard;
 mod kernels;
@@ -11,6 +12,7 @@ mod memory;
 mod optim;
 mod prepare;
 mod read;
+mod repetition;
 mod train;
 
 use crate::crew::Progress;
@@ -28,6 +30,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<encode::Encoder>()?;
     module.add_class::<encode::EncodeStream>()?;
     module.add_class::<read::Reader>()?;
+    module.add_class::<repetition::Repetition>()?;
     module.add_class::<loading::Windows>()?;
     module.add_class::<gpt::NativeGPT>()?;
     module.add_class::<decode::NativeDecoder>()?;
@@ -44,6 +47,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::commit_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;
+    module.add_function(wrap_pyfunction!(exclude::build_exclude_set, module)?)?;
+    module.add_function(wrap_pyfunction!(exclude::contaminated_documents, module)?)?;
     module.add_function(wrap_pyfunction!(optim::adamw8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::momentum8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::subtract_rounded, module)?)?;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::own_files;
 use crate::prepare::assemble::{assemble, assemble_npy};
 use crate::prepare::pack::assemble_packed;
-use crate::prepare::{BufferSizes, Encoding, Job, Part, Plan, Stage, commit_cache, run_stage};
+use crate::prepare::{BufferSizes, Encoding, Job, Plan, Stage, commit_cache, run_stage};
 use crate::source::Documents;
 use crate::tasks::{PlanOptions, plan};
 use numpy::PyReadonlyArray1;
@@ -103,21 +103,8 @@ pub fn run_prepare_stage(
                 (None, Some(_)) => Some(Encoding::Foreign(&foreign)),
                 (None, None) => None,
             };
-            match part {
-                Some(part) => {
-                    let sizes = BufferSizes::new(&job.plan, memory, 1);
-                    Part::new(&job, stage, encoding.as_ref(), sizes)?.run(part, threads, &tracker)
-                }
-                None => run_stage(
-                    &job,
-                    stage,
-                    encoding.as_ref(),
-                    memory,
-                    threads,
-                    &tracker,
-                    &mut watcher(&stash, progress.as_ref()),
-                ),
-            }
+            let mut watch = watcher(&stash, progress.as_ref());
+            run_stage(&job, stage, part, encoding.as_ref(), memory, threads, &tracker, &mut watch)
         });
         stash.raise(py, result)
     })

@@ -146,6 +146,8 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
         note(line)  # lost data is reported even with --quiet
     if not quiet:
         _print_table(rows)
+        if "exclude" in statistics:
+            print(_excluded(statistics["exclude"]))
         for split in ("train", "val"):
             shards = [shard for shard in manifest["splits"][split].get("shards", ()) if shard["run"] == latest]
             made = f" in {plural(len(shards), 'shard')}" if shards else ""
@@ -181,6 +183,14 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
         print(f"{made} added to {path}, which now has {in_all:,}")
     else:
         print(f"{made} in {path}")
+
+
+def _excluded(found: dict[str, Any]) -> str:
+    ngrams = plural(found["ngrams"], f"{found['ngram']}-gram")
+    line = f"evaluation set to exclude: {plural(found['documents'], 'document')} with {ngrams}"
+    if found["too_short"]:
+        line += f"; {found['too_short']:,} have fewer than {found['ngram']} words and cannot be found in the text"
+    return line
 
 
 def _skipped(read: dict[str, Any]) -> list[str]:

@@ -5,7 +5,8 @@
     work: my-model/                        where everything goes [default: the file's name without its suffix]
     text: [corpus/, more.jsonl]            what tokenizer and data are made from
     tokenizer: {vocab_size: 8000}          options of `ramlet tokenizer train`; or a name (gpt2, byte, char), or a path
-    data: {dedup: doc}                     options of `ramlet prepare`; or existing datasets
+    data: {dedup: doc}                     options of `ramlet prepare`; or existing datasets;
+                                           exclude_eval: true keeps text of `training: eval` out of it
     model: {params: 10M, seq_len: 256}     these two: options of `ramlet train`
     training: {batch_size: 32, max_steps: 2000, eval: {general: other-dataset/}}
     report: true
@@ -73,6 +74,8 @@ class Pipeline:
     """Existing ones, if none is prepared."""
     prepared: Section | None = None
     shard_bytes: int | None = None
+    exclude_eval: bool = False
+    """Whether text of the evaluation sets of the training is kept out of the data."""
 
     trained: Section | None = None
     evals: dict[str, str] = field(default_factory=dict)
@@ -109,11 +112,15 @@ _OWN: dict[str, Convert] = {
     "work": _string,
     "report": Switch().read,
     "host_memory": Memory().read,
+    "exclude_eval": Switch().read,
 }
 _RUN = keys(RunSettings)
 SECTIONS: dict[str, tuple[str, ...]] = {
     "tokenizer": (*keys(TrainSettings), "spill_dir"),
-    "data": tuple(key for key in keys(PrepareSettings) if key not in ("tokenizer", "tokenization", "output_format")),
+    "data": (
+        *(key for key in keys(PrepareSettings) if key not in ("tokenizer", "tokenization", "output_format")),
+        "exclude_eval",
+    ),
     "model": tuple(key for key, of in _RUN.items() if of.setting.panel == MODEL),
     "training": (*(key for key, of in _RUN.items() if of.setting.panel != MODEL), "eval", "host_memory"),
 }
@@ -240,6 +247,8 @@ class _Reader(NodeReader):
             key = self._known(node, self.keys["data"], "data")
             if key in _TEXT:
                 self._take_text("data", key, node, each)
+            elif key == "exclude_eval":
+                self._own(key, node, each)
             else:
                 self.preparing.take(key, node, each)
 
@@ -329,6 +338,8 @@ class _Reader(NodeReader):
         if not text and any(section is not None and not section.text for section in (learned, prepared)):
             raise SettingsError(f"{self.name} names no text: add `text: [FILE or FOLDER]`")
         trained = self._trained()
+        if own.get("exclude_eval") and not own.get("evals"):
+            raise self.fault(self.nodes["data"], "exclude_eval without an evaluation set: add `training: {eval: ...}`")
         if own["datasets"] and trained is None:
             raise self.fault(self.nodes["data"], "an existing dataset and nothing to do with it: add `model`")
         return Pipeline(
@@ -356,6 +367,8 @@ class _Reader(NodeReader):
     def _prepared(self, found: dict[str, Any]) -> Section:
         if found.get("dedup_cache"):
             found["dedup_cache"] = path_at(self.name, found["dedup_cache"])
+        if found.get("exclude"):
+            found["exclude"] = tuple(input_at(self.name, Input(each)).path for each in found["exclude"])
         given = {**self.reading.found, **found}
         if given.get("output_format", "shards") != "shards":
             raise self.fault(self.nodes["data"], "a pipeline stores its dataset in shards: remove the npy format")

@@ -21,8 +21,10 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from ramlet.dataset.manifest import Manifest
 from ramlet.engines import choose_engine, has_gpu
 from ramlet.errors import SettingsError
 from ramlet.inputs import sources
@@ -30,6 +32,7 @@ from ramlet.inputs.named import Input, needs_staging
 from ramlet.inputs.staging_folder import key_of
 from ramlet.pipeline.file import Pipeline, Section
 from ramlet.pipeline.places import TOKENIZERS, place_of
+from ramlet.preparing.exclude import DatasetText
 from ramlet.runtime.digest import digest
 from ramlet.settings.owners import command_line
 from ramlet.training.mix import parse_data
@@ -242,21 +245,53 @@ def _data(pipeline: Pipeline, section: Section, tokenizer: Stage | None, text: _
     if pipeline.shard_bytes is not None:
         given["tokens_per_shard"] = _tokens_in(pipeline, pipeline.shard_bytes)
         settings = replace(settings, tokens_per_shard=given["tokens_per_shard"])
+    exclude = (*settings.exclude, *(_evaluated(path) for path in pipeline.evals.values() if pipeline.exclude_eval))
+    if exclude:
+        given["exclude"] = exclude
     name = pipeline.tokenizer if tokenizer is None else tokenizer.out
     identity = _identity(pipeline, name) if tokenizer is None else tokenizer.fingerprint
     decisive = {key: value for key, value in _as_json(settings).items() if key != "tokenizer"}
     if settings.dedup_cache is not None:
         decisive["dedup_cache"] = place_of(pipeline.path, settings.dedup_cache)
+    reads = {"text": text.identity(section), "tokenizer": identity}
+    del decisive["exclude"]
+    if exclude:
+        reads["exclude"] = _excluded_identity(pipeline, exclude)
+    else:
+        # Without it they have no effect, and pipelines of earlier versions need no rebuild.
+        del decisive["exclude_ngram"], decisive["exclude_field"]
     return Stage(
         "data",
         out,
         (os.path.join(out, "dataset_metadata.json"),),
         decisive,
-        {"text": text.identity(section), "tokenizer": identity},
+        reads,
         "prepare",
         text.paths(section),
         {"tokenizer": name, "out": out, **given},
     )
+
+
+def _evaluated(path: str) -> str:
+    """The part of a dataset that training evaluates: its validation split, or all of it if that is empty."""
+    return f"{path}:val" if os.path.isdir(path) and Manifest.read(Path(path)).splits["val"].documents else path
+
+
+def _excluded_identity(pipeline: Pipeline, names: tuple[str, ...]) -> str:
+    """Of an evaluation set: what changes with its content."""
+    found = []
+    for name in names:
+        dataset = DatasetText.of(name)
+        if dataset is not None:
+            found.append(f"{dataset.splits} {_identity(pipeline, str(dataset.path))}")
+        elif needs_staging(name):
+            found.append(name)
+        else:
+            found += [
+                json.dumps([place_of(pipeline.path, each.path), each.format, each.size, each.modified])
+                for each in sources.expand([name])
+            ]
+    return digest(each.encode() for each in found)
 
 
 def _tokens_in(pipeline: Pipeline, size: int) -> int:

@@ -28,8 +28,10 @@ from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import CHARACTERS, read_json_object
 
-_OURS = {MANIFEST, TOKENIZER, "stats.json", *SPLITS}
-STAGES = ("scan", "drops", "tokens", "shards", "inputs")
+CONTAMINATED = "contaminated.jsonl"
+"""Examples of documents that share a passage with an evaluation set."""
+_OURS = {MANIFEST, TOKENIZER, "stats.json", CONTAMINATED, *SPLITS}
+STAGES = ("exclude", "scan", "drops", "tokens", "shards", "inputs")
 _SHARD = re.compile(r"shard_\d+\.(bin|idx)")
 
 

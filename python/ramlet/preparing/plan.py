@@ -15,6 +15,7 @@ from ramlet import _native
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs import sources
+from ramlet.preparing.exclude import Excluded
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.tokenizer import end_id
@@ -45,6 +46,7 @@ def make_plan(
     local: list[str],
     *,
     before: Manifest | None,
+    excluded: Excluded | None,
     task_bytes: int | None,
 ) -> Planned:
     """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset to append to."""
@@ -69,6 +71,8 @@ def make_plan(
         os.fsencode(folder.work.resolve()) if settings.cache_folder else b"",
         str(task_bytes).encode(),
     ]
+    if excluded is not None:
+        known.append(excluded.identity.encode())
     identity = digest(known)
     planned.plan = {
         "id": identity,
@@ -95,6 +99,9 @@ def make_plan(
         "first_val_shard": shards.get("val", 0),
         "appends": before is not None,
     }
+    if excluded is not None:
+        planned.plan["exclude_ngram"] = settings.exclude_ngram
+        planned.decoding = max(planned.decoding, excluded.decoding)
     planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
     return planned
 

@@ -3,7 +3,8 @@
     result = prepare(["corpus/"], "data/", tokenizer="gpt2", memory="2GB")
 
     plan      the inputs as a list of tasks that depends only on the inputs and the settings
-    scan      each task: read, clean, hash                          with dedup, or for a character vocabulary
+    exclude   the n-grams of the evaluation set                     with exclude
+    scan      each task: read, clean, compare with them, hash       with exclude or dedup, or for a character vocabulary
     settle    each partition of the hashes: find the duplicates     with dedup
     write     each task: read, clean, drop duplicates, tokenize
     assemble  the tokens of all tasks, in order, as shards
@@ -32,6 +33,7 @@ from ramlet.inputs.paths import check_path
 from ramlet.inputs.sources import Paths
 from ramlet.inputs.staging_folder import Progress
 from ramlet.inputs.staging_process import stage_in_subprocess
+from ramlet.preparing import exclude
 from ramlet.preparing import tokenizer as prepare_tokenizer
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.manifest import add_run, check_same, manifest_of_run, run_ledger, skipped_records, why_empty
@@ -152,6 +154,7 @@ class _Run:
     plan: Json = field(default_factory=dict)
     inputs: Json = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    excluded: exclude.Excluded | None = None
     threads: int = 1
     working: int = 0
     """Bytes that the work takes, without the word cache."""
@@ -185,6 +188,7 @@ class _Run:
         if append and before is not None:
             check_same(before, tokenizer, self.settings, self.plan["end_id"], self.folder.out)
         self._resume_or_begin()
+        self._exclude()
 
         saving = Thread(target=self._try_to_save, args=[tokenizer])  # while the core scans
         saving.start()
@@ -204,7 +208,16 @@ class _Run:
     ) -> None:
         names = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
         local = stage_in_subprocess(names, self.folder.work / "staged", reading=self.settings, progress=self.progress)
-        planned = make_plan(self.folder, self.settings, tokenizer, local, before=before, task_bytes=task_bytes)
+        self.excluded = exclude.find(self.settings, self.folder.work / "staged", self.progress)
+        planned = make_plan(
+            self.folder,
+            self.settings,
+            tokenizer,
+            local,
+            before=before,
+            excluded=self.excluded,
+            task_bytes=task_bytes,
+        )
         self.plan, self.inputs, self.skipped = planned.plan, planned.inputs, planned.skipped
         if not self.inputs["bytes"]:
             raise SourceError("no text to prepare: every input is empty")
@@ -223,8 +236,19 @@ class _Run:
         else:
             self.folder.begin(self.plan)
 
+    def _exclude(self) -> None:
+        if self.excluded is None:
+            return
+        self.meter.stage("excluding")
+        try:
+            found = self.excluded.build(self.folder.work, self.budget.available(), self.progress)
+        except (SourceError, SettingsError):
+            self.folder.abandon()
+            raise
+        self.inputs = {**self.inputs, "exclude": found}
+
     def _find_duplicates(self) -> None:
-        if self.plan["unit"] or self.plan["characters"]:
+        if self.plan["unit"] or self.plan["characters"] or self.excluded is not None:
             self._run_stage("scan", "scanning", self.inputs["bytes"])
         if self.plan["unit"]:
             units = sum(note["units"] for note in self.folder.notes("scan", self.plan["tasks"], units=int))
@@ -303,10 +327,11 @@ class _Run:
     def _statistics(self, ledger: Ledger, notes: list[Json]) -> Json:
         return {
             "ramlet": __version__,
-            "settings": asdict(self.settings),
+            "settings": _as_json(self.settings),
             "threads": self.threads,
             "ledger": ledger,
             "skipped": skipped_records(notes),
+            **({"exclude": self.inputs["exclude"]} if self.excluded is not None else {}),
             "memory": self.meter.summary(),
         }
 
@@ -315,7 +340,7 @@ class _Run:
         notes = list(self.folder.notes("tokens", plan["tasks"]))
         number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
         run = manifest_of_run(settings, plan, tokenizer, assembled, notes, self.skipped, number, name)
-        manifest = add_run(run, before, notes, plan["id"], asdict(settings), self.inputs)
+        manifest = add_run(run, before, notes, plan["id"], _as_json(settings), self.inputs)
         self.meter.stage("finishing")
         statistics = self._statistics(run.ledger, notes)
         if before is None:
@@ -328,6 +353,9 @@ class _Run:
             _native.commit_dedup_cache(self.folder.work, self.folder.out)
         if self.folder.npy is None:
             write_json(result / "stats.json", statistics)
+            if self.excluded is not None:
+                earlier = [each["id"] for each in before.runs] if before else []
+                exclude.write_examples(result, self.folder.work, plan["id"], earlier)
         manifest.write(result)
         self.folder.finish()
         return Prepared(result, manifest.as_json(), statistics, already_done=False)
@@ -335,3 +363,9 @@ class _Run:
 
 def _has_run(manifest: Manifest, identity: str) -> bool:
     return any(run["id"] == identity for run in manifest.runs)
+
+
+def _as_json(settings: PrepareSettings) -> Json:
+    """The settings as they are read back from a file: with lists for tuples."""
+    found: Json = json.loads(json.dumps(asdict(settings)))
+    return found

@@ -17,9 +17,9 @@ from typing import Any
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.settings.declared import setting
-from ramlet.settings.kinds import Choice, Count, Place, Size, Switch, Text, share
+from ramlet.settings.kinds import Choice, Count, Place, Places, Size, Switch, Text, share
 
-CLEANING, FILTERS, DUPLICATES, OUTPUT = "Cleaning", "Filters", "Duplicates", "Output"
+CLEANING, FILTERS, DUPLICATES, EVALUATION, OUTPUT = "Cleaning", "Filters", "Duplicates", "Evaluation sets", "Output"
 """Groups of settings, in the help and in the docs."""
 
 DOCUMENT_BYTES = 1 << 20
@@ -108,6 +108,29 @@ class PrepareSettings(ReadSettings):
         Place(what="a folder", metavar="DIR"),
         "Folder of hashes: what earlier runs with it kept counts as a duplicate.",
         panel=DUPLICATES,
+    )
+
+    exclude: tuple[str, ...] = setting(
+        (),
+        Places(what="files, folders, or datasets of ramlet", metavar="X"),
+        "Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable.",
+        panel=EVALUATION,
+        later=True,
+    )
+    exclude_ngram: int = setting(
+        13,
+        Count(least=2, most=256),
+        "Words in a row that count as a shared passage; in Chinese, Japanese or Thai, characters.",
+        panel=EVALUATION,
+        later=True,
+    )
+    exclude_field: str | None = setting(
+        None,
+        Text(what="the name of a field", metavar="NAME"),
+        "Field of JSON lines and Parquet rows in {exclude} that holds the text.",
+        panel=EVALUATION,
+        shown="{text_field}",
+        later=True,
     )
 
     document_bytes: int | None = setting(
@@ -199,10 +222,12 @@ class PrepareSettings(ReadSettings):
     def parts(self) -> bytes:
         """For the signature of a result: the bytes differ whenever these settings may change the result.
 
-        The caller adds two things that are only named here: the content of the tokenizer (its fingerprint) and of the
-        dedup cache. The path of the cache does not matter, so it can be moved.
+        The caller adds three things that are only named here: the content of the tokenizer (its fingerprint), of the
+        dedup cache and of the evaluation set. The paths of the last two do not matter, so they can be moved.
         """
         values = self.decisive() | {"dedup_cache": self.cache_folder is not None}
+        if self.exclude:
+            values["exclude"] = True
         return b"ramlet prepare 1\0" + self._parts(values)
 
     def _parts(self, values: dict[str, Any]) -> bytes:

@@ -39,7 +39,7 @@ def memory_needed(settings: PrepareSettings, tokenizer: Tokenizer | None, planne
     """The least that the work takes, with the smallest word cache."""
     size = planned.inputs["bytes"]
     longest = settings.largest_whole_file if planned.whole_files else settings.largest_document
-    if not planned.decoding:
+    if not planned.decoding and "exclude_ngram" not in planned.plan:
         # No document is longer than its input, except that each byte that is not UTF-8 becomes three.
         longest = min(longest, 3 * size)
     merges = tokenizer is not None and tokenizer.kind not in ("byte", "char")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet import __version__
-from ramlet.reporting import data_sections, memory_sections, run_sections
+from ramlet.reporting import data_sections, memory_sections, repetition_sections, run_sections
 from ramlet.reporting.found import value_at
 from ramlet.reporting.lineage import Lineage
 from ramlet.reporting.markup import escape, setting_value, table, write_time
@@ -88,6 +88,8 @@ def _sections(lineage: Lineage) -> Iterator[tuple[str, str]]:
         name = f": {dataset.path.name}" if len(lineage.datasets) > 1 else ""
         yield f"Where the data went{name}", data_sections.ledger(dataset)
         yield f"Document lengths{name}", data_sections.lengths(dataset)
+        yield f"Near-duplicates{name}", repetition_sections.near_duplicates(dataset)
+        yield f"Repeated text{name}", repetition_sections.repetition(dataset)
     if run is not None:
         prompt = value_at(run.settings, "all_settings", "sample_prompt")
         yield "Samples", run_sections.samples(run.metrics, prompt if isinstance(prompt, str) else "")

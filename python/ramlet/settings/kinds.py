@@ -181,6 +181,15 @@ class Strings(Text):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Places(Strings):
+    """Several files or folders, as strings or path objects."""
+
+    def read(self, value: Any) -> Any:
+        several = list(value) if isinstance(value, (list, tuple)) else [value]
+        return super().read([os.fspath(each) if isinstance(each, os.PathLike) else each for each in several])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Duration(Kind):
     """Seconds: 20min, 1h, 1h30m, 2d."""
 

@@ -1,8 +1,8 @@
-"""`ramlet data`: inspect | verify | merge | export, each in its own file."""
+"""`ramlet data`: inspect | duplicates | verify | merge | export, each in its own file."""
 
 from __future__ import annotations
 
-from ramlet.cli.data import export, inspect, merge, verify
+from ramlet.cli.data import duplicates, export, inspect, merge, verify
 from ramlet.cli.options import new_app
 
 __all__ = ["app"]
@@ -14,5 +14,5 @@ app = new_app(
     ramlet data verify my-dataset
     """
 )
-for command in (inspect.inspect, verify.verify, merge.merge, export.export):
+for command in (inspect.inspect, duplicates.duplicates, verify.verify, merge.merge, export.export):
     app.command()(command)

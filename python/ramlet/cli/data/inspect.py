@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramlet.cli.data.options import DatasetPath
-from ramlet.cli.options import Json, print_json
+from ramlet.cli.data.options import DatasetPath, within
+from ramlet.cli.options import Json, Memory, print_json
 from ramlet.cli.passage import bar, token_text, write_tokens
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
+
+if TYPE_CHECKING:
+    from ramlet.dataset.reader import Dataset
 
 SAMPLES = "Samples"
 
@@ -36,12 +39,23 @@ def inspect(
             "--sample-tokens", metavar="N", min=1, rich_help_panel=SAMPLES, help="Number of tokens to show of each."
         ),
     ] = 200,
+    repetition: Annotated[
+        bool | None,
+        typer.Option(
+            "--repetition/--no-repetition",
+            show_default=False,
+            help="Measure how repetitive the text is, reading all of it twice, and save it for the report "
+            "[default: measure only up to 10M tokens].",
+        ),
+    ] = None,
+    memory: Memory = "auto",
     json: Json = False,
 ) -> None:
     """Show what is in a dataset: statistics, what was dropped and why, and random documents.
 
     ramlet data inspect my-dataset
     ramlet data inspect my-dataset --samples 10 --seed 7 --split val
+    ramlet data inspect my-dataset --repetition
     """
     from ramlet.dataset.inspect import figures
     from ramlet.dataset.inspect import samples as pick
@@ -55,11 +69,12 @@ def inspect(
             tokens = one["tokens"]
             one["text"] = None if tokens is None else b"".join(tokens).decode("utf-8", "replace")
             one["tokens"] = None if tokens is None else [token_text(token) for token in tokens]
-        print_json({**described, "samples": picked})
+        print_json({**described, "repetition": _repetition(opened, repetition, memory, silent=True), "samples": picked})
         return
     _show_statistics(described)
     _show_lengths(described)
     _show_dropped(described)
+    _show_repetition(_repetition(opened, repetition, memory, silent=False))
     _show_samples(picked, packed=described["packed"] is not None)
 
 
@@ -118,6 +133,46 @@ def _show_dropped(described: dict[str, Any]) -> None:
             for example in described["examples"].get(row["rule"], [])[:3]:
                 where = f"{example.get('file')}, {example.get('document')}"
                 print(f"      {where}: {token_text(str(example.get('text', ''))[:80].encode(errors='replace'))}")
+
+
+def _repetition(dataset: Dataset, wanted: bool | None, memory: str, *, silent: bool) -> dict[str, Any] | None:
+    """Measured now, or before; None if neither."""
+    from ramlet.dataset.repetition import QUICK_TOKENS, measure, save, saved
+    from ramlet.errors import RamletError
+
+    found = None if wanted else saved(dataset.path, dataset.manifest)
+    small = sum(split.tokens for split in dataset.splits.values()) <= QUICK_TOKENS
+    if found is not None or wanted is False or not (wanted or small):
+        return found
+    try:
+        with within(memory, silent=silent, vocabulary=dataset.vocab_size) as (_, bar):
+            found = measure(dataset, lambda done, total: bar.update("counting repetitions", done, total, "tokens"))
+    except (RamletError, OSError):
+        # Without a tokenizer there is no text; `verify` reports what is wrong with it.
+        if wanted:
+            raise
+        return None
+    if wanted:
+        save(dataset, found)
+    return found
+
+
+def _show_repetition(found: dict[str, Any] | None) -> None:
+    if found is None:
+        return
+    documents = found["documents"]
+    sampled = documents["sampled"]
+    estimated = f", estimated from {sampled:,}" if sampled < documents["total"] else ""
+    print(f"\nrepetition\n  {documents['share']:.2%} of the documents are copies of another{estimated}")
+    for name, part in (("lines", "lines"), (f"{found['ngram']}-grams", "ngrams")):
+        counted = found[part]
+        if not counted["most_frequent"]:
+            print(f"  no {name} occur twice" if not counted["unlisted_at_most"] else f"  no frequent {name}")
+            continue
+        print(f"  most frequent {name}, of {counted['total']:,}")
+        for each in counted["most_frequent"]:
+            text = token_text(" ".join(each["text"].split())[:100].encode(errors="replace"))
+            print(f"    {each['count']:>11,}  {text}")
 
 
 def _show_samples(picked: list[dict[str, Any]], *, packed: bool) -> None:
