@@ -130,7 +130,10 @@ mod tests {
             }
             let (mut reader, mut got) = (PairReader::new(task), Vec::new());
             for block in bytes.chunks(block) {
-                let read = reader.read(block, |later, earlier| Ok::<_, ()>(got.push((later, earlier))));
+                let read = reader.read(block, |later, earlier| {
+                    got.push((later, earlier));
+                    Ok::<_, ()>(())
+                });
                 prop_assert_eq!(read, Ok(Some(())));
             }
             prop_assert!(reader.is_done());

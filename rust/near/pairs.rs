@@ -269,7 +269,11 @@ mod tests {
         let (mut bucket, mut pairs) = (Bucket::default(), Vec::new());
         for n in 0..1000 {
             let ordinal = Ordinal::own(0, n);
-            bucket.add(7, ordinal, |later, earlier| Ok(pairs.push((later, earlier)))).unwrap();
+            let pair = |later, earlier| {
+                pairs.push((later, earlier));
+                Ok(())
+            };
+            bucket.add(7, ordinal, pair).unwrap();
         }
         let of = |later: u32| -> Vec<Ordinal> {
             let later = Ordinal::own(0, later);
