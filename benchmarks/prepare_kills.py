@@ -59,6 +59,13 @@ CASES: dict[str, dict[str, Any]] = {
         "threads": 2,
         "settings": {"pack": 128, "dedup": "none"},
     },
+    "near-duplicates, with a cache": {
+        "before": ["a.jsonl"],
+        "inputs": ["lines.txt", "b.jsonl"],
+        "threads": 2,
+        "cache": True,
+        "settings": {"near": 0.7, "documents": "line"},
+    },
     "appended, with a cache": {"before": ["a.parquet"], "inputs": ["b.jsonl"], "threads": 2, "cache": True},
 }
 
@@ -143,7 +150,14 @@ def how_far(dataset: Path, appends: bool) -> str:
     work = dataset / ".work"
     if not appends and (dataset / "dataset_metadata.json").exists():
         return "cleaning up"
-    for name, stage in (("shards", "sharding"), ("tokens", "tokenizing"), ("drops", "comparing"), ("scan", "scanning")):
+    for name, stage in (
+        ("shards", "sharding"),
+        ("near", "comparing texts"),
+        ("near_pairs", "pairing"),
+        ("tokens", "tokenizing"),
+        ("drops", "comparing"),
+        ("scan", "scanning"),
+    ):
         if (work / name).exists():
             return stage
     return "planning" if work.exists() else "starting, or cleaned up"

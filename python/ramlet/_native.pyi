@@ -25,6 +25,7 @@ __all__ = [
     "count_characters",
     "dedup_partitions",
     "drop_rules",
+    "finish_near",
     "keep_large_blocks",
     "kernel_accumulate",
     "kernel_cross_entropy",
@@ -42,6 +43,7 @@ __all__ = [
     "momentum8bit_step",
     "muon_scratch_bytes",
     "muon_update",
+    "near_partitions",
     "panic_on_purpose",
     "pattern_regex",
     "plan_tasks",
@@ -49,6 +51,7 @@ __all__ = [
     "release_file_pages",
     "release_freed_memory",
     "run_prepare_stage",
+    "shingles",
     "shuffled",
     "split_file_pages",
     "split_pieces",
@@ -154,6 +157,7 @@ def run_prepare_stage(
     *,
     encoder: Encoder | None,
     encode: Callable[[list[str]], Any] | None,
+    decode: Callable[[list[int]], bytes] | None,
     memory: int,
     threads: int,
     total: int,
@@ -170,6 +174,16 @@ def assemble_shards(
     progress: _Watch | None,
 ) -> str: ...
 def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
+def near_partitions(total_bytes: int, bands: int) -> int: ...
+def finish_near(
+    work: str | PathLike[str],
+    out: str | PathLike[str],
+    path: str | PathLike[str],
+    *,
+    encoder: Encoder | None,
+    decode: Callable[[list[int]], bytes] | None,
+) -> None: ...
+def shingles(text: str) -> list[int]: ...
 
 @final
 class Repetition:

@@ -9,6 +9,7 @@ mod guard;
 mod kernels;
 mod loading;
 mod memory;
+mod near;
 mod optim;
 mod prepare;
 mod read;
@@ -42,6 +43,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::plan_tasks, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::dedup_partitions, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::near_partitions, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::finish_near, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::least_room, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::run_prepare_stage, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;
@@ -49,6 +52,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;
     module.add_function(wrap_pyfunction!(exclude::build_exclude_set, module)?)?;
     module.add_function(wrap_pyfunction!(exclude::contaminated_documents, module)?)?;
+    module.add_function(wrap_pyfunction!(near::shingles, module)?)?;
     module.add_function(wrap_pyfunction!(optim::adamw8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::momentum8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::subtract_rounded, module)?)?;
