@@ -18,6 +18,7 @@ pub mod gpt;
 pub mod kernels;
 pub mod loading;
 pub mod merge;
+pub mod near;
 pub mod own_files;
 pub mod pages;
 pub mod pairs;

@@ -8,6 +8,7 @@ mod guard;
 mod kernels;
 mod loading;
 mod memory;
+mod near;
 mod optim;
 mod prepare;
 mod read;
@@ -44,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::commit_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;
+    module.add_function(wrap_pyfunction!(near::shingles, module)?)?;
     module.add_function(wrap_pyfunction!(optim::adamw8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::momentum8bit_step, module)?)?;
     module.add_function(wrap_pyfunction!(optim::subtract_rounded, module)?)?;
