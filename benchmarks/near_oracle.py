@@ -2,9 +2,9 @@
 
     python benchmarks/near_oracle.py planted.jsonl DATASET --threshold 0.8 --bands 16 --rows 8
 
-The definition of a shingle (docs/design/near.md), written here once more: five consecutive units, where a unit is a run of
-letters, marks and numbers in lower case, or one of them alone in a script without spaces. Shingles are compared as
-strings, by Python's own 64-bit hash of them, so neither ramlet's hashes nor its words are trusted.
+A shingle is what docs/design/near.md says: five consecutive units, where a unit is a run of letters, marks and numbers
+in lower case, or one of them alone in a script without spaces. They are made here by Python, faster than but as in
+tests/oracles_near.py, and compared by Python's own 64-bit hashes: nothing of ramlet is trusted.
 
 The dataset must have the bytes of the documents as they are (`--tokenizer byte --end-token none --no-normalize
 --no-filter --val-fraction 0`), so that it can be told which are left. An inverted index counts the common shingles of
@@ -20,7 +20,6 @@ import sys
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,9 @@ import numpy as np
 
 from prepare_worker import lines_of
 
-UNITS = 5
-SPACELESS = (
-    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19DF), (0x1A20, 0x1AAF), (0x3005, 0x3007)),
-    *((0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x9FFF), (0xA9E0, 0xA9FF), (0xAA60, 0xAA7F), (0xF900, 0xFAFF)),
-    *((0xFF66, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x3FFFF)),
-)
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from oracles_near import SPACELESS, UNITS
+
 FAR = 0.5  # pairs below are not looked at
 WIDTH = 0.05
 
@@ -79,9 +75,6 @@ class Pair:
     def similarity(self) -> float:
         return self.common / self.union
 
-    def reaches(self, threshold: Fraction) -> bool:
-        return self.common * threshold.denominator >= threshold.numerator * self.union
-
 
 def near_pairs(sets: list[Any], least: float) -> list[Pair]:
     """All pairs of at least this similarity, by the later document, then by the earlier one."""
@@ -107,8 +100,8 @@ def near_pairs(sets: list[Any], least: float) -> list[Pair]:
         chosen = np.arange(total) + np.repeat(first[own] - before, lengths)
         common = np.bincount(holders[chosen], minlength=later)
         union = sizes[:later] + size - common
-        for earlier in np.flatnonzero(common >= least * union).tolist():
-            found.append(Pair(earlier, later, int(common[earlier]), int(union[earlier])))
+        near = np.flatnonzero(common >= least * union).tolist()
+        found += [Pair(earlier, later, int(common[earlier]), int(union[earlier])) for earlier in near]
     return found
 
 
@@ -119,14 +112,13 @@ def promised(similarity: float, bands: int, rows: int) -> float:
 
 def judge(texts: list[str], kept: list[bool], threshold: float, bands: int, rows: int) -> dict[str, Any]:
     """Precision and recall, relative to the documents that are kept: only these can be a reason."""
-    limit = Fraction(str(threshold))
     first: dict[str, int] = {}
     copies = [first.setdefault(text, number) != number for number, text in enumerate(texts)]
     sets = [np.empty(0, dtype=np.int64) if copy else shingles(text) for text, copy in zip(texts, copies)]
     pairs = near_pairs(sets, FAR)
     reasons: dict[int, list[Pair]] = {}
     for pair in pairs:
-        if kept[pair.earlier] and pair.reaches(limit):
+        if kept[pair.earlier] and pair.similarity >= threshold:
             reasons.setdefault(pair.later, []).append(pair)
     dropped = [number for number, stays in enumerate(kept) if not stays and not copies[number]]
     unfounded = [number for number in dropped if number not in reasons]

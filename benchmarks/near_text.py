@@ -8,6 +8,7 @@
     python benchmarks/near_text.py almost --documents 1000000     # the same below the threshold: all of them stay
     python benchmarks/near_text.py long --size 2GB                # one document in one text file
     python benchmarks/near_text.py short --documents 20000000     # a line each, a tenth are near-copies
+    python benchmarks/near_text.py kills FOLDER                   # a megabyte of planted documents, for the kills
 
 `natural`, `code`  documents as their authors wrote them (corpora.py), nothing planted. Those over 64 kB, such as a
            dictionary, are split at line ends into documents of 16 kB.
@@ -205,16 +206,17 @@ def cluster_records(count: int, replaced: float) -> Iterator[bytes]:
         copy = list(parts)
         for place in draw.sample(words, changes):
             copy[place] = f"w{draw.randrange(10**9)}"
-        yield record(f"Visitor {number} on day {draw.randrange(10**5)}\n\n{''.join(copy)}")
+        yield record(f"Visitor {number}\n\n{''.join(copy)}")
 
 
 def cluster(count: int) -> Path:
+    """Similarities of about 0.92."""
     return made(f"cluster-{count}.jsonl", lambda _: cluster_records(count, 0.004))
 
 
 def almost(count: int) -> Path:
-    """About 0.75 from the page, but 0.6 from each other."""
-    return made(f"almost-{count}.jsonl", lambda _: cluster_records(count, 0.03))
+    """Similarities of about 0.75."""
+    return made(f"almost-{count}.jsonl", lambda _: cluster_records(count, 0.013))
 
 
 def running_text(size: int) -> Iterator[bytes]:
@@ -261,6 +263,15 @@ def short(count: int) -> Path:
     return made(f"short-{count}.txt", lambda _: short_lines(count))
 
 
+def kills(folder: Path) -> None:
+    """Planted documents in two jsonl files and one of lines; near-copies are in other files than what they copy."""
+    lines = list(planted_records(240, 0, natural(2_000_000), code(2_000_000)))
+    folder.mkdir(parents=True)
+    (folder / "a.jsonl").write_bytes(b"".join(lines[:120]))
+    (folder / "b.jsonl").write_bytes(b"".join(lines[120:]))
+    (folder / "lines.txt").write_bytes(b"".join(short_lines(3000)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
@@ -271,8 +282,11 @@ def main() -> None:
         kind.add_argument("--size", type=parse_size, default=0, help="[default: all of it]", required=name == "long")
     for name in by_count:
         kinds.add_parser(name).add_argument("--documents", type=int, required=True)
+    kinds.add_parser("kills").add_argument("folder", type=Path)
     options = parser.parse_args()
-    if options.kind in by_size:
+    if options.kind == "kills":
+        kills(options.folder)
+    elif options.kind in by_size:
         print(by_size[options.kind](options.size))
     else:
         print(by_count[options.kind](options.documents))
