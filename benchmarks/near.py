@@ -13,8 +13,8 @@
              copies, compares and tokenizes. The other tools only drop near-duplicates, by MinHash alone, and get a
              sample, evenly spread; only their calls are timed.
 `memory`     the scratch is what is under the dataset's .work, without the tokens of the tasks, at its largest.
-`hostile`    seconds per byte, compared with those of natural text in the same run. The copies of `almost` are just below
-             the threshold, so that many meet in a band and all of them stay; there is no limit for its time.
+`hostile`    seconds per byte, compared with those of natural text in the same run. The copies of `almost` are just
+             below the threshold, so that many meet in a band and all of them stay; there is no limit for its time.
 
 Every run is a separate process; peak RSS is that of the whole process tree (measure.py). Prints Markdown tables and the
 checks with measured value and limit; saves everything, dated, in benchmarks/results/. Exits with 1 if a check is not
