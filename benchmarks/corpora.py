@@ -14,8 +14,8 @@
 `prose`  English prose: the Anarchist FAQ and the Debian Administrator's Handbook, pages in the order of their SHA-256,
         so that every part of it is of the same kind. Markup is stripped.
 `docs`  documentation: of Python, Django, PostgreSQL and Linux. Markup is stripped.
-`manuals`  LibreOffice's help in the 25 languages that `nat` lacks, the references of Java, Qt and Boost: many pages
-        differ in a few words, or are the same in several languages. Markup is stripped.
+`manuals`  LibreOffice's help in the 25 languages that `nat` lacks, the references of Java, Qt, Boost, pandas, SciPy and
+        Erlang: many pages differ in a few words, or are the same in several languages. Markup is stripped.
 `python`  Python: the standard library with its tests, numpy, sympy, Django.
 `synthetic`  words drawn from a Zipf-Mandelbrot law of exponent 1.25 over infinitely many ranks, so that n words
         contain about n**0.8 distinct ones. See synthetic.py.
@@ -68,6 +68,7 @@ MANUALS_LANGUAGES = [
 MANUALS_PACKAGES = [
     *(f"libreoffice-help-{language}" for language in MANUALS_LANGUAGES),
     *("openjdk-17-doc|openjdk-21-doc", "qtbase5-doc-html", "libboost1.81-doc|libboost1.83-doc"),
+    *("python-pandas-doc", "python-scipy-doc", "erlang-doc"),
 ]
 PYTHON_PACKAGES = [
     *(f"libpython3.11-{part}|libpython3.13-{part}" for part in ("minimal", "stdlib", "testsuite")),

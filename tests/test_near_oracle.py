@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import AMPLE
+from oracles_clean import is_blank
 from oracles_near import shingles, similarity, units
 from ramlet.preparing.run import Prepared, prepare_to
 from ramlet.preparing.settings import PrepareSettings
@@ -63,9 +64,9 @@ def judged(texts: list[str], made: Prepared, threshold: float, dedup: str = "doc
         copy, known = text in seen and dedup == "doc", text in seen
         seen.add(text)
         if number in left:
-            assert text, number
+            assert not is_blank(text), number
             assert not copy, number
-        elif not copy and text:
+        elif not copy and not is_blank(text):
             before = [other for other in left if other < number]
             best = max((similarity(sets[number], sets[other]) for other in before), default=0.0)
             assert best >= threshold, (number, best, text[:80], known)
