@@ -12,7 +12,8 @@
 `speed`      ramlet processes the whole text and its time is that of the whole process: it reads, cleans, drops exact
              copies, compares and tokenizes. The other tools only drop near-duplicates, by MinHash alone, and get a
              sample, evenly spread; only their calls are timed.
-`memory`     the scratch is what is under the dataset's .work, without the tokens of the tasks, at its largest.
+`memory`     the scratch is what is under the dataset's .work, without the ids of the tasks and the ends of their
+             documents, at its largest.
 `hostile`    seconds per byte, compared with those of natural text in the same run. The copies of `almost` are just
              below the threshold, so that many meet in a band and all of them stay; there is no limit for its time.
 
@@ -200,6 +201,12 @@ class Scratch(threading.Thread):
         self.largest, self.at_largest = 0, dict[str, int]()
         self.with_tokens = 0
 
+    def kind(self, path: Path) -> str:
+        """The folder of a file; files in that of the tokens that are not of a split are of their own kind."""
+        folder = path.relative_to(self.work).parts[0]
+        ids = any(f".{split}." in path.name for split in ("train", "val"))
+        return folder if folder != "tokens" or ids else f"{folder}/*{path.suffix}"
+
     def run(self) -> None:
         while not self.done.wait(0.25):
             found: dict[str, int] = {}
@@ -208,7 +215,7 @@ class Scratch(threading.Thread):
                     size = path.stat().st_size if path.is_file() else 0
                 except OSError:  # renamed or removed since it was listed
                     continue
-                kind = path.relative_to(self.work).parts[0]
+                kind = self.kind(path)
                 found[kind] = found.get(kind, 0) + size
             own = sum(size for kind, size in found.items() if kind != "tokens")
             self.with_tokens = max(self.with_tokens, sum(found.values()))

@@ -64,7 +64,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 STAGES = {
     "shards": "sharding",
-    "near": "near-duplicates",
+    "near": "comparing texts",
+    "near_pairs": "pairing",
     "tokens": "tokenizing",
     "drops": "comparing",
     "scan": "scanning",
