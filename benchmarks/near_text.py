@@ -216,7 +216,7 @@ def cluster(count: int) -> Path:
 
 def almost(count: int) -> Path:
     """Similarities of about 0.75."""
-    return made(f"almost-{count}.jsonl", lambda _: cluster_records(count, 0.013))
+    return made(f"almost-{count}.jsonl", lambda _: cluster_records(count, 0.017))
 
 
 def running_text(size: int) -> Iterator[bytes]:
