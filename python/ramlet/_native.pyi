@@ -22,6 +22,7 @@ __all__ = [
     "count_characters",
     "dedup_partitions",
     "drop_rules",
+    "finish_near",
     "keep_large_blocks",
     "kernel_accumulate",
     "kernel_cross_entropy",
@@ -39,6 +40,7 @@ __all__ = [
     "momentum8bit_step",
     "muon_scratch_bytes",
     "muon_update",
+    "near_partitions",
     "panic_on_purpose",
     "pattern_regex",
     "plan_tasks",
@@ -152,6 +154,7 @@ def run_prepare_stage(
     *,
     encoder: Encoder | None,
     encode: Callable[[list[str]], Any] | None,
+    decode: Callable[[list[int]], bytes] | None,
     memory: int,
     threads: int,
     total: int,
@@ -168,6 +171,15 @@ def assemble_shards(
     progress: _Watch | None,
 ) -> str: ...
 def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
+def near_partitions(total_bytes: int, bands: int) -> int: ...
+def finish_near(
+    work: str | PathLike[str],
+    out: str | PathLike[str],
+    path: str | PathLike[str],
+    *,
+    encoder: Encoder | None,
+    decode: Callable[[list[int]], bytes] | None,
+) -> None: ...
 def shingles(text: str) -> list[int]: ...
 def xxh64_file(path: str | PathLike[str], start: int = 0) -> tuple[int, int]: ...
 def clean_text(text: str, settings: str) -> tuple[str | None, str | None, list[tuple[str, int, int]]]: ...

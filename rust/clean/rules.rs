@@ -51,6 +51,7 @@ drop_rules! {
         Duplicate     "duplicate"       "dedup"        "an earlier document has the same text",
         TooFewTokens  "too_few_tokens"  "min_tokens"   "fewer tokens than min_tokens",
         TooManyTokens "too_many_tokens" "max_tokens"   "more tokens than max_tokens",
+        NearDuplicate "near_duplicate"  "near"         "similar to an earlier document that is kept, by near or more",
     ;
     LINES "line":
         LineTooShort  "line_too_short"  "min_line_chars"   "fewer characters than min_line_chars",
@@ -115,7 +116,11 @@ impl Rule {
             Rule::LineTooLong => settings.max_line_chars > 0 && characters > settings.max_line_chars,
             Rule::LineSymbols => is_above(survey.symbols, settings.max_line_symbols, characters),
             // Checked later, over all documents together, or on their tokens.
-            Rule::Duplicate | Rule::DuplicateLine | Rule::TooFewTokens | Rule::TooManyTokens => false,
+            Rule::Duplicate
+            | Rule::DuplicateLine
+            | Rule::TooFewTokens
+            | Rule::TooManyTokens
+            | Rule::NearDuplicate => false,
         }
     }
 }

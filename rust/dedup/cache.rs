@@ -44,7 +44,7 @@ fn header(unit: Unit, fingerprint: [u8; 16], count: u64) -> [u8; HEADER] {
     header
 }
 
-fn damaged(path: &Path) -> Error {
+pub(crate) fn damaged(path: &Path) -> Error {
     Error::Invalid(format!(
         "{} is damaged: remove it (the hashes of its run are then lost), or choose another {}",
         path.display(),
@@ -69,6 +69,12 @@ pub struct CacheFile {
 /// The files of all runs except `own_id`, sorted by name, after reading each once to check that it is undamaged. A
 /// folder that does not exist yet has none.
 pub fn open_caches(dir: &Path, own_id: &str, unit: Unit, fingerprint: [u8; 16]) -> Result<Vec<CacheFile>> {
+    let paths = cache_files(dir, own_id, SUFFIX)?;
+    paths.into_iter().map(|path| CacheFile::open(path, unit, fingerprint)).collect()
+}
+
+/// The paths of a cache's files with this ending, except that of the run `own_id`, sorted by name.
+pub(crate) fn cache_files(dir: &Path, own_id: &str, suffix: &str) -> Result<Vec<PathBuf>> {
     let io = |error| Error::io(dir, error);
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -77,13 +83,13 @@ pub fn open_caches(dir: &Path, own_id: &str, unit: Unit, fingerprint: [u8; 16]) 
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(io)?.path();
-        let ours = path.extension().is_some_and(|suffix| suffix == SUFFIX);
+        let ours = path.extension().is_some_and(|ending| ending == suffix);
         if ours && path.file_stem().is_some_and(|stem| stem != own_id) {
             paths.push(path);
         }
     }
     paths.sort();
-    paths.into_iter().map(|path| CacheFile::open(path, unit, fingerprint)).collect()
+    Ok(paths)
 }
 
 impl CacheFile {

@@ -235,6 +235,16 @@ impl GridFile {
     }
 }
 
+impl GridFile {
+    /// All bytes of the first cell of a row.
+    pub fn whole(&self, row: usize) -> Result<Vec<u8>> {
+        let mut cell = self.cell(row, 0, 1)?;
+        let mut bytes = vec![0; cell.records() as usize];
+        cell.next(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
 /// Reads one cell, a block of whole records at a time. The checksum is verified with the last block: what was read
 /// before is valid only if that one is returned.
 pub struct Cell<'a> {

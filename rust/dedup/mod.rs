@@ -13,7 +13,7 @@
 
 mod cache;
 mod drops;
-mod grid;
+pub(crate) mod grid;
 mod records;
 mod set;
 mod settle;
@@ -23,6 +23,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use cache::{CacheFile, commit_cache, open_caches};
+pub(crate) use cache::{cache_files, damaged as cache_damaged};
 pub use drops::Drops;
 pub use records::RecordWriter;
 pub use settle::{SettlePlan, SettleSummary, drop_file, fresh_file, settle};

@@ -87,7 +87,9 @@ impl Shingler {
 
     /// The set of the text's shingles, ascending.
     pub fn set(&mut self, text: &str) -> Vec<u64> {
-        let mut hashes = Vec::new();
+        // Every shingle but the first four needs two bytes of text. Pages that are not used take no memory, those of a
+        // vector that grows would.
+        let mut hashes = Vec::with_capacity(text.len() / 2 + 1);
         self.hashes(text, |hash| hashes.push(hash));
         hashes.sort_unstable();
         hashes.dedup();

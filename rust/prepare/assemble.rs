@@ -4,6 +4,7 @@
 //! documents' ends; then each shard is copied together by itself, on any thread, and a note is written when it is
 //! complete.
 
+use super::near::dropped::DroppedPieces;
 use super::shard::{ShardRecord, ShardWriter, finished_shard};
 use super::tokens::{Candidate, Ends, Ids, TaskTokens, load_tasks};
 use super::{Job, Split};
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Consecutive documents of one task's split.
+/// Consecutive documents of one task's split; near-duplicates may be among them, which are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub task: u32,
@@ -21,6 +22,8 @@ pub struct Extent {
     pub from: Split,
     pub documents: Range<u64>,
     pub tokens: Range<u64>,
+    /// Near-duplicates directly before it.
+    pub dropped_before: u64,
 }
 
 struct Shard {
@@ -65,19 +68,27 @@ impl<'a> Stream<'a> {
                 continue;
             }
             let mut ends = Ends::open(self.job, task, self.split, 0)?;
-            let (mut start, mut document) = (0, 0);
+            let mut dropped = DroppedPieces::open(self.job, task, self.split)?;
+            let (mut start, mut document, mut dropped_before, mut kept) = (0, 0, 0, 0);
             while let Some(end) = ends.next_end()? {
-                if !is_moved(task, document) {
-                    each(Extent {
-                        task,
-                        from: self.split,
-                        documents: document..document + 1,
-                        tokens: start..end,
-                    })?;
+                if dropped.contains(document)? {
+                    dropped_before += 1;
+                } else {
+                    kept += 1;
+                    if !is_moved(task, document) {
+                        each(Extent {
+                            task,
+                            from: self.split,
+                            documents: document..document + 1,
+                            tokens: start..end,
+                            dropped_before,
+                        })?;
+                    }
+                    dropped_before = 0;
                 }
                 (start, document) = (end, document + 1);
             }
-            if document != written.of(self.split).documents {
+            if kept != written.of(self.split).documents {
                 return Err(Error::Invalid(format!(
                     "{} was changed by another program: remove {} and run the same command again",
                     super::tokens::path(self.job, task, self.split, "ends").display(),
@@ -94,7 +105,8 @@ impl<'a> Stream<'a> {
             end.ok_or_else(|| Error::Invalid(format!("task {task} has no document {document}")))
         };
         let start = if document == 0 { 0 } else { end_of(document - 1)? };
-        Ok(Extent { task, from, documents: document..document + 1, tokens: start..end_of(document)? })
+        let tokens = start..end_of(document)?;
+        Ok(Extent { task, from, documents: document..document + 1, tokens, dropped_before: 0 })
     }
 }
 
@@ -143,7 +155,7 @@ fn lay_out(job: &Job, tasks: &[TaskTokens]) -> Result<Vec<Shard>> {
             match shard.extents.last_mut() {
                 Some(last)
                     if (last.task, last.from) == (document.task, document.from)
-                        && last.documents.end == document.documents.start =>
+                        && last.documents.end + document.dropped_before == document.documents.start =>
                 {
                     last.documents.end = document.documents.end;
                     last.tokens.end = document.tokens.end;
@@ -192,17 +204,31 @@ fn write_shard(job: &Job, shard: &Shard, progress: &Progress) -> Result<ShardRec
     }
     let mut writer = ShardWriter::create(job, shard.split, shard.number)?;
     for extent in &shard.extents {
-        let base = writer.tokens();
-        Ids::open(job, extent.task, extent.from)?.copy(extent.tokens.clone(), |bytes| {
-            progress.check()?;
-            progress.done.fetch_add((bytes.len() / job.plan.width()) as u64, Relaxed);
-            writer.push(bytes)
-        })?;
+        let ids = Ids::open(job, extent.task, extent.from)?;
+        let copy = |tokens: Range<u64>, writer: &mut ShardWriter| {
+            ids.copy(tokens, |bytes| {
+                progress.check()?;
+                progress.done.fetch_add((bytes.len() / job.plan.width()) as u64, Relaxed);
+                writer.push(bytes)
+            })
+        };
         let mut ends = Ends::open(job, extent.task, extent.from, extent.documents.start)?;
-        for _ in extent.documents.clone() {
+        let mut dropped = DroppedPieces::open(job, extent.task, extent.from)?;
+        // What is copied at once: the documents between two that are dropped.
+        let mut run = extent.tokens.start..extent.tokens.start;
+        let mut written = writer.tokens();
+        for document in extent.documents.clone() {
             let end = ends.next_end()?.expect("laid out from the same file");
-            writer.end_document_at(base + end - extent.tokens.start)?;
+            if dropped.contains(document)? {
+                copy(run, &mut writer)?;
+                run = end..end;
+            } else {
+                written += end - run.end;
+                run.end = end;
+                writer.end_document_at(written)?;
+            }
         }
+        copy(run, &mut writer)?;
     }
     writer.commit()
 }

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Examples kept per rule: the first documents of each task that it dropped.
-const EXAMPLES: usize = 3;
-const EXAMPLE_CHARACTERS: usize = 200;
+pub const EXAMPLES: usize = 3;
+pub const EXAMPLE_CHARACTERS: usize = 200;
 
 #[derive(Default)]
 pub struct Ledger {

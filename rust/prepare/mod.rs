@@ -4,6 +4,8 @@
 //!  scan    task i       read, clean, hash             -> work/scan     (with dedup, or to learn a vocabulary)
 //!  settle  partition p  find the hashes seen before   -> work/drops
 //!  write   task i       read, clean, drop, encode     -> work/tokens
+//!  pair    partition p  documents that may be similar -> work/near_pairs   (with near)
+//!  near    task i       compare them, drop            -> work/near
 //!  assemble             all tasks' tokens in order    -> out/{train,val}
 //! ```
 //!
@@ -14,6 +16,7 @@
 pub mod assemble;
 mod kept_ranges;
 mod ledger;
+pub mod near;
 pub mod pack;
 mod read;
 mod scan;
@@ -28,8 +31,11 @@ use crate::crew::{Progress, Watch, crew};
 use crate::dedup::{self, SettlePlan, Unit};
 use crate::encode::{Batch, Encoder, Id, encode_batch};
 use crate::error::{Error, Result};
+use crate::near::Near;
+use crate::near::pairs::{PairPlan, find_pairs, pairs_file};
 use crate::own_files;
 use crate::specials::Specials;
+use near::Decoding;
 pub use scan::commit_cache;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -52,6 +58,9 @@ pub struct Plan {
     pub clean: clean::Settings,
     /// What is compared to find duplicates; `None` disables deduplication.
     pub unit: Option<Unit>,
+    /// How near-duplicates are found; `None` keeps them.
+    #[serde(default)]
+    pub near: Option<Near>,
     pub cache: Option<PathBuf>,
     /// Of the cleaning settings, 32 hexadecimal digits: only hashes of texts cleaned alike can be compared.
     pub cache_fingerprint: String,
@@ -121,6 +130,7 @@ pub enum Stage {
     Scan,
     Settle,
     Write,
+    Pair,
 }
 
 impl Stage {
@@ -129,6 +139,7 @@ impl Stage {
             "scan" => Stage::Scan,
             "settle" => Stage::Settle,
             "write" => Stage::Write,
+            "pair" => Stage::Pair,
             _ => return None,
         })
     }
@@ -138,11 +149,16 @@ impl Stage {
             Stage::Scan => "scan",
             Stage::Settle => "drops",
             Stage::Write => "tokens",
+            Stage::Pair => near::PAIRS,
         }
     }
 
     fn parts(self, plan: &Plan) -> u32 {
-        if self == Stage::Settle { plan.partitions } else { plan.tasks }
+        match self {
+            Stage::Settle => plan.partitions,
+            Stage::Pair => plan.near.map_or(0, |near| near.partitions),
+            Stage::Scan | Stage::Write => plan.tasks,
+        }
     }
 }
 
@@ -190,6 +206,8 @@ const LARGEST_SET: usize = 40 << 20;
 const BLOCK_COPIES: usize = 14;
 /// Bytes per byte of a document: as read, cleaned, the buffers of cleaning, and its ids in two places.
 const DOCUMENT_COPIES: usize = 14;
+/// The same with near-duplicates: as its tokens give it back, and folded.
+const NEAR_COPIES: usize = 3;
 /// NFC may triple the bytes of a text: U+1D160 and U+FB2C become three characters.
 const GROWTH: usize = 3;
 /// Bytes per byte of the one document that is encoded alone, in addition to those of any other: its text again and the
@@ -201,7 +219,8 @@ impl BufferSizes {
     /// The least memory that a worker needs.
     pub fn least_memory(plan: &Plan) -> usize {
         let document = plan.largest_document();
-        DOCUMENT_COPIES * document + BLOCK_COPIES * LEAST_BLOCK + dedup::LEAST_MEMORY
+        let copies = DOCUMENT_COPIES + if plan.near.is_some() { NEAR_COPIES } else { 0 };
+        copies * document + BLOCK_COPIES * LEAST_BLOCK + dedup::LEAST_MEMORY
     }
 
     /// What all workers share in addition: memory for one document at a time that is a single piece, or that cleaning
@@ -229,13 +248,14 @@ pub fn run_stage(
     job: &Job,
     stage: Stage,
     encoding: Option<&Encoding<'_>>,
+    decoding: Option<&Decoding<'_>>,
     memory: usize,
     threads: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
 ) -> Result<()> {
     let parts = stage.parts(&job.plan);
-    let part = Part::new(job, stage, encoding, BufferSizes::new(&job.plan, memory, threads))?;
+    let part = Part::new(job, stage, encoding, decoding, BufferSizes::new(&job.plan, memory, threads))?;
     let next = AtomicU32::new(0);
     crew(threads.min(parts as usize).max(1), progress, watch, |_| {
         loop {
@@ -257,8 +277,10 @@ pub struct Part<'a> {
     job: &'a Job,
     stage: Stage,
     encoding: Option<&'a Encoding<'a>>,
+    decoding: Option<&'a Decoding<'a>>,
     sizes: BufferSizes,
     settling: Option<SettlePlan>,
+    pairing: Option<PairPlan>,
 }
 
 impl<'a> Part<'a> {
@@ -266,19 +288,30 @@ impl<'a> Part<'a> {
         job: &'a Job,
         stage: Stage,
         encoding: Option<&'a Encoding<'a>>,
+        decoding: Option<&'a Decoding<'a>>,
         sizes: BufferSizes,
     ) -> Result<Self> {
         create_folder(&job.work.join(stage.folder()))?;
         let settling = match stage {
             Stage::Settle => Some(scan::settle_plan(job, &sizes)?),
-            Stage::Scan | Stage::Write => None,
+            _ => None,
         };
-        Ok(Part { job, stage, encoding, sizes, settling })
+        let pairing = match stage {
+            Stage::Pair => Some(near::pair_plan(job, &sizes)?),
+            _ => None,
+        };
+        Ok(Part { job, stage, encoding, decoding, sizes, settling, pairing })
     }
 
     /// Runs part `index` unless it is done already, with up to `threads` threads for encoding.
     pub fn run(&self, index: u32, threads: usize, progress: &Progress) -> Result<()> {
-        let Part { job, stage, encoding, sizes, settling } = self;
+        let Part { job, stage, encoding, decoding, sizes, settling, pairing } = self;
+        if let Some(pairing) = pairing {
+            if !pairs_file(&pairing.out, index).exists() {
+                find_pairs(index, pairing, progress)?;
+            }
+            return Ok(());
+        }
         if let Some(settling) = settling {
             if !dedup::drop_file(&settling.out, index).exists() {
                 dedup::settle(index, settling, progress)?;
@@ -291,10 +324,10 @@ impl<'a> Part<'a> {
         }
         match (stage, encoding) {
             (Stage::Write, Some(encoding)) if job.plan.wide => {
-                write::write::<u32>(job, index, encoding, sizes, threads.max(1), progress)
+                write::write::<u32>(job, index, encoding, *decoding, sizes, threads.max(1), progress)
             }
             (Stage::Write, Some(encoding)) => {
-                write::write::<u16>(job, index, encoding, sizes, threads.max(1), progress)
+                write::write::<u16>(job, index, encoding, *decoding, sizes, threads.max(1), progress)
             }
             (Stage::Write, None) => Err(Error::Invalid("writing needs a tokenizer".into())),
             _ => scan::scan(job, index, sizes, progress),

@@ -216,7 +216,9 @@ mod tests {
 
         #[test]
         fn divides_without_loss(start in 0u64..1000, tokens in 1u64..500, length in 1u64..100) {
-            let extent = Extent { task: 0, from: Split::Train, documents: 0..1, tokens: start..start + tokens };
+            let tokens_of = start..start + tokens;
+            let extent =
+                Extent { task: 0, from: Split::Train, documents: 0..1, tokens: tokens_of, dropped_before: 0 };
             let pieces = divide(extent, length);
             prop_assert_eq!(pieces[0].tokens.start, start);
             prop_assert_eq!(pieces.last().unwrap().tokens.end, start + tokens);

@@ -177,7 +177,8 @@ impl Ids {
     }
 }
 
-/// The notes of all tasks, which must be finished.
+/// The notes of all tasks, which must be finished; without near-duplicates, if these are dropped.
 pub fn load_tasks(job: &Job) -> Result<Vec<TaskTokens>> {
-    (0..job.plan.tasks).map(|task| own_files::read_json(&job.note("tokens", task))).collect()
+    let stage = if job.plan.near.is_some() { super::near::NEAR } else { "tokens" };
+    (0..job.plan.tasks).map(|task| own_files::read_json(&job.note(stage, task))).collect()
 }

@@ -2,6 +2,7 @@
 
 use super::kept_ranges::KeptRanges;
 use super::ledger::{Ledger, Origin};
+use super::near::{Decoding, NearSpill, Place};
 use super::read::TaskFiles;
 use super::scan::{Content, drops, is_blank};
 use super::tokens::{Candidate, TokenWriter};
@@ -13,12 +14,13 @@ use crate::dedup::{Drops, Unit};
 use crate::encode::Id;
 use crate::error::{Error, Result};
 use serde_json::json;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 pub fn write<I: Id>(
     job: &Job,
     index: u32,
     encoding: &Encoding<'_>,
+    decoding: Option<&Decoding<'_>>,
     sizes: &BufferSizes,
     threads: usize,
     progress: &Progress,
@@ -28,7 +30,7 @@ pub fn write<I: Id>(
     let mut cleaner = Cleaner::new(plan.clean.clone());
     let files = TaskFiles::open(job, index, sizes, progress)?;
     let mut reader = files.read(progress);
-    let mut output = Output::<I>::create(job, index)?;
+    let mut output = Output::<I>::create(job, index, decoding, sizes)?;
     let mut batch = Texts::default();
     let mut content = Content::default();
     let mut kept_ranges = KeptRanges::open(job, index)?;
@@ -57,7 +59,10 @@ pub fn write<I: Id>(
                 }
                 let start = batch.text.len();
                 match survivors.append(text, &mut batch.text, &mut output.ledger)? {
-                    Survived::Some => batch.documents.push(Text { start, hash: hash as u64, origin }),
+                    Survived::Some => {
+                        let file = document.file;
+                        batch.documents.push(Text { start, hash: hash as u64, origin, file });
+                    }
                     Survived::None { bytes } => {
                         output.ledger.add_dropped(Rule::Duplicate, bytes, text, &origin);
                     }
@@ -98,6 +103,8 @@ struct Text {
     /// Of the document before duplicate lines were removed: it decides the split.
     hash: u64,
     origin: Origin,
+    /// The number of its file among those of the task.
+    file: u64,
 }
 
 impl Texts {
@@ -187,6 +194,7 @@ struct Output<'a, I> {
     val: TokenWriter,
     candidate: Option<Candidate>,
     last_val: Option<Candidate>,
+    near: Option<NearSpill<'a>>,
     /// The number of documents by the binary logarithm of their length.
     lengths: [u64; 64],
     bytes: Vec<u8>,
@@ -194,7 +202,19 @@ struct Output<'a, I> {
 }
 
 impl<'a, I: Id> Output<'a, I> {
-    fn create(job: &'a Job, index: u32) -> Result<Self> {
+    fn create(
+        job: &'a Job,
+        index: u32,
+        decoding: Option<&'a Decoding<'a>>,
+        sizes: &BufferSizes,
+    ) -> Result<Self> {
+        let near = match (job.plan.near, decoding) {
+            (Some(near), Some(decoding)) => Some(NearSpill::create(job, index, near, decoding, sizes)?),
+            (Some(_), None) => {
+                return Err(Error::Invalid("comparing documents needs a tokenizer that decodes".into()));
+            }
+            (None, _) => None,
+        };
         Ok(Output {
             job,
             ledger: Ledger::default(),
@@ -202,6 +222,7 @@ impl<'a, I: Id> Output<'a, I> {
             val: TokenWriter::create(job, index, Split::Val)?,
             candidate: None,
             last_val: None,
+            near,
             lengths: [0; 64],
             bytes: Vec::new(),
             ids: std::marker::PhantomData,
@@ -253,29 +274,51 @@ impl<'a, I: Id> Output<'a, I> {
             Split::Val => self.last_val = self.last_val.into_iter().chain([this]).max(),
         }
         let mut pieces = 0;
+        let mut digest = self.near.as_ref().map(|_| Xxh3::new());
+        let mut push = |bytes: &[u8], writer: &mut TokenWriter| {
+            if let Some(digest) = &mut digest {
+                digest.update(bytes);
+            }
+            writer.push(bytes)
+        };
         for piece in ids.chunks(most) {
             for some in piece.chunks(WRITTEN) {
                 self.bytes.clear();
                 I::append_bytes(some, &mut self.bytes);
-                writer.push(&self.bytes)?;
+                push(&self.bytes, writer)?;
             }
             if let Some(end) = plan.end_id {
                 self.bytes.clear();
                 I::append_bytes(&[I::from_u32(end)], &mut self.bytes);
-                writer.push(&self.bytes)?;
+                push(&self.bytes, writer)?;
             }
             writer.end_document()?;
             self.lengths[piece.len().ilog2() as usize] += 1;
             pieces += 1;
         }
         let end_ids = if plan.end_id.is_some() { pieces } else { 0 };
-        self.ledger.add_kept(text.len(), text.chars().count(), pieces, end_ids);
+        let characters = text.chars().count();
+        self.ledger.add_kept(text.len(), characters, pieces, end_ids);
+        if let (Some(near), Some(digest)) = (&mut self.near, digest) {
+            let place = Place {
+                hash: of.hash,
+                first: this.document as u32,
+                pieces: pieces as u32,
+                bytes: text.len() as u32,
+                characters: characters as u32,
+                file: of.file as u32,
+                document: of.origin.document as u32,
+                check: digest.digest() as u32,
+            };
+            near.push(ids.iter().map(|id| id.to_u32()), place)?;
+        }
         Ok(())
     }
 
     fn commit(self, index: u32, input: &serde_json::Value) -> Result<()> {
         let longest = self.lengths.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
-        let note = json!({
+        let near_documents = self.near.map(NearSpill::commit).transpose()?;
+        let mut note = json!({
             "train": self.train.commit()?,
             "val": self.val.commit()?,
             "candidate": self.candidate,
@@ -285,11 +328,14 @@ impl<'a, I: Id> Output<'a, I> {
             "lengths": self.lengths[..longest],
             "input": input,
         });
+        if let Some(documents) = near_documents {
+            note["near_documents"] = json!(documents);
+        }
         commit_note(&self.job.note("tokens", index), note.to_string().as_bytes())
     }
 }
 
-fn split_of(plan: &Plan, hash: u64) -> Split {
+pub fn split_of(plan: &Plan, hash: u64) -> Split {
     // 2^64 as a float; a fraction is below 1, so the product fits.
     let limit = (plan.val_fraction * 18_446_744_073_709_551_616.0) as u64;
     if hash < limit { Split::Val } else { Split::Train }

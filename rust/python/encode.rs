@@ -57,6 +57,18 @@ impl Shared {
         &self.encoder
     }
 
+    /// Appends the bytes of the tokens.
+    pub fn decode(&self, ids: &[u32], bytes: &mut Vec<u8>) -> Result<()> {
+        for &id in ids {
+            let token = self.tokens.get(id as usize).ok_or_else(|| {
+                let last = self.tokens.len() - 1;
+                Error::Invalid(format!("unknown token id {id}: the largest is {last}"))
+            })?;
+            bytes.extend_from_slice(token);
+        }
+        Ok(())
+    }
+
     fn encode(&self, text: &str, specials: &Specials, ids: &[u32], stash: &Stash) -> Result<Vec<u32>> {
         let batch = encode_batch::<u32>(&self.encoder, &[text], specials, ids, 1, &mut watcher(stash, None))?;
         Ok(batch.ids)
@@ -244,18 +256,7 @@ impl Encoder {
     fn decode<'py>(&self, py: Python<'py>, ids: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
         guarded(|| {
             let mut bytes = Vec::with_capacity(ids.len() * 4);
-            for id in ids {
-                match self.shared.tokens.get(id as usize) {
-                    Some(token) => bytes.extend_from_slice(token),
-                    None => {
-                        let last = self.shared.tokens.len() - 1;
-                        return Err(raise(
-                            py,
-                            Error::Invalid(format!("unknown token id {id}: the largest is {last}")),
-                        ));
-                    }
-                }
-            }
+            self.shared.decode(&ids, &mut bytes).map_err(|error| raise(py, error))?;
             Ok(PyBytes::new(py, &bytes))
         })
     }

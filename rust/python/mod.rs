@@ -40,6 +40,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::plan_tasks, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::dedup_partitions, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::near_partitions, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::finish_near, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::least_room, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::run_prepare_stage, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;

@@ -1,6 +1,6 @@
 //! The stages of `prepare`, as Python calls them.
 
-use super::encode::Encoder;
+use super::encode::{Encoder, Shared};
 use super::read::next_file;
 use super::{Stash, guarded, raise, watcher};
 use crate::atomic::create_folder;
@@ -10,6 +10,7 @@ use crate::encode::Batch;
 use crate::error::{Error, Result};
 use crate::own_files;
 use crate::prepare::assemble::{assemble, assemble_npy};
+use crate::prepare::near::{Decoding, commit_near_cache, compare, write_report};
 use crate::prepare::pack::assemble_packed;
 use crate::prepare::{BufferSizes, Encoding, Job, Part, Plan, Stage, commit_cache, run_stage};
 use crate::source::Documents;
@@ -18,6 +19,7 @@ use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use std::io::Read;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh64::Xxh64;
 
@@ -51,6 +53,12 @@ pub fn dedup_partitions(total_bytes: u64, unit: &str) -> PyResult<u32> {
     guarded(|| Ok(partitions(total_bytes, if unit == "line" { Unit::Line } else { Unit::Document })))
 }
 
+/// The number of partitions for the band keys of an input of this size.
+#[pyfunction]
+pub fn near_partitions(total_bytes: u64, bands: usize) -> PyResult<u32> {
+    guarded(|| Ok(crate::near::partitions(total_bytes, bands)))
+}
+
 /// The least memory of one worker under a plan, given as JSON, and what all workers share in addition; `merges` says
 /// whether the encoder merges (BPE).
 #[pyfunction]
@@ -62,10 +70,11 @@ pub fn least_room(py: Python<'_>, plan: &str, merges: bool) -> PyResult<(usize, 
     })
 }
 
-/// Runs the parts of a stage (`scan`, `settle`, `write`) that are not done yet, or only `part`. Writing needs an
-/// encoder: the native one, or a callable from a list of texts to (ids as uint32, ends as uint64).
+/// Runs the parts of a stage (`scan`, `settle`, `write`, `pair`, `near`) that are not done yet, or only `part`. Writing
+/// needs an encoder: the native one, or a callable from a list of texts to (ids as uint32, ends as uint64). With `near`,
+/// writing and comparing also need `decode`, from a list of ids to bytes, unless the encoder is native.
 #[pyfunction]
-#[pyo3(signature = (work, out, stage, *, encoder, encode, memory, threads, total, progress, part = None))]
+#[pyo3(signature = (work, out, stage, *, encoder, encode, decode, memory, threads, total, progress, part = None))]
 #[allow(clippy::too_many_arguments)]
 pub fn run_prepare_stage(
     py: Python<'_>,
@@ -74,6 +83,7 @@ pub fn run_prepare_stage(
     stage: &str,
     encoder: Option<Py<Encoder>>,
     encode: Option<Py<PyAny>>,
+    decode: Option<Py<PyAny>>,
     memory: usize,
     threads: usize,
     total: u64,
@@ -94,10 +104,17 @@ pub fn run_prepare_stage(
                 Ok(Batch { ids: ids.as_slice()?.to_vec(), ends: ends.as_slice()?.to_vec() })
             }))
         };
-        let stage = Stage::named(stage)
-            .ok_or_else(|| raise(py, Error::Invalid(format!("unknown stage {stage:?}"))))?;
+        let decode = Decoder { shared: shared.clone(), decode, stash: stash.clone() };
         let result = py.detach(|| {
             let job = Job::load(&work, &out)?;
+            let decode = |ids: &[u32], text: &mut Vec<u8>| decode.append(ids, text);
+            let decoding = Decoding { decode: &decode, in_parts: shared.is_some() };
+            if stage == "near" {
+                let watch = &mut watcher(&stash, progress.as_ref());
+                return compare(&job, part, &decoding, memory, threads, &tracker, watch);
+            }
+            let stage =
+                Stage::named(stage).ok_or_else(|| Error::Invalid(format!("unknown stage {stage:?}")))?;
             let encoding = match (&shared, &encode) {
                 (Some(shared), _) => Some(Encoding::Native(shared.encoder())),
                 (None, Some(_)) => Some(Encoding::Foreign(&foreign)),
@@ -106,12 +123,14 @@ pub fn run_prepare_stage(
             match part {
                 Some(part) => {
                     let sizes = BufferSizes::new(&job.plan, memory, 1);
-                    Part::new(&job, stage, encoding.as_ref(), sizes)?.run(part, threads, &tracker)
+                    Part::new(&job, stage, encoding.as_ref(), Some(&decoding), sizes)?
+                        .run(part, threads, &tracker)
                 }
                 None => run_stage(
                     &job,
                     stage,
                     encoding.as_ref(),
+                    Some(&decoding),
                     memory,
                     threads,
                     &tracker,
@@ -120,6 +139,57 @@ pub fn run_prepare_stage(
             }
         });
         stash.raise(py, result)
+    })
+}
+
+/// The bytes of ids: of the native encoder's tokens, or what a callable returns.
+struct Decoder {
+    shared: Option<Arc<Shared>>,
+    decode: Option<Py<PyAny>>,
+    stash: Stash,
+}
+
+impl Decoder {
+    fn append(&self, ids: &[u32], text: &mut Vec<u8>) -> Result<()> {
+        match (&self.shared, &self.decode) {
+            (Some(shared), _) => shared.decode(ids, text),
+            (None, Some(decode)) => self.stash.keep(Python::attach(|py| {
+                let bytes = decode.call1(py, (ids.to_vec(),))?;
+                text.extend_from_slice(bytes.bind(py).extract::<&[u8]>()?);
+                Ok(())
+            })),
+            (None, None) => Err(Error::Invalid("comparing documents needs a tokenizer".into())),
+        }
+    }
+}
+
+/// Writes some of the near-duplicates to a file, and adds what was kept to the cache, if there is one.
+#[pyfunction]
+#[pyo3(signature = (work, out, path, *, encoder, decode))]
+pub fn finish_near(
+    py: Python<'_>,
+    work: PathBuf,
+    out: PathBuf,
+    path: PathBuf,
+    encoder: Option<Py<Encoder>>,
+    decode: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    guarded(|| {
+        let (stash, tracker) = (Stash::default(), Progress::default());
+        let shared = encoder.map(|encoder| encoder.get().shared());
+        let in_parts = shared.is_some();
+        let decoder = Decoder { shared, decode, stash: stash.clone() };
+        let result = py.detach(|| {
+            let job = Job::load(&work, &out)?;
+            // On a thread of its own, so that this one notices Ctrl-C.
+            crate::crew::crew(1, &tracker, &mut watcher(&stash, None), |_| {
+                let decode = |ids: &[u32], text: &mut Vec<u8>| decoder.append(ids, text);
+                let decoding = Decoding { decode: &decode, in_parts };
+                write_report(&job, &path, &decoding, &tracker)?;
+                commit_near_cache(&job, &decoding, &tracker)
+            })
+        });
+        stash.raise(py, result).map(|_| ())
     })
 }
 

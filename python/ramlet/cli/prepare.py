@@ -17,7 +17,7 @@ from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun, plural
 from ramlet.settings.declared import options
 
-UNITS = {"comparing": "hashes", "sharding": "tokens"}
+UNITS = {"comparing": "hashes", "pairing": "partitions", "comparing texts": "documents", "sharding": "tokens"}
 
 
 @with_settings(*options(PrepareSettings), panels=(OUTPUT, MEMORY))

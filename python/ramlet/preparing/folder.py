@@ -24,12 +24,13 @@ from typing import Any
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.preparing.near import NAME as NEAR_DUPLICATES
 from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import CHARACTERS, read_json_object
 
-_OURS = {MANIFEST, TOKENIZER, "stats.json", *SPLITS}
-STAGES = ("scan", "drops", "tokens", "shards", "inputs")
+_OURS = {MANIFEST, TOKENIZER, "stats.json", NEAR_DUPLICATES, *SPLITS}
+STAGES = ("scan", "drops", "tokens", "near_pairs", "near", "shards", "inputs")
 _SHARD = re.compile(r"shard_\d+\.(bin|idx)")
 
 

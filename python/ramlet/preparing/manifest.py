@@ -58,7 +58,7 @@ def why_empty(ledger: Ledger, settings: PrepareSettings) -> str:
     cache = settings.cache_folder
     known = "" if cache is None else f"; the dedup cache {cache} has those of earlier runs"
     reasons = [
-        f"{count:,} {words}as {rule.name} ({rule.meaning}{known if rule.setting == 'dedup' else ''})"
+        f"{count:,} {words}as {rule.name} ({rule.meaning}{known if rule.setting in ('dedup', 'near') else ''})"
         for unit, words in (("document", ""), ("line", "lines "))
         for rule, count, _ in ledgers.dropped_by_rule(ledger, unit)
     ]

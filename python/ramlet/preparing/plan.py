@@ -15,6 +15,7 @@ from ramlet import _native
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs import sources
+from ramlet.preparing import near
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.tokenizer import end_id
@@ -79,6 +80,8 @@ def make_plan(
         "max_file_bytes": settings.largest_whole_file,
         "clean": settings.cleaning(),
         "unit": unit,
+        # Only if it is on: an unfinished run of an older version is resumed.
+        **({} if settings.near is None else {"near": near.for_plan(settings.near, total)}),
         "cache": settings.cache_folder and os.path.abspath(settings.cache_folder),
         # The content of the cache matters too, except what this run added to it.
         "cache_listing": {name: size for name, size in _cached(settings.cache_folder) if not name.startswith(identity)},
@@ -115,5 +118,7 @@ def _cached(cache: str | None) -> list[tuple[str, int]]:
         return []
     if not os.path.isdir(cache):
         raise SettingsError(f"{cache} is not a folder: give {option('dedup_cache')} a folder for the hashes")
-    found = [(entry.name, entry.stat().st_size) for entry in os.scandir(cache) if entry.name.endswith(".hashes")]
+    found = [
+        (entry.name, entry.stat().st_size) for entry in os.scandir(cache) if entry.name.endswith((".hashes", ".near"))
+    ]
     return sorted(found)

@@ -6,6 +6,8 @@
     scan      each task: read, clean, hash                          with dedup, or for a character vocabulary
     settle    each partition of the hashes: find the duplicates     with dedup
     write     each task: read, clean, drop duplicates, tokenize
+    pair      each partition of the band keys: documents that may be similar    with near
+    near      each task: compare them, drop near-duplicates                     with near
     assemble  the tokens of all tasks, in order, as shards
     finish    tokenizer.json, stats.json and, last, the manifest
 
@@ -32,19 +34,20 @@ from ramlet.inputs.paths import check_path
 from ramlet.inputs.sources import Paths
 from ramlet.inputs.staging_folder import Progress
 from ramlet.inputs.staging_process import stage_in_subprocess
+from ramlet.preparing import near
 from ramlet.preparing import tokenizer as prepare_tokenizer
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.manifest import add_run, check_same, manifest_of_run, run_ledger, skipped_records, why_empty
 from ramlet.preparing.plan import make_plan
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.preparing.stages import CACHE_BYTES, ENCODER_BYTES, LEAST_CACHE, memory_needed, run_stage
+from ramlet.preparing.stages import CACHE_BYTES, ENCODER_BYTES, LEAST_CACHE, decoder_of, memory_needed, run_stage
 from ramlet.runtime.atomic_files import replacing, write_json
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import fitting_threads
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
-from ramlet.tokenizer.engines import Engine, NativeEngine
+from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -195,6 +198,7 @@ class _Run:
         tokenizer = tokenizer or self._learn_characters()
         self._save_tokenizer(tokenizer)
         self._write(tokenizer)
+        self._drop_near_duplicates(tokenizer)
         if empty := self._end_if_empty(before):
             return empty
         return self._finish(tokenizer, before, json.loads(self._assemble()))
@@ -250,18 +254,28 @@ class _Run:
     def _write(self, tokenizer: Tokenizer) -> None:
         spare = self.budget.available() - self.working
         tokenizer.limit_cache(min(max(spare // 2, LEAST_CACHE), CACHE_BYTES))
-        self._run_stage("write", "tokenizing", self.inputs["bytes"], tokenizer.engine)
+        self._run_stage("write", "tokenizing", self.inputs["bytes"], tokenizer)
 
-    def _run_stage(self, stage: str, name: str, total: int, engine: Engine | None = None) -> None:
+    def _drop_near_duplicates(self, tokenizer: Tokenizer) -> None:
+        if self.settings.near is not None:
+            self._run_stage("pair", "pairing", self.plan["near"]["partitions"])
+            self._run_stage("near", "comparing texts", 0, tokenizer)
+
+    def _task_notes(self) -> list[Json]:
+        """The notes of the tasks as they are in the end."""
+        return list(self.folder.notes("tokens" if self.settings.near is None else "near", self.plan["tasks"]))
+
+    def _run_stage(self, stage: str, name: str, total: int, tokenizer: Tokenizer | None = None) -> None:
         self.meter.stage(name)
         # The word cache fills during the stage, so it is not resident yet.
-        cache = CACHE_BYTES + self.threads * ENCODER_BYTES if isinstance(engine, NativeEngine) else 0
+        native = stage == "write" and tokenizer is not None and isinstance(tokenizer.engine, NativeEngine)
+        cache = CACHE_BYTES + self.threads * ENCODER_BYTES if native else 0
         free = self.budget.available()
         run_stage(
             self.folder.work,
             self.folder.out,
             stage,
-            engine,
+            tokenizer,
             memory=free - min(cache, free // 3),
             threads=self.threads,
             total=total,
@@ -286,7 +300,7 @@ class _Run:
 
     def _end_if_empty(self, before: Manifest | None) -> Prepared | None:
         """Ends a run that kept no document: with an error, or, if it appends, with the dataset unchanged."""
-        notes = list(self.folder.notes("tokens", self.plan["tasks"]))
+        notes = self._task_notes()
         ledger = run_ledger(notes, {name: Split.of(()) for name in SPLITS}, 0, self.skipped)
         why = why_empty(ledger, self.settings)
         if self.settings.allow_empty or not why:
@@ -301,18 +315,20 @@ class _Run:
         return Prepared(self.folder.out, before.as_json(), statistics, already_done=False, nothing_new=why)
 
     def _statistics(self, ledger: Ledger, notes: list[Json]) -> Json:
+        compared = {} if self.settings.near is None else {"near": near.statistics(self.settings.near)}
         return {
             "ramlet": __version__,
             "settings": asdict(self.settings),
             "threads": self.threads,
             "ledger": ledger,
+            **compared,
             "skipped": skipped_records(notes),
             "memory": self.meter.summary(),
         }
 
     def _finish(self, tokenizer: Tokenizer, before: Manifest | None, assembled: Json) -> Prepared:
         settings, plan, result = self.settings, self.plan, self.folder.npy or self.folder.out
-        notes = list(self.folder.notes("tokens", plan["tasks"]))
+        notes = self._task_notes()
         number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
         run = manifest_of_run(settings, plan, tokenizer, assembled, notes, self.skipped, number, name)
         manifest = add_run(run, before, notes, plan["id"], asdict(settings), self.inputs)
@@ -324,13 +340,22 @@ class _Run:
                 replacing(self.folder.out / manifest.tokenizer.file, binary=True) as file,
             ):
                 shutil.copyfileobj(saved, file)
-        if plan["cache"]:
+        if plan["cache"] and plan["unit"]:
             _native.commit_dedup_cache(self.folder.work, self.folder.out)
+        if settings.near is not None:
+            self._finish_near(tokenizer)
         if self.folder.npy is None:
             write_json(result / "stats.json", statistics)
         manifest.write(result)
         self.folder.finish()
         return Prepared(result, manifest.as_json(), statistics, already_done=False)
+
+    def _finish_near(self, tokenizer: Tokenizer) -> None:
+        """Some of the pairs for the user, and what was kept for later runs with the same cache."""
+        found = self.folder.work / near.NAME
+        encoder, decode = decoder_of(tokenizer)
+        _native.finish_near(self.folder.work, self.folder.out, found, encoder=encoder, decode=decode)
+        near.add_examples(found, self.folder.out / near.NAME)
 
 
 def _has_run(manifest: Manifest, identity: str) -> bool:

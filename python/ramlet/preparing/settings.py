@@ -17,7 +17,7 @@ from typing import Any
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.settings.declared import setting
-from ramlet.settings.kinds import Choice, Count, Place, Size, Switch, Text, share
+from ramlet.settings.kinds import Choice, Count, Number, Place, Size, Switch, Text, share
 
 CLEANING, FILTERS, DUPLICATES, OUTPUT = "Cleaning", "Filters", "Duplicates", "Output"
 """Groups of settings, in the help and in the docs."""
@@ -103,6 +103,14 @@ class PrepareSettings(ReadSettings):
         stands_for={"no_dedup": "none"},
         panel=DUPLICATES,
     )
+    near: float | None = setting(
+        None,
+        Number(above=0, most=1),
+        "Also drop documents that are this similar to one that is kept, 1 being the same words: 0.8 is usual.",
+        panel=DUPLICATES,
+        shown="off",
+        later=True,
+    )
     dedup_cache: str | None = setting(
         None,
         Place(what="a folder", metavar="DIR"),
@@ -159,6 +167,11 @@ class PrepareSettings(ReadSettings):
                 f"{option('tokens_per_shard')} is {self.tokens_per_shard:,}, "
                 f"less than one sequence of {option('pack')}, {self.pack:,}: give at least that many"
             )
+        if self.near is not None and self.output_format == "npy":
+            raise SettingsError(
+                f"{option('near')} compares documents, and an npy file has no documents: "
+                f"write shards, or remove {option('near')}"
+            )
 
     def _refuse_empty_range(self, least: str, most: str) -> None:
         low, high = getattr(self, least), getattr(self, most)
@@ -185,7 +198,7 @@ class PrepareSettings(ReadSettings):
     @property
     def cache_folder(self) -> str | None:
         """The folder of the dedup cache, if there is dedup."""
-        return None if self.dedup == "none" else self.dedup_cache
+        return None if self.dedup == "none" and self.near is None else self.dedup_cache
 
     def cleaning(self) -> dict[str, Any]:
         """For the native core, which has its own spelling of `normalize`."""

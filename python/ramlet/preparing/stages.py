@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES
 from ramlet.tokenizer.encode import TOKEN_BYTES
-from ramlet.tokenizer.engines import Engine, NativeEngine
+from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.model import CHARACTER_BYTES, UNICODE
 from ramlet.tokenizer.tokenizer import Tokenizer
 
+NEEDS_TOKENIZER = ("write", "near")
+"""Stages that encode or decode."""
 LEAST_CACHE = 1 << 20
 CACHE_BYTES = 24 << 20
 """The word cache; with GPT-2's vocabulary two threads then take about 90 MB in total."""
@@ -59,7 +62,7 @@ def run_stage(
     work: Path,
     out: str | os.PathLike[str],
     stage: str,
-    engine: Engine | None,
+    tokenizer: Tokenizer | None,
     *,
     memory: int,
     threads: int,
@@ -68,19 +71,32 @@ def run_stage(
     part: int | None = None,
 ) -> None:
     """Runs what is not done yet; the core encodes by itself, or calls back for tokenizers that it does not support."""
-    native = isinstance(engine, NativeEngine)
+    encoder, decode = decoder_of(tokenizer)
+    foreign = None if tokenizer is None or encoder is not None else tokenizer.engine
     _native.run_prepare_stage(
         work,
         out,
         stage,
-        encoder=engine.encoder if isinstance(engine, NativeEngine) else None,
-        encode=None if engine is None or native else lambda texts: engine.encode_batch(texts, [], threads, True),
+        encoder=encoder,
+        encode=None if foreign is None else lambda texts: foreign.encode_batch(texts, [], threads, True),
+        decode=decode,
         memory=memory,
         threads=threads,
         total=total,
         progress=progress,
         part=part,
     )
+
+
+def decoder_of(
+    tokenizer: Tokenizer | None,
+) -> tuple[_native.Encoder | None, Callable[[list[int]], bytes] | None]:
+    """What turns ids into text: the native encoder, or a function."""
+    if tokenizer is None:
+        return None, None
+    if isinstance(tokenizer.engine, NativeEngine):
+        return tokenizer.engine.encoder, None
+    return None, tokenizer.decode_bytes
 
 
 def run_part(
@@ -93,10 +109,11 @@ def run_part(
 ) -> None:
     """One part of one stage of an unfinished run, here or on any machine that sees the folder and the inputs.
 
-    It depends only on the plan in OUT/.work and the index: `scan` and `write` have one part per task, `settle` one per
-    partition. A part that is done is not repeated; each stage needs all parts of the one before.
+    It depends only on the plan in OUT/.work and the index: `scan`, `write` and `near` have one part per task, `settle`
+    and `pair` one per partition. A part that is done is not repeated; each stage needs all parts of the one before, and
+    a part of `near` all those before it.
     """
     work = Path(out) / ".work"
     budget = Budget.parse(memory)
-    engine = Tokenizer.load(work / "tokenizer.json").engine if stage == "write" else None
-    run_stage(work, out, stage, engine, memory=budget.available(), threads=threads, part=index)
+    tokenizer = Tokenizer.load(work / "tokenizer.json") if stage in NEEDS_TOKENIZER else None
+    run_stage(work, out, stage, tokenizer, memory=budget.available(), threads=threads, part=index)

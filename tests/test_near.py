@@ -1,0 +1,193 @@
+"""`prepare --near`: what is dropped is similar to a document that is kept, and everything is accounted for."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oracles_near as oracle
+from conftest import AMPLE
+from ramlet.dataset.reader import Dataset
+from ramlet.errors import SettingsError
+from ramlet.preparing.near import NAME, bands_for
+from ramlet.preparing.run import Prepared, prepare, prepare_to
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.memory import resident_memory
+from ramlet.runtime.meter import Meter
+from ramlet.tokenizer.tokenizer import Tokenizer
+from test_prepare_same_bytes import files
+
+WORDS = [f"{start}{end}" for start in ("ka", "lo", "mi", "Nu", "é", "re") for end in ("n", "st", "r", "12", "bel", "漢")]
+
+
+def texts(seed: int, originals: int = 60, copies: int = 200) -> list[str]:
+    """Documents on one line each, many of them copies of others with some words replaced."""
+    chance = random.Random(seed)
+    made = [chance.choices(WORDS, k=chance.choice([3, 12, 40, 120])) for _ in range(originals)]
+    for _ in range(copies):
+        words = list(chance.choice(made))
+        rate = chance.choice([0.0, 0.01, 0.03, 0.06, 0.2])
+        made.append([chance.choice(WORDS) if chance.random() < rate else word for word in words])
+    chance.shuffle(made)
+    return [" ".join(words) + chance.choice(["", "!", " ..."]) for words in made]
+
+
+def written(folder: Path, documents: list[str], parts: int = 3) -> Path:
+    folder.mkdir()
+    for n in range(parts):
+        (folder / f"{n}.txt").write_text("".join(f"{text}\n" for text in documents[n::parts]))
+    return folder
+
+
+def run(inputs: Path, out: Path, *, task_bytes: int | None = None, budget: int = 0, **given: Any) -> Prepared:
+    others = {name: given.pop(name) for name in ("threads", "append") if name in given}
+    chosen = PrepareSettings(**{"tokenizer": "byte", "documents": "line", "near": 0.8, **given})
+    total = resident_memory() * 32 // 31 + budget if budget else AMPLE
+    with Meter(Budget.parse(total)) as meter:
+        return prepare_to(str(inputs), out, chosen, meter=meter, task_bytes=task_bytes, **others)
+
+
+def kept_texts(out: Path) -> list[str]:
+    tokenizer = Tokenizer.load(out / "tokenizer.json")
+    found = []
+    for split in ("train", "val"):
+        for ids in Dataset(out).documents(split):
+            found.append(tokenizer.decode(ids[:-1]))
+    return found
+
+
+def check(inputs: list[str], kept: list[str], threshold: float) -> None:
+    """Every dropped document is similar to an earlier one that is kept; equal sets are never kept twice."""
+    sets = {text: oracle.shingles(text) for text in inputs}
+    first = {text: number for number, text in reversed(list(enumerate(inputs)))}
+    assert len(set(kept)) == len(kept)
+    stay = sorted(kept, key=first.__getitem__)
+    for text in sorted(set(inputs) - set(kept), key=first.__getitem__):
+        before = (other for other in stay if first[other] < first[text])
+        assert any(oracle.similarity(sets[text], sets[other]) >= threshold for other in before), text
+    shingled = [frozenset(sets[text]) for text in kept if sets[text]]
+    assert len(set(shingled)) == len(shingled)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 1.0])
+@pytest.mark.parametrize("dedup", ["doc", "none"])
+def test_only_what_is_similar_goes(tmp_path: Path, threshold: float, dedup: str) -> None:
+    documents = texts(int(threshold * 10))
+    if dedup == "none":
+        documents = list(dict.fromkeys(documents))
+    inputs = written(tmp_path / "in", documents, parts=1)
+    result = run(inputs, tmp_path / "out", near=threshold, dedup=dedup, task_bytes=5000)
+    kept = kept_texts(tmp_path / "out")
+    check(documents, kept, threshold)
+    wanted = [documents[n] for n in oracle.kept(documents, threshold)]
+    # Some pairs are never compared; all that matter here are far above the threshold.
+    assert len(set(wanted) ^ set(kept)) <= 0.1 * len(wanted)
+    ledger = result.manifest["ledger"]
+    dropped = ledger["documents"]["dropped"]
+    assert dropped["near_duplicate"] > 0
+    assert ledger["documents"]["read"] == len(documents) == len(kept) + sum(dropped.values())
+    assert ledger["characters"] == sum(map(len, kept))
+    assert ledger["bytes"]["kept"] == sum(len(text.encode()) for text in kept)
+    assert sum(result.manifest["lengths"]) == len(kept)
+
+
+def test_threads_budgets_and_resuming_change_nothing(tmp_path: Path) -> None:
+    inputs = written(tmp_path / "in", texts(1))
+    run(inputs, tmp_path / "a", threads=1, task_bytes=3000)
+    wanted = files(tmp_path / "a")
+    assert NAME in wanted
+    run(inputs, tmp_path / "b", threads=3, budget=80_000_000, task_bytes=3000)
+    assert files(tmp_path / "b") == wanted
+
+
+@pytest.mark.parametrize("given", [{"max_tokens": 60}, {"pack": 64}, {"dedup": "line"}, {"tokenizer": "char"}])
+def test_with_other_settings(tmp_path: Path, given: dict[str, Any]) -> None:
+    inputs = written(tmp_path / "in", texts(2))
+    result = run(inputs, tmp_path / "out", task_bytes=4000, **given)
+    dropped = result.manifest["ledger"]["documents"]["dropped"]
+    assert dropped["near_duplicate"] > 0
+    run(inputs, tmp_path / "plain", task_bytes=4000, **given, near=None)
+    plain = json.loads((tmp_path / "plain" / "dataset_metadata.json").read_text())
+    assert plain["ledger"]["documents"]["kept"] > result.manifest["ledger"]["documents"]["kept"]
+
+
+def test_the_pairs_are_told(tmp_path: Path) -> None:
+    documents = list(dict.fromkeys(texts(3)))
+    inputs = written(tmp_path / "in", documents, parts=1)
+    result = run(inputs, tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / NAME).read_text().splitlines()]
+    pairs = [line for line in lines if "similarity" in line]
+    count = result.manifest["ledger"]["documents"]["dropped"]["near_duplicate"]
+    assert len(pairs) == min(count, 200)
+    for pair in pairs:
+        dropped, kept = (documents[pair[side]["document"]] for side in ("dropped", "kept"))
+        assert pair["dropped"]["source"] == str(inputs / "0.txt")
+        assert pair["dropped"]["text"] in dropped
+        assert pair["kept"]["text"] in kept
+        exact = oracle.similarity(oracle.shingles(dropped), oracle.shingles(kept))
+        assert exact >= 0.8
+        assert pair["similarity"] == pytest.approx(exact, abs=1e-6)
+    clusters = [line["documents"] for line in lines if "cluster" in line]
+    assert clusters == sorted(clusters, reverse=True)
+    assert len(clusters) == 20 or sum(clusters) == count
+
+
+def test_a_cache_finds_what_earlier_runs_kept(tmp_path: Path) -> None:
+    documents = list(dict.fromkeys(texts(4)))
+    half = len(documents) // 2
+    early = written(tmp_path / "early", documents[:half], parts=1)
+    late = written(tmp_path / "late", documents[half:], parts=1)
+    cache = tmp_path / "cache"
+    run(early, tmp_path / "a", dedup_cache=str(cache), task_bytes=4000)
+    run(late, tmp_path / "b", dedup_cache=str(cache), task_bytes=4000)
+    run(written(tmp_path / "in", documents, parts=1), tmp_path / "whole", task_bytes=4000)
+    both = [*kept_texts(tmp_path / "a"), *kept_texts(tmp_path / "b")]
+    check(documents, both, 0.8)
+    assert sorted(both) == sorted(kept_texts(tmp_path / "whole"))
+    # Appending the first half again adds nothing.
+    with pytest.raises(SettingsError, match="0.8, not 0.7"):
+        run(late, tmp_path / "c", dedup_cache=str(cache), near=0.7)
+    with pytest.raises(SettingsError, match="different cleaning settings"):
+        run(late, tmp_path / "c", dedup_cache=str(cache), max_symbols=0.9, dedup="none")
+
+
+def test_appending_with_a_cache(tmp_path: Path) -> None:
+    documents = list(dict.fromkeys(texts(5)))
+    early = written(tmp_path / "early", documents[:100], parts=1)
+    late = written(tmp_path / "late", documents[60:], parts=1)
+    given = {"dedup_cache": str(tmp_path / "cache")}
+    run(early, tmp_path / "out", **given)
+    run(late, tmp_path / "out", **given, append=True)
+    check(documents, kept_texts(tmp_path / "out"), 0.8)
+    assert (tmp_path / "out" / NAME).exists()
+
+
+@pytest.mark.parametrize("value", [0, -0.5, 1.5, "much"])
+def test_thresholds_are_checked(value: Any) -> None:
+    with pytest.raises(SettingsError, match="above 0 and at most 1|number like"):
+        PrepareSettings(near=value)
+
+
+def test_npy_has_no_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    with pytest.raises(SettingsError, match="npy file has no documents"):
+        prepare(str(tmp_path / "a.txt"), tmp_path / "a.npy", near=0.8, output_format="npy", tokenizer="byte")
+
+
+def test_bands_follow_from_the_threshold() -> None:
+    assert bands_for(0.8) == (16, 8)
+    for threshold in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        bands = bands_for(threshold)
+        assert bands.recall(threshold) >= 0.94
+        assert bands.recall(min(1, threshold + 0.05)) >= 0.98
+
+
+def test_without_near_nothing_is_different(tmp_path: Path) -> None:
+    """A run of an older version is recognized: the setting is part of a signature only if it is given."""
+    assert PrepareSettings().parts() == PrepareSettings(near=None).parts()
+    assert b"near" not in PrepareSettings().parts()
