@@ -59,6 +59,13 @@ CASES: dict[str, dict[str, Any]] = {
         "threads": 2,
         "settings": {"pack": 128, "dedup": "none"},
     },
+    "near-duplicates, with a cache": {
+        "before": ["a.jsonl"],
+        "inputs": ["lines.txt", "b.jsonl"],
+        "threads": 2,
+        "cache": True,
+        "settings": {"near": 0.7, "documents": "line"},
+    },
     "appended, with a cache": {"before": ["a.parquet"], "inputs": ["b.jsonl"], "threads": 2, "cache": True},
 }
 

@@ -70,6 +70,15 @@ CASES: dict[str, Case] = {
     "prepare --pack --dedup-cache": Case(
         f"prepare in --out out --pack 32 --dedup line --dedup-cache seen {PREPARE}", "out", ("in", "seen")
     ),
+    "prepare --near --dedup-cache": Case(
+        f"prepare in --out out --near 0.5 --dedup none --dedup-cache known {PREPARE}", "out", ("in", "known")
+    ),
+    "prepare --near --append": Case(
+        f"prepare more --out out --append --near 0.5 {READ} --tokens-per-shard 1500",
+        "out",
+        ("more", "out=data"),
+        "dataset",
+    ),
     "prepare --format npy": Case(f"prepare in --out ids.npy --format npy {READ} --tokenizer char", "ids.npy", ("in",)),
     "data merge": Case("data merge data other --out out --quiet", "out", ("data", "other")),
     "data merge --link": Case("data merge data other --link --out out --quiet", "out", ("data", "other")),
@@ -116,6 +125,7 @@ def build(forks: Forks, world: Path, *, torch: bool = True) -> None:
         f"prepare more --out with-shards {PREPARE}",
         f"prepare in --out bpe-data {READ} --tokenizer tok",
         f"prepare more --out scrap --dedup line --dedup-cache seen {PREPARE}",
+        f"prepare more --out near-scrap --near 0.5 --dedup none --dedup-cache known {PREPARE}",
     ]
     if torch:
         commands += [

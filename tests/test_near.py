@@ -22,7 +22,9 @@ from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.tokenizer import Tokenizer
 from test_prepare_same_bytes import files
 
-WORDS = [f"{start}{end}" for start in ("ka", "lo", "mi", "Nu", "é", "re") for end in ("n", "st", "r", "12", "bel", "漢")]
+WORDS = [
+    f"{start}{end}" for start in ("ka", "lo", "mi", "Nu", "é", "re") for end in ("n", "st", "r", "12", "bel", "漢")
+]
 
 
 def texts(seed: int, originals: int = 60, copies: int = 200) -> list[str]:
@@ -54,11 +56,7 @@ def run(inputs: Path, out: Path, *, task_bytes: int | None = None, budget: int =
 
 def kept_texts(out: Path) -> list[str]:
     tokenizer = Tokenizer.load(out / "tokenizer.json")
-    found = []
-    for split in ("train", "val"):
-        for ids in Dataset(out).documents(split):
-            found.append(tokenizer.decode(ids[:-1]))
-    return found
+    return [tokenizer.decode(ids[:-1]) for split in ("train", "val") for ids in Dataset(out).documents(split)]
 
 
 def check(inputs: list[str], kept: list[str], threshold: float) -> None:
@@ -149,8 +147,7 @@ def test_a_cache_finds_what_earlier_runs_kept(tmp_path: Path) -> None:
     both = [*kept_texts(tmp_path / "a"), *kept_texts(tmp_path / "b")]
     check(documents, both, 0.8)
     assert sorted(both) == sorted(kept_texts(tmp_path / "whole"))
-    # Appending the first half again adds nothing.
-    with pytest.raises(SettingsError, match="0.8, not 0.7"):
+    with pytest.raises(SettingsError, match=r"0\.8, not 0\.7"):
         run(late, tmp_path / "c", dedup_cache=str(cache), near=0.7)
     with pytest.raises(SettingsError, match="different cleaning settings"):
         run(late, tmp_path / "c", dedup_cache=str(cache), max_symbols=0.9, dedup="none")
@@ -169,7 +166,7 @@ def test_appending_with_a_cache(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0, -0.5, 1.5, "much"])
 def test_thresholds_are_checked(value: Any) -> None:
-    with pytest.raises(SettingsError, match="above 0 and at most 1|number like"):
+    with pytest.raises(SettingsError, match=r"above 0 and at most 1|number like"):
         PrepareSettings(near=value)
 
 

@@ -67,13 +67,13 @@ def statistics(threshold: float) -> dict[str, Any]:
     }
 
 
-def add_examples(new: Path, path: Path) -> None:
-    """Adds the pairs and clusters of a run to those of the dataset; at most as many as of one run.
+def write_examples(new: Path, path: Path, *, append: bool) -> None:
+    """The pairs and clusters of a run, with `append` added to those of the dataset; at most as many as of one run.
 
     Running it twice changes nothing. Which pairs stay is decided by a hash of their lines.
     """
     lines = dict.fromkeys(new.read_bytes().splitlines())
-    if path.exists():
+    if append and path.exists():
         lines = dict.fromkeys([*path.read_bytes().splitlines(), *lines])
     found = [(line, json.loads(line)) for line in lines]
     pairs = [line for line, value in found if "similarity" in value]

@@ -343,19 +343,19 @@ class _Run:
         if plan["cache"] and plan["unit"]:
             _native.commit_dedup_cache(self.folder.work, self.folder.out)
         if settings.near is not None:
-            self._finish_near(tokenizer)
+            self._finish_near(tokenizer, append=before is not None)
         if self.folder.npy is None:
             write_json(result / "stats.json", statistics)
         manifest.write(result)
         self.folder.finish()
         return Prepared(result, manifest.as_json(), statistics, already_done=False)
 
-    def _finish_near(self, tokenizer: Tokenizer) -> None:
+    def _finish_near(self, tokenizer: Tokenizer, *, append: bool) -> None:
         """Some of the pairs for the user, and what was kept for later runs with the same cache."""
         found = self.folder.work / near.NAME
         encoder, decode = decoder_of(tokenizer)
         _native.finish_near(self.folder.work, self.folder.out, found, encoder=encoder, decode=decode)
-        near.add_examples(found, self.folder.out / near.NAME)
+        near.write_examples(found, self.folder.out / near.NAME, append=append)
 
 
 def _has_run(manifest: Manifest, identity: str) -> bool:
