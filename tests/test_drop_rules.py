@@ -46,6 +46,7 @@ def test_the_names_that_stand_in_manifests() -> None:
     assert [(rule.name, rule.unit) for rule in RULES if rule != NEWER] == [
         *((name, "document") for name in ("empty", "too_short", "too_long", "symbols", "repeated_lines")),
         *((name, "document") for name in ("bad_encoding", "duplicate", "too_few_tokens", "too_many_tokens")),
+        ("near_duplicate", "document"),
         *((name, "line") for name in ("line_too_short", "line_too_long", "line_symbols", "duplicate_line")),
     ]
 

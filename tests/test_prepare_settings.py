@@ -38,6 +38,7 @@ OTHER: dict[str, Any] = {
     "max_line_chars": 0,
     "max_line_symbols": 0.9,
     "dedup": "line",
+    "near": 0.8,
     "dedup_cache": "cache",
     "document_bytes": 4096,
     "min_tokens": 5,

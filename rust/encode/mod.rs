@@ -23,7 +23,6 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 pub trait Id: Copy + Send + Sync + Default + 'static {
     const NARROW: bool;
     fn from_u32(id: u32) -> Self;
-    fn to_u32(self) -> u32;
     /// Appends them as they are on disk: little-endian.
     fn append_bytes(ids: &[Self], bytes: &mut Vec<u8>);
     fn spare(encoder: &Encoder) -> &Mutex<Vec<Vec<Self>>>;
@@ -37,11 +36,6 @@ macro_rules! impl_id {
             #[inline(always)]
             fn from_u32(id: u32) -> $type {
                 id as $type
-            }
-
-            #[inline(always)]
-            fn to_u32(self) -> u32 {
-                u32::from(self)
             }
 
             fn append_bytes(ids: &[$type], bytes: &mut Vec<u8>) {

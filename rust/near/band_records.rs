@@ -39,7 +39,7 @@ impl BandWriter {
         Ok(BandWriter {
             grid: GridWriter::create(path, MAGIC, partitions as usize)?,
             bits: partitions.ilog2(),
-            keys: Vec::new(),
+            keys: Vec::with_capacity(capacity),
             capacity,
             places: vec![0; partitions as usize + 1],
             row: Vec::new(),

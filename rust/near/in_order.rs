@@ -24,6 +24,7 @@ pub fn in_order(
     if count <= buffer.capacity as u64 {
         let records = &mut buffer.records;
         records.clear();
+        records.reserve_exact(count as usize);
         source.scan(&mut |key, value| {
             if within(key) {
                 records.push((key, value));

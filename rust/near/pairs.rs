@@ -166,7 +166,7 @@ impl PairWriter {
         let capacity = (memory / size_of::<(Ordinal, Ordinal)>()).max(1);
         Ok(PairWriter {
             grid: GridWriter::create(path, MAGIC, tasks)?,
-            pairs: Vec::new(),
+            pairs: Vec::with_capacity(capacity),
             capacity,
             written: 0,
         })

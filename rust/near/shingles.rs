@@ -61,6 +61,9 @@ impl Shingler {
     /// Calls `each` with the hashes of the text's shingles, in order, with repetitions.
     pub fn hashes(&mut self, text: &str, mut each: impl FnMut(u64)) {
         let (classes, bytes, folded) = (Classes::get(), text.as_bytes(), &mut self.folded);
+        if folded.capacity() > 4 * KEPT {
+            *folded = Vec::new(); // the last text had very long units
+        }
         folded.clear();
         // Where the last five units start; unit n is at n % 5.
         let mut starts = [0; UNITS];

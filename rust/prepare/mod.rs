@@ -35,7 +35,6 @@ use crate::near::Near;
 use crate::near::pairs::{PairPlan, find_pairs, pairs_file};
 use crate::own_files;
 use crate::specials::Specials;
-use near::Decoding;
 pub use scan::commit_cache;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -206,8 +205,8 @@ const LARGEST_SET: usize = 40 << 20;
 const BLOCK_COPIES: usize = 14;
 /// Bytes per byte of a document: as read, cleaned, the buffers of cleaning, and its ids in two places.
 const DOCUMENT_COPIES: usize = 14;
-/// The same with near-duplicates: as its tokens give it back, and folded.
-const NEAR_COPIES: usize = 3;
+/// The same with near-duplicates: folded.
+const NEAR_COPIES: usize = 2;
 /// NFC may triple the bytes of a text: U+1D160 and U+FB2C become three characters.
 const GROWTH: usize = 3;
 /// Bytes per byte of the one document that is encoded alone, in addition to those of any other: its text again and the
@@ -248,14 +247,13 @@ pub fn run_stage(
     job: &Job,
     stage: Stage,
     encoding: Option<&Encoding<'_>>,
-    decoding: Option<&Decoding<'_>>,
     memory: usize,
     threads: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
 ) -> Result<()> {
     let parts = stage.parts(&job.plan);
-    let part = Part::new(job, stage, encoding, decoding, BufferSizes::new(&job.plan, memory, threads))?;
+    let part = Part::new(job, stage, encoding, BufferSizes::new(&job.plan, memory, threads))?;
     let next = AtomicU32::new(0);
     crew(threads.min(parts as usize).max(1), progress, watch, |_| {
         loop {
@@ -277,7 +275,6 @@ pub struct Part<'a> {
     job: &'a Job,
     stage: Stage,
     encoding: Option<&'a Encoding<'a>>,
-    decoding: Option<&'a Decoding<'a>>,
     sizes: BufferSizes,
     settling: Option<SettlePlan>,
     pairing: Option<PairPlan>,
@@ -288,7 +285,6 @@ impl<'a> Part<'a> {
         job: &'a Job,
         stage: Stage,
         encoding: Option<&'a Encoding<'a>>,
-        decoding: Option<&'a Decoding<'a>>,
         sizes: BufferSizes,
     ) -> Result<Self> {
         create_folder(&job.work.join(stage.folder()))?;
@@ -300,12 +296,12 @@ impl<'a> Part<'a> {
             Stage::Pair => Some(near::pair_plan(job, &sizes)?),
             _ => None,
         };
-        Ok(Part { job, stage, encoding, decoding, sizes, settling, pairing })
+        Ok(Part { job, stage, encoding, sizes, settling, pairing })
     }
 
     /// Runs part `index` unless it is done already, with up to `threads` threads for encoding.
     pub fn run(&self, index: u32, threads: usize, progress: &Progress) -> Result<()> {
-        let Part { job, stage, encoding, decoding, sizes, settling, pairing } = self;
+        let Part { job, stage, encoding, sizes, settling, pairing } = self;
         if let Some(pairing) = pairing {
             if !pairs_file(&pairing.out, index).exists() {
                 find_pairs(index, pairing, progress)?;
@@ -324,10 +320,10 @@ impl<'a> Part<'a> {
         }
         match (stage, encoding) {
             (Stage::Write, Some(encoding)) if job.plan.wide => {
-                write::write::<u32>(job, index, encoding, *decoding, sizes, threads.max(1), progress)
+                write::write::<u32>(job, index, encoding, sizes, threads.max(1), progress)
             }
             (Stage::Write, Some(encoding)) => {
-                write::write::<u16>(job, index, encoding, *decoding, sizes, threads.max(1), progress)
+                write::write::<u16>(job, index, encoding, sizes, threads.max(1), progress)
             }
             (Stage::Write, None) => Err(Error::Invalid("writing needs a tokenizer".into())),
             _ => scan::scan(job, index, sizes, progress),

@@ -2,7 +2,7 @@
 
 use super::kept_ranges::KeptRanges;
 use super::ledger::{Ledger, Origin};
-use super::near::{Decoding, NearSpill, Place};
+use super::near::{NearSpill, Place};
 use super::read::TaskFiles;
 use super::scan::{Content, drops, is_blank};
 use super::tokens::{Candidate, TokenWriter};
@@ -20,7 +20,6 @@ pub fn write<I: Id>(
     job: &Job,
     index: u32,
     encoding: &Encoding<'_>,
-    decoding: Option<&Decoding<'_>>,
     sizes: &BufferSizes,
     threads: usize,
     progress: &Progress,
@@ -30,7 +29,7 @@ pub fn write<I: Id>(
     let mut cleaner = Cleaner::new(plan.clean.clone());
     let files = TaskFiles::open(job, index, sizes, progress)?;
     let mut reader = files.read(progress);
-    let mut output = Output::<I>::create(job, index, decoding, sizes)?;
+    let mut output = Output::<I>::create(job, index, sizes)?;
     let mut batch = Texts::default();
     let mut content = Content::default();
     let mut kept_ranges = KeptRanges::open(job, index)?;
@@ -194,7 +193,7 @@ struct Output<'a, I> {
     val: TokenWriter,
     candidate: Option<Candidate>,
     last_val: Option<Candidate>,
-    near: Option<NearSpill<'a>>,
+    near: Option<NearSpill>,
     /// The number of documents by the binary logarithm of their length.
     lengths: [u64; 64],
     bytes: Vec<u8>,
@@ -202,19 +201,8 @@ struct Output<'a, I> {
 }
 
 impl<'a, I: Id> Output<'a, I> {
-    fn create(
-        job: &'a Job,
-        index: u32,
-        decoding: Option<&'a Decoding<'a>>,
-        sizes: &BufferSizes,
-    ) -> Result<Self> {
-        let near = match (job.plan.near, decoding) {
-            (Some(near), Some(decoding)) => Some(NearSpill::create(job, index, near, decoding, sizes)?),
-            (Some(_), None) => {
-                return Err(Error::Invalid("comparing documents needs a tokenizer that decodes".into()));
-            }
-            (None, _) => None,
-        };
+    fn create(job: &'a Job, index: u32, sizes: &BufferSizes) -> Result<Self> {
+        let near = job.plan.near.map(|near| NearSpill::create(job, index, near, sizes)).transpose()?;
         Ok(Output {
             job,
             ledger: Ledger::default(),
@@ -310,7 +298,7 @@ impl<'a, I: Id> Output<'a, I> {
                 document: of.origin.document as u32,
                 check: digest.digest() as u32,
             };
-            near.push(ids.iter().map(|id| id.to_u32()), place)?;
+            near.push(text, place)?;
         }
         Ok(())
     }

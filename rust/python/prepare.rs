@@ -71,8 +71,8 @@ pub fn least_room(py: Python<'_>, plan: &str, merges: bool) -> PyResult<(usize, 
 }
 
 /// Runs the parts of a stage (`scan`, `settle`, `write`, `pair`, `near`) that are not done yet, or only `part`. Writing
-/// needs an encoder: the native one, or a callable from a list of texts to (ids as uint32, ends as uint64). With `near`,
-/// writing and comparing also need `decode`, from a list of ids to bytes, unless the encoder is native.
+/// needs an encoder: the native one, or a callable from a list of texts to (ids as uint32, ends as uint64). Comparing
+/// (`near`) needs the native one, or `decode`, from a list of ids to bytes.
 #[pyfunction]
 #[pyo3(signature = (work, out, stage, *, encoder, encode, decode, memory, threads, total, progress, part = None))]
 #[allow(clippy::too_many_arguments)]
@@ -107,9 +107,9 @@ pub fn run_prepare_stage(
         let decode = Decoder { shared: shared.clone(), decode, stash: stash.clone() };
         let result = py.detach(|| {
             let job = Job::load(&work, &out)?;
-            let decode = |ids: &[u32], text: &mut Vec<u8>| decode.append(ids, text);
-            let decoding = Decoding { decode: &decode, in_parts: shared.is_some() };
             if stage == "near" {
+                let decode = |ids: &[u32], text: &mut Vec<u8>| decode.append(ids, text);
+                let decoding = Decoding { decode: &decode, in_parts: shared.is_some() };
                 let watch = &mut watcher(&stash, progress.as_ref());
                 return compare(&job, part, &decoding, memory, threads, &tracker, watch);
             }
@@ -123,14 +123,12 @@ pub fn run_prepare_stage(
             match part {
                 Some(part) => {
                     let sizes = BufferSizes::new(&job.plan, memory, 1);
-                    Part::new(&job, stage, encoding.as_ref(), Some(&decoding), sizes)?
-                        .run(part, threads, &tracker)
+                    Part::new(&job, stage, encoding.as_ref(), sizes)?.run(part, threads, &tracker)
                 }
                 None => run_stage(
                     &job,
                     stage,
                     encoding.as_ref(),
-                    Some(&decoding),
                     memory,
                     threads,
                     &tracker,
