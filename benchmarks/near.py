@@ -106,7 +106,8 @@ def precision(options: argparse.Namespace, scratch: Path) -> Result:
     recall = found["found"] / max(1.0, found["promised"])
     above = found["well_above_found"] / max(1, found["well_above"])
     pairs = found["pairs_well_above_found"] / max(1, found["pairs_well_above"])
-    shown = f"{found['found']:,} / {found['promised']:,.1f} with {bands} bands of {rows} rows"
+    shown = f"{found['found']:,} / {found['promised']:,.1f} with {bands} bands of {rows} rows; "
+    shown += f"{found['promised_by_any']:,.1f} if the partners of a document were independent"
     sure = options.near + 0.05
     checks = [
         check("documents", found["documents"], f">= {options.documents}", found["documents"] >= options.documents),
