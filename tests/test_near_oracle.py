@@ -48,7 +48,8 @@ def shingles(text: str) -> set[int]:
 
 def prepared(texts: list[str], out: Path, *, budget: int = 0, **given: Any) -> Prepared:
     """`budget`: bytes above what is resident."""
-    how = {name: given.pop(name) for name in ("threads", "task_bytes") if name in given}
+    how = {name: given.pop(name) for name in ("threads", "task_bytes", "append") if name in given}
+    how["own_tokenizer"] = how.get("append", False)
     source = out.parent / "texts.jsonl"
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     if not source.exists() or source.read_text() != content:  # the time of its last change is in the manifest
@@ -180,6 +181,50 @@ def test_threads_budgets_and_tasks_change_nothing(tmp_path: Path) -> None:
     parts = prepared(texts, tmp_path / "parts", near=0.8, threads=2, task_bytes=1_500)
     assert list(lines_of(whole.path)) == list(lines_of(parts.path))
     assert whole.manifest["ledger"] == parts.manifest["ledger"]
+
+
+def left_of(made: Prepared) -> list[str]:
+    return [document.decode() for document in lines_of(made.path)]
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_what_earlier_runs_kept_counts_too(tmp_path: Path, append: bool) -> None:
+    """Two halves with one cache leave what the whole leaves."""
+    texts = corpus(6, 240)
+    whole = prepared(texts, tmp_path / "whole", near=0.8, task_bytes=5_000)
+    judged(texts, whole, 0.8)
+    (tmp_path / "halves").mkdir()
+    (tmp_path / "late").mkdir()
+    given: dict[str, Any] = {"near": 0.8, "task_bytes": 5_000, "dedup_cache": str(tmp_path / "cache")}
+    first = left_of(prepared(texts[:120], tmp_path / "halves" / "out", **given))
+    out = tmp_path / "late" / "out"
+    if append:
+        (tmp_path / "halves" / "out").rename(out)
+        both = left_of(prepared(texts[120:], out, append=True, **given))
+    else:
+        both = first + left_of(prepared(texts[120:], out, **given))
+    assert both == left_of(whole)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tokenizer": "gpt2"},
+        {"tokenizer": "char"},
+        {"tokenizer": "byte", "max_tokens": 40},
+        {"tokenizer": "byte", "pack": 64},
+        {"tokenizer": "gpt2", "min_tokens": 4, "val_fraction": 0.3, "end_token": None},
+    ],
+    ids=str,
+)
+def test_tokens_and_splits_change_nothing(tmp_path: Path, given: dict[str, Any]) -> None:
+    """The same documents are dropped, whatever becomes of the others."""
+    texts = [text for text in corpus(7, 200) if len(units(text)) >= 5]
+    wanted = prepared(texts, tmp_path / "bytes", near=0.8).manifest["ledger"]
+    found = prepared(texts, tmp_path / "other", near=0.8, task_bytes=4_000, **given).manifest["ledger"]
+    for unit in ("documents", "bytes"):
+        assert found[unit]["dropped"] == wanted[unit]["dropped"]
+        assert wanted[unit]["dropped"]["near_duplicate"] > 10
 
 
 def sentence(draw: random.Random, count: int) -> str:
