@@ -188,3 +188,59 @@ def test_without_near_nothing_is_different(tmp_path: Path) -> None:
     """A run of an older version is recognized: the setting is part of a signature only if it is given."""
     assert PrepareSettings().parts() == PrepareSettings(near=None).parts()
     assert b"near" not in PrepareSettings().parts()
+
+
+def test_a_tokenizer_of_another_library(tmp_path: Path) -> None:
+    """Its ids are decoded by that library."""
+    tokenizers = pytest.importorskip("tokenizers")
+    documents = list(dict.fromkeys(texts(6)))
+    other = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
+    other.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    trainer = tokenizers.trainers.WordLevelTrainer(special_tokens=["<unk>", "</s>"], show_progress=False)
+    other.train_from_iterator(documents, trainer)
+    other.save(str(tmp_path / "tokenizer.json"))
+    inputs = written(tmp_path / "in", documents, parts=1)
+    run(inputs, tmp_path / "out", tokenizer=str(tmp_path / "tokenizer.json"), task_bytes=4000)
+    run(inputs, tmp_path / "bytes", task_bytes=4000)
+    pairs = [(folder / NAME).read_text() for folder in (tmp_path / "out", tmp_path / "bytes")]
+    dropped = [
+        {json.loads(line)["dropped"]["document"] for line in text.splitlines() if "dropped" in line} for text in pairs
+    ]
+    assert dropped[0] == dropped[1] != set()
+
+
+def test_config_files_have_it(tmp_path: Path) -> None:
+    from ramlet.preparing.config_file import load
+
+    (tmp_path / "config.yaml").write_text("inputs: [in]\nnear: 0.8\n")
+    assert load(tmp_path / "config.yaml").prepare_settings().near == 0.8
+    (tmp_path / "config.yaml").write_text("inputs: [in]\nnear: 1.2\n")
+    with pytest.raises(SettingsError, match=r"2: near must be above 0 and at most 1"):
+        load(tmp_path / "config.yaml")
+
+
+def test_the_files_of_pairs_are_named(tmp_path: Path) -> None:
+    text = " ".join(f"word{n}" for n in range(50))
+    (tmp_path / "in").mkdir()
+    for n in range(4):
+        (tmp_path / "in" / f"{n}.txt").write_text(
+            f"{text} {n}\n" if n % 2 else f"{n} other words here in this one {n}\n"
+        )
+    run(tmp_path / "in", tmp_path / "out")
+    [pair, cluster] = [json.loads(line) for line in (tmp_path / "out" / NAME).read_text().splitlines()]
+    assert [Path(pair[side]["source"]).name for side in ("dropped", "kept")] == ["3.txt", "1.txt"]
+    assert pair["dropped"]["text"].endswith("word49 3")
+    assert (Path(cluster["cluster"]["source"]).name, cluster["documents"]) == ("1.txt", 1)
+
+
+def test_an_older_pipeline_is_not_rebuilt(tmp_path: Path) -> None:
+    from ramlet.pipeline.file import load
+    from ramlet.pipeline.stages import stages
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("some text")
+    path = tmp_path / "pipeline.yaml"
+    for given, known in (("val_fraction: 0.2", False), ("near: 0.7", True)):
+        path.write_text(f"text: {tmp_path / 'in'}\nwork: {tmp_path / 'out'}\ntokenizer: byte\ndata: {{{given}}}\n")
+        [data] = [stage for stage in stages(load(path)) if stage.name == "data"]
+        assert ("near" in data.settings) == known

@@ -14,7 +14,10 @@ from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.stages import run_part
 
-SETTINGS = PrepareSettings(documents="line", dedup="line", tokens_per_shard=2_000)
+SETTINGS = PrepareSettings(documents="line", dedup="line", near=0.6, tokens_per_shard=2_000)
+
+
+STAGES = (("scan", "scan"), ("settle", "drops"), ("write", "tokens"), ("pair", "near_pairs"), ("near", "near"))
 
 
 class Stop(Exception):
@@ -40,7 +43,7 @@ def test_parts_in_any_order_give_the_same_dataset(tmp_path: Path, monkeypatch: p
 
     out = tmp_path / "parts"
     run_stage = "ramlet.preparing.run._Run._run_stage"
-    for stage, folder in (("scan", "scan"), ("settle", "drops"), ("write", "tokens")):
+    for stage, folder in STAGES:
 
         def stop_before(self: Any, name: str, *_: object, at: str = stage, **__: object) -> None:
             if name == at:
@@ -50,9 +53,11 @@ def test_parts_in_any_order_give_the_same_dataset(tmp_path: Path, monkeypatch: p
             patched.setattr(run_stage, stop_before)
             prepared(inputs, out)
         plan = json.loads((out / ".work/plan.json").read_text())
-        parts = list(range(plan["partitions"] if stage == "settle" else plan["tasks"]))
-        assert len(parts) > 5 or stage == "settle"
-        chosen.shuffle(parts)
+        partitions = {"settle": plan["partitions"], "pair": plan["near"]["partitions"]}
+        parts = list(range(partitions.get(stage, plan["tasks"])))
+        assert len(parts) > 5 or stage in partitions
+        if stage != "near":  # a document is compared with those before it that are kept
+            chosen.shuffle(parts)
         for index in [*parts, parts[0]]:
             run_part(out, stage, index, memory="8GB")
         assert any((out / ".work" / folder).iterdir())

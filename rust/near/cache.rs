@@ -84,8 +84,8 @@ impl CacheFile {
             let file = GridFile::open(&path, MAGIC)?;
             let last = file.rows().checked_sub(3).ok_or_else(|| file.damaged())?;
             let made = serde_json::from_slice(&file.whole(last + 2)?).map_err(|_| file.damaged())?;
-            let keys: Vec<u64> = numbers(&file.whole(last)?, |word| u64::from_le_bytes(word));
-            let documents: Vec<u32> = numbers(&file.whole(last + 1)?, |word| u32::from_le_bytes(word));
+            let keys: Vec<u64> = numbers(&file.whole(last)?, u64::from_le_bytes);
+            let documents: Vec<u32> = numbers(&file.whole(last + 1)?, u32::from_le_bytes);
             if file.columns != 1 || keys.len() + documents.len() != last {
                 return Err(file.damaged());
             }

@@ -10,6 +10,7 @@ pub mod band_records;
 pub mod cache;
 mod in_order;
 pub mod ordinal;
+mod pair_code;
 pub mod pairs;
 pub mod shingles;
 pub mod signature;

@@ -4,21 +4,21 @@
 //! the first two and the one before it: a million copies of one page give three million pairs, and not the square.
 //!
 //! The pairs of a partition are a grid (`dedup/grid.rs`): a column for each task, a row for each time the buffer was
-//! full. A record is the later document's index within its task (u32) and the earlier document's ordinal (u64).
+//! full; the pairs of a cell, in order, are written as in `pair_code.rs`.
 
 use super::Near;
 use super::band_records::{self, key_range};
 use super::cache::CacheFile;
 use super::in_order::{Buffer, Source, in_order};
 use super::ordinal::{Ordinal, Which};
+use super::pair_code::{self, PairReader};
 use crate::crew::Progress;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-pub const RECORD: usize = 12;
-pub const MAGIC: Magic = *b"ramlprs1";
+const MAGIC: Magic = *b"ramlprs1";
 
 /// The documents of a key that are paired with all before them.
 const ALL_PAIRS: usize = 8;
@@ -159,17 +159,14 @@ struct PairWriter {
     pairs: Vec<(Ordinal, Ordinal)>,
     capacity: usize,
     written: u64,
+    bytes: Vec<u8>,
 }
 
 impl PairWriter {
     fn create(path: &Path, tasks: usize, memory: usize) -> Result<PairWriter> {
         let capacity = (memory / size_of::<(Ordinal, Ordinal)>()).max(1);
-        Ok(PairWriter {
-            grid: GridWriter::create(path, MAGIC, tasks)?,
-            pairs: Vec::with_capacity(capacity),
-            capacity,
-            written: 0,
-        })
+        let grid = GridWriter::create(path, MAGIC, tasks)?;
+        Ok(PairWriter { grid, pairs: Vec::with_capacity(capacity), capacity, written: 0, bytes: Vec::new() })
     }
 
     fn push(&mut self, later: Ordinal, earlier: Ordinal) -> Result<()> {
@@ -183,13 +180,17 @@ impl PairWriter {
     fn write_row(&mut self) -> Result<()> {
         self.pairs.sort_unstable();
         self.pairs.dedup();
+        let mut before = 0;
         for &(later, earlier) in &self.pairs {
             let Which::Own { task, index } = later.which() else { unreachable!("of this run") };
             while self.grid.column() < task as usize {
                 self.grid.close_column();
+                before = 0;
             }
-            self.grid.append(&index.to_le_bytes())?;
-            self.grid.append(&earlier.number().to_le_bytes())?;
+            self.bytes.clear();
+            pair_code::put(&mut self.bytes, before, task, index, earlier);
+            self.grid.append(&self.bytes)?;
+            before = index;
         }
         self.grid.end_row()?;
         self.written += self.pairs.len() as u64;
@@ -211,12 +212,13 @@ pub struct TaskPairs<'a> {
 }
 
 impl TaskPairs<'_> {
+    /// No fewer pairs than there are: each has two bytes at least.
     pub fn count(&self) -> Result<u64> {
         let mut count = 0;
         for path in self.files {
             let file = self.open(path)?;
             for row in 0..file.rows() {
-                count += file.cell(row, self.task as usize, RECORD)?.records();
+                count += file.cell(row, self.task as usize, 1)?.records() / 2;
             }
         }
         Ok(count)
@@ -242,12 +244,15 @@ impl Source for TaskPairs<'_> {
             self.progress.check()?;
             let file = self.open(path)?;
             for row in 0..file.rows() {
-                let mut cell = file.cell(row, self.task as usize, RECORD)?;
+                let mut cell = file.cell(row, self.task as usize, 1)?;
+                let mut pairs = PairReader::new(self.task);
                 while let Some(bytes) = cell.next(&mut block)? {
-                    for record in bytes.chunks_exact(RECORD) {
-                        let later = u32::from_le_bytes(record[..4].try_into().unwrap());
-                        each(u64::from(later), u64::from_le_bytes(record[4..].try_into().unwrap()))?;
-                    }
+                    let read =
+                        pairs.read(bytes, |later, earlier| each(u64::from(later), earlier.number()))?;
+                    read.ok_or_else(|| file.damaged())?;
+                }
+                if !pairs.is_done() {
+                    return Err(file.damaged());
                 }
             }
         }
@@ -264,7 +269,11 @@ mod tests {
         let (mut bucket, mut pairs) = (Bucket::default(), Vec::new());
         for n in 0..1000 {
             let ordinal = Ordinal::own(0, n);
-            bucket.add(7, ordinal, |later, earlier| Ok(pairs.push((later, earlier)))).unwrap();
+            let pair = |later, earlier| {
+                pairs.push((later, earlier));
+                Ok(())
+            };
+            bucket.add(7, ordinal, pair).unwrap();
         }
         let of = |later: u32| -> Vec<Ordinal> {
             let later = Ordinal::own(0, later);

@@ -244,7 +244,8 @@ def _data(pipeline: Pipeline, section: Section, tokenizer: Stage | None, text: _
         settings = replace(settings, tokens_per_shard=given["tokens_per_shard"])
     name = pipeline.tokenizer if tokenizer is None else tokenizer.out
     identity = _identity(pipeline, name) if tokenizer is None else tokenizer.fingerprint
-    decisive = {key: value for key, value in _as_json(settings).items() if key != "tokenizer"}
+    known = settings.known_by(_as_json(settings))  # a setting that came later does not rebuild older datasets
+    decisive = {key: value for key, value in known.items() if key != "tokenizer"}
     if settings.dedup_cache is not None:
         decisive["dedup_cache"] = place_of(pipeline.path, settings.dedup_cache)
     return Stage(

@@ -262,8 +262,9 @@ class _Run:
             self._run_stage("near", "comparing texts", 0, tokenizer)
 
     def _task_notes(self) -> list[Json]:
-        """The notes of the tasks as they are in the end."""
-        return list(self.folder.notes("tokens" if self.settings.near is None else "near", self.plan["tasks"]))
+        """The notes of the tasks as they are in the end, without the pairs that may be shown, which are many."""
+        notes = self.folder.notes("tokens" if self.settings.near is None else "near", self.plan["tasks"])
+        return [{key: value for key, value in note.items() if key != "near"} for note in notes]
 
     def _run_stage(self, stage: str, name: str, total: int, tokenizer: Tokenizer | None = None) -> None:
         self.meter.stage(name)

@@ -12,9 +12,12 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use xxhash_rust::xxh3::Xxh3;
 
+/// Appends the bytes of ids.
+type Decode<'a> = dyn Fn(&[u32], &mut Vec<u8>) -> Result<()> + Sync + 'a;
+
 /// Ids -> the bytes of their text.
 pub struct Decoding<'a> {
-    pub decode: &'a (dyn Fn(&[u32], &mut Vec<u8>) -> Result<()> + Sync),
+    pub decode: &'a Decode<'a>,
     /// Whether the ids of a document can be decoded a few at a time.
     pub in_parts: bool,
 }
