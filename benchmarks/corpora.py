@@ -2,6 +2,7 @@
 
     python benchmarks/corpora.py code nat                    # 618 MB of C, 123 MB of prose in forty languages
     python benchmarks/corpora.py prose docs python           # English prose, documentation, Python
+    python benchmarks/corpora.py manuals                     # help in 25 more languages, references of libraries
     python benchmarks/corpora.py synthetic --size 12GB       # an unlimited number of distinct words (Heaps' law)
 
 `code`  every .c file of the newest linux-source-6.* package, sorted by path. No root needed: packages are
@@ -13,6 +14,8 @@
 `prose`  English prose: the Anarchist FAQ and the Debian Administrator's Handbook, pages in the order of their SHA-256,
         so that every part of it is of the same kind. Markup is stripped.
 `docs`  documentation: of Python, Django, PostgreSQL and Linux. Markup is stripped.
+`manuals`  LibreOffice's help in the 25 languages that `nat` lacks, the references of Java, Qt, Boost, pandas, SciPy and
+        Erlang: many pages differ in a few words, or are the same in several languages. Markup is stripped.
 `python`  Python: the standard library with its tests, numpy, sympy, Django.
 `synthetic`  words drawn from a Zipf-Mandelbrot law of exponent 1.25 over infinitely many ranks, so that n words
         contain about n**0.8 distinct ones. See synthetic.py.
@@ -58,6 +61,15 @@ DOCS_PACKAGES = [
     *("python3.11-doc|python3.13-doc", "python-django-doc", "postgresql-doc-15|postgresql-doc-17"),
     "linux-doc-6.1|linux-doc-6.12",
 ]
+MANUALS_LANGUAGES = [
+    *("ca", "cs", "da", "dz", "en-gb", "et", "eu", "fi", "gl", "hi", "hu", "id", "it", "km", "nl", "om", "pl"),
+    *("pt", "pt-br", "sk", "sl", "sv", "tr", "vi", "zh-tw"),
+]
+MANUALS_PACKAGES = [
+    *(f"libreoffice-help-{language}" for language in MANUALS_LANGUAGES),
+    *("openjdk-17-doc|openjdk-21-doc", "qtbase5-doc-html", "libboost1.81-doc|libboost1.83-doc"),
+    *("python-pandas-doc", "python-scipy-doc", "erlang-doc"),
+]
 PYTHON_PACKAGES = [
     *(f"libpython3.11-{part}|libpython3.13-{part}" for part in ("minimal", "stdlib", "testsuite")),
     *("python3-numpy", "python3-sympy", "python3-django"),
@@ -67,6 +79,7 @@ PACKAGES = {
     "nat": NAT_PACKAGES,
     "prose": PROSE_PACKAGES,
     "docs": DOCS_PACKAGES,
+    "manuals": MANUALS_PACKAGES,
     "python": PYTHON_PACKAGES,
 }
 CORPORA = (*PACKAGES, "synthetic")

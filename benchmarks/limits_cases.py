@@ -17,7 +17,8 @@ __all__ = ["CASES", "Case", "make_fixtures"]
 
 ALL = tuple(TEXTS)
 SOME = ("prose", "distinct words", "one word", "symbols", "random bytes")
-PLAIN = tuple(name for name in ALL if name not in ("texts that grow", "huge documents of symbols"))
+NEAR = ("near copies of huge documents", "near copies of a page")
+PLAIN = tuple(name for name in ALL if name not in ("texts that grow", "huge documents of symbols", *NEAR))
 SMALL = ("short lines", "tiny files")
 ROUGH = ("texts that grow", "huge documents of symbols", "symbols", "huge documents", "all of Unicode")
 REGEX = r"\p{{L}}+|\s+|[^\p{{L}}\s]+"
@@ -81,6 +82,9 @@ def _preparing() -> list[Case]:
         Case("prepare, --dedup line", f"{prepare} -T byte --dedup line --threads 2", (*SOME, *SMALL)),
         Case("prepare, --dedup none", f"{prepare} -T byte --dedup none --threads 1 {KEEP}", (*SOME, *ROUGH)),
         Case("prepare, --dedup-cache", f"{prepare} -T byte --dedup-cache {{out}}-cache --docs line --threads 2", SOME),
+        Case("prepare, --near", f"{prepare} -T byte --near 0.8 --threads 2 {KEEP}", (*SOME, *ROUGH, *NEAR)),
+        Case("prepare, --near", f"{prepare} -T gpt2 --near 0.7 --threads 1 --dedup none {KEEP}", (*ROUGH, *NEAR)),
+        Case("prepare, --near", f"{prepare} -T {{vocabulary}} --near 0.9 --dedup-cache {{out}}-cache {KEEP}", NEAR),
         Case("prepare, --docs line", f"{prepare} -T byte --docs line --threads 2", (*SOME, "short lines")),
         Case("prepare, --pack", f"{prepare} -T byte --pack 64 --docs line --threads 1", (*SOME, "short lines")),
         Case("prepare, --pack", f"{prepare} -T {{vocabulary}} --pack 512 --threads 2 {KEEP}", ("jsonl", *ROUGH)),

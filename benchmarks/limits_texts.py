@@ -138,6 +138,24 @@ def _growing_jsonl(path: Path, rng: random.Random, size: int) -> None:
     path.write_text(_jsonl(f"{n} {text}" for n, text in enumerate(thrice * 2)))
 
 
+def _near_copies(path: Path, rng: random.Random, size: int) -> None:
+    """Documents just below 1 MiB with as many words as possible, and copies of them with a few other words."""
+    words = [rng.choice(LETTERS) for _ in range(520_000)]
+    copies = []
+    for _ in range(4):
+        for place in rng.sample(range(len(words)), 500):
+            words[place] = rng.choice("0123456789")
+        copies.append(" ".join(words))
+    path.write_text(_jsonl(iter([*copies, prose(rng, 1_000_000), *copies])))
+
+
+def _many_near_copies(path: Path, rng: random.Random, size: int) -> None:
+    """One page again and again, with its number and another word."""
+    page = prose(rng, 700).split(" ")
+    places = ((n, n % len(page)) for n in range(size // 700))
+    path.write_text(_jsonl(" ".join([*page[:place], f"x{n}", *page[place:]]) for n, place in places))
+
+
 TEXTS: dict[str, tuple[str, Callable[[Path, random.Random, int], object]]] = {
     **{
         name: (f"{name.replace(' ', '-')}.txt", lambda path, rng, size, make=make: path.write_text(make(rng, size)))
@@ -154,6 +172,8 @@ TEXTS: dict[str, tuple[str, Callable[[Path, random.Random, int], object]]] = {
         "symbols.jsonl",
         lambda path, rng, size: path.write_text(_jsonl(_documents(symbols(rng, 4_000_000), 330_000))),
     ),
+    "near copies of huge documents": ("near-huge.jsonl", _near_copies),
+    "near copies of a page": ("near-page.jsonl", _many_near_copies),
     "texts that grow": ("growing.jsonl", _growing_jsonl),
     "parquet": ("prose.parquet", _parquet),
     "gzip": ("prose.txt.gz", lambda path, rng, size: path.write_bytes(gzip.compress(prose(rng, size).encode()))),

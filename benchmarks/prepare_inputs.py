@@ -64,16 +64,20 @@ def jsonl(name: str, size: int = 0) -> Path:
     return target
 
 
-def line_blocks(count: int) -> Iterator[bytes]:
+def mixed(numbers: Any) -> Any:
+    """SplitMix64's finisher: a permutation of 64-bit numbers."""
     import numpy as np
 
-    def mixed(numbers: Any) -> Any:
-        """SplitMix64's finisher: a permutation of 64-bit numbers."""
-        numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return numbers ^ (numbers >> np.uint64(31))
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
 
-    # The first three letters identify the 4,096 words; up to three more make the lengths differ.
+
+def vocabulary() -> Any:
+    """4,096 words of 3 to 6 letters, each a row of bytes that ends in a space; zeros fill it up."""
+    import numpy as np
+
+    # The first three letters identify a word; up to three more make the lengths differ.
     number = np.arange(4096)
     letters = np.frombuffer(b"abdefgiklmnorstu", dtype=np.uint8)
     words = np.zeros((4096, 7), dtype=np.uint8)
@@ -82,20 +86,42 @@ def line_blocks(count: int) -> Iterator[bytes]:
         longer = number * 7 % 4 > letter
         words[longer, 3 + letter] = letters[(number >> 2 * letter) % 16][longer]
     words[:, 6] = ord(" ")
+    return words
+
+
+def words_of(chosen: Any, count: int) -> Any:
+    """Numbers of `count` words for each 64-bit number: the same number has the same words, another one others."""
+    import numpy as np
+
+    found = np.empty((len(chosen), count), dtype=np.uint16)
+    quarters = -(-count // 4)
+    for word in range(count):
+        if word % 4 == 0:
+            bits = mixed(chosen * np.uint64(quarters) + np.uint64(word // 4 + 1))
+        found[:, word] = (bits >> np.uint64(12 * (word % 4))) & np.uint64(0xFFF)
+    return found
+
+
+def as_lines(numbers: Any, words: Any) -> bytes:
+    """A line of words for each row of their numbers."""
+    rows = words[numbers]
+    rows[:, -1, -1] = ord("\n")
+    flat = rows.reshape(-1)
+    found: bytes = flat[flat != 0].tobytes()
+    return found
+
+
+def line_blocks(count: int) -> Iterator[bytes]:
+    import numpy as np
+
+    words = vocabulary()
     source = np.random.PCG64(0)
     for start in range(0, count, LINES_A_BLOCK):
         place = np.arange(start, min(start + LINES_A_BLOCK, count), dtype=np.uint64)
         newest = place >> np.uint64(1)
         drawn = source.random_raw(len(place)) % (newest + np.uint64(1))
         chosen = np.where(place & np.uint64(1), drawn, newest)
-        rows = np.empty((len(place), WORDS_A_LINE, words.shape[1]), dtype=np.uint8)
-        for half in range(2):
-            bits = mixed(chosen * np.uint64(2) + np.uint64(half + 1))
-            for word in range(4):
-                rows[:, 4 * half + word] = words[(bits >> np.uint64(12 * word)) & np.uint64(0xFFF)]
-        rows[:, -1, -1] = ord("\n")
-        flat = rows.reshape(-1)
-        yield flat[flat != 0].tobytes()
+        yield as_lines(words_of(chosen, WORDS_A_LINE), words)
 
 
 def lines(count: int) -> Path:

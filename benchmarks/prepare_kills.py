@@ -69,6 +69,16 @@ CASES: dict[str, dict[str, Any]] = {
     "appended, with a cache": {"before": ["a.parquet"], "inputs": ["b.jsonl"], "threads": 2, "cache": True},
 }
 
+STAGES = {
+    "shards": "sharding",
+    "near": "comparing texts",
+    "near_pairs": "pairing",
+    "tokens": "tokenizing",
+    "drops": "comparing",
+    "scan": "scanning",
+}
+"""The folders in `.work`, the last one first, and the stages that create them."""
+
 # Prints a line after the imports, which take most of the time of such a small run: kills there would show nothing.
 CHILD = """
 import json, sys
@@ -150,14 +160,7 @@ def how_far(dataset: Path, appends: bool) -> str:
     work = dataset / ".work"
     if not appends and (dataset / "dataset_metadata.json").exists():
         return "cleaning up"
-    for name, stage in (
-        ("shards", "sharding"),
-        ("near", "comparing texts"),
-        ("near_pairs", "pairing"),
-        ("tokens", "tokenizing"),
-        ("drops", "comparing"),
-        ("scan", "scanning"),
-    ):
+    for name, stage in STAGES.items():
         if (work / name).exists():
             return stage
     return "planning" if work.exists() else "starting, or cleaned up"
@@ -196,21 +199,31 @@ def round_of(runner: Runner, seconds: float, left: int, draw: random.Random, sta
         stages[how_far(runner.folder / "dataset", "before" in runner.case)] += 1
 
 
-def kill_rounds(kills: int, seed: int, python: str, peers: str, memory: str = "256MB") -> dict[str, Any]:
+def kill_rounds(
+    kills: int,
+    seed: int,
+    python: str,
+    peers: str,
+    memory: str = "256MB",
+    cases: dict[str, dict[str, Any]] = CASES,
+    maker: str = "prepare_inputs.py formats",
+) -> dict[str, Any]:
+    """`maker`: the script, and its argument before the folder, that creates the inputs of the cases."""
     draw = random.Random(seed)
-    names = list(CASES)
+    names = list(cases)
     rounds, hits, stages = Counter[str](), Counter[str](), Counter[str]()
     problems: list[str] = []
     undisturbed: dict[str, float] = {}
     with tempfile.TemporaryDirectory(dir=DATA, prefix="kills-") as scratch:
         inputs = Path(scratch, "inputs")
-        subprocess.run([peers, str(HERE / "prepare_inputs.py"), "formats", str(inputs)], check=True)
+        script, kind = maker.split()
+        subprocess.run([peers, str(HERE / script), kind, str(inputs)], check=True)
         number = 0
         while sum(hits.values()) < kills and len(problems) < 5:
             name = names[number % len(names)]
             number += 1
             expected = Path(scratch, f"expected-{names.index(name)}")
-            runner = Runner(CASES[name], inputs, Path(scratch, f"round-{names.index(name)}"), python, memory)
+            runner = Runner(cases[name], inputs, Path(scratch, f"round-{names.index(name)}"), python, memory)
             try:
                 if name not in undisturbed:
                     runner.begin()
