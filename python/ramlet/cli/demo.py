@@ -22,7 +22,7 @@ from ramlet.cli.options import Json, Quiet, Threads, memory_option, print_json
 from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
-from ramlet.engines import choose_engine
+from ramlet.engines.opening import choose_engine
 from ramlet.errors import Interrupted, RamletError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold

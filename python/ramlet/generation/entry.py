@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ramlet.engines import check_hardware, open_engine
+from ramlet.engines.opening import check_hardware, open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings

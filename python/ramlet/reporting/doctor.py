@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet import __version__
-from ramlet.engines import has_gpu, has_torch
+from ramlet.engines.opening import has_gpu, has_torch
 from ramlet.errors import SettingsError, option
 from ramlet.runtime import processor
 from ramlet.runtime.budget import AUTO_PERCENT, format_bytes

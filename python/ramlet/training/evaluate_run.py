@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines import check_hardware, open_engine
+from ramlet.engines.opening import check_hardware, open_engine
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.loading.tokens import Tokens
 from ramlet.model.folder import ModelFolder, find_model

@@ -20,6 +20,7 @@ from typing import Any
 
 from ramlet import __version__
 from ramlet.engines import Engine, Trainee
+from ramlet.engines.opening import Chosen
 from ramlet.engines.plan import Plan
 from ramlet.errors import BudgetError, RamletError, SettingsError, option
 from ramlet.generation import Sampler
@@ -40,7 +41,7 @@ from ramlet.training.loop import Run, run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.plan import plan_run
 from ramlet.training.progress import EVAL, SAMPLE, SAVE, Progress
-from ramlet.training.run_folder import RunFolder
+from ramlet.training.run_folder import RunFolder, other_engine
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
 from ramlet.training.signals import StopSignals
@@ -75,13 +76,14 @@ def train_run(
     out: str | os.PathLike[str],
     *,
     engine: Engine,
+    chosen: Chosen,
     evals: Mapping[str, str],
     memory: Budget | str | int | None,
     meter: Meter,
     resume: bool | None,
     listener: Listener,
 ) -> TrainResult:
-    """Trains in `out`, or resumes the run that is there."""
+    """Trains in `out`, or resumes the run that is there; `chosen` says why with this engine."""
     with engine.joined() as joined:
         budget = joined.budget(memory)
         ranks = joined.ranks
@@ -104,6 +106,9 @@ def train_run(
                         f"choose another {option('out')}, with {option('init_from', folder.path)}"
                     )
             ranks.wait()  # until all have checked
+            before = other_engine(noted, joined)
+            if chosen.why or before:
+                listener.noted(f"engine: {chosen}{f'; the run was begun with {before}' if before else ''}")
             trainer = Trainer(
                 job,
                 feed,

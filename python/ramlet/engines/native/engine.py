@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from ramlet.engines import Division, Hyperparameters, Ranks, Sampling, choices
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, continuing_parts
 from ramlet.engines.native.plan import batch_bytes, make_plan, no_fp16
 from ramlet.engines.native.trainee import NativeTrainee
+from ramlet.engines.opening import several_processes
 from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.errors import SettingsError, option
 from ramlet.model.folder import ModelFolder
@@ -60,7 +60,7 @@ class NativeEngine:
 
     @contextmanager
     def joined(self) -> Iterator[NativeEngine]:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if several_processes():
             raise SettingsError(
                 f"the native engine trains in one process, with threads: do not use torchrun, "
                 f"or use {option('engine', 'torch')}"
