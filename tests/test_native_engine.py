@@ -308,6 +308,7 @@ class TestEngine:
             engine.precision("fp16")
 
     def test_several_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "2")
         with pytest.raises(SettingsError, match="one process"), NativeEngine(1).joined():
             pass
