@@ -126,7 +126,9 @@ class RunFolder:
         import yaml
 
         with replacing(self.place / SETTINGS) as file:
-            yaml.safe_dump(dict(values), file, sort_keys=False, allow_unicode=True)
+            # libyaml, if this build of PyYAML has it: the same text in a tenth of the time.
+            dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+            yaml.dump(dict(values), file, dumper, sort_keys=False, allow_unicode=True)
 
     def refuse_others(
         self, noted: Mapping[str, Any], now: Mapping[str, Any], shape: Mapping[str, Any], *, resume: bool

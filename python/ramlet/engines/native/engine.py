@@ -51,7 +51,6 @@ class NativeEngine:
 
         # The arena is one block; nothing else is so large that returning it would take time.
         _native.keep_large_blocks(False)
-        settled_memory()  # what was only needed to load all this
         return cls(threads or available_threads())
 
     @property
@@ -88,7 +87,7 @@ class NativeEngine:
         if not stepping:
             return settled
         self._start()
-        self.release()
+        _native.release_freed_memory()
         return resident_memory()
 
     def _start(self) -> None:
@@ -125,7 +124,7 @@ class NativeEngine:
 
     def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
-        resident = resident_memory()
+        resident = self.resident()
         for found in choices.divisions(seq_len):
             arena = arena_parts(shape, self._forward(precision, found, seq_len, document_mask))
             batch = 2 * batch_bytes(found.micro_batch * seq_len, document_mask)
