@@ -100,8 +100,11 @@ def load(
     if prompt is not None:
         # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
+    opened = open_engine(device or "auto", threads, name=engine or "auto")
+    if meter is not None:
+        meter.sample()
     return Writer(
-        open_engine(device or "auto", threads, name=engine or "auto"),
+        opened,
         found,
         tokenizer,
         settings,

@@ -43,7 +43,7 @@ class Writer:
         self.budget = engine.budget(memory)
         """That of the process on a CPU, of the device on a GPU."""
         self.tokenizer = tokenizer
-        self._loaded = meter.sampled_peak() if meter is not None and engine.uses_host_memory else 0
+        self._loaded = meter.peak if meter is not None and engine.uses_host_memory else 0
         """The peak until now: less is not enough, however small the model is."""
         self._resident = engine.resident()
         self._shape = found.shape()

@@ -146,11 +146,6 @@ class Meter:
         """The largest resident memory of the run so far, in bytes."""
         return self._peak
 
-    def sampled_peak(self) -> int:
-        """The same, up to this moment."""
-        self.sample()
-        return self._peak
-
     @property
     def timeline(self) -> list[Point]:
         """At most 512 points over the whole run, oldest first."""

@@ -80,6 +80,8 @@ def evaluate(
     }
     tokenizer = _tokenizer(found, shape, sets)
     opened = open_engine(device, threads, name=engine)
+    if meter is not None:
+        meter.sample()
     # Kept blocks fragment the heap, by up to 90 MB here; an evaluation is too short to gain from them.
     opened.keep_freed(False)
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
@@ -89,7 +91,7 @@ def evaluate(
     budget = opened.budget(memory)
     opened.cap(budget)
     lengths = byte_lengths(tokenizer) if tokenizer is not None else None
-    loaded = meter.sampled_peak() if meter is not None and opened.uses_host_memory else 0
+    loaded = meter.peak if meter is not None and opened.uses_host_memory else 0
     try:
         division = opened.division(
             shape, seq_len=length, precision=precision, budget=budget, document_mask=learned.document_mask

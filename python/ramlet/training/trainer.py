@@ -1,6 +1,6 @@
 """A run from its settings to a trained model.
 
-    trainer = Trainer(job, feed, folder, engine=engine, budget=budget, meter=meter, listener=listener, evals={})
+    trainer = Trainer(job, feed, folder, engine=engine, chosen=chosen, budget=budget, ...)
     plan = trainer.plan()           # a plan that fits, measured; nothing is written yet
     trainer.begin(plan)             # the model, new or from the last checkpoint
     trainer.run()                   # the training loop (loop.py)
@@ -106,14 +106,12 @@ def train_run(
                         f"choose another {option('out')}, with {option('init_from', folder.path)}"
                     )
             ranks.wait()  # until all have checked
-            before = other_engine(noted, joined)
-            if chosen.why or before:
-                listener.noted(f"engine: {chosen}{f'; the run was begun with {before}' if before else ''}")
             trainer = Trainer(
                 job,
                 feed,
                 folder,
                 engine=joined,
+                chosen=chosen,
                 budget=budget,
                 meter=meter,
                 listener=listener,
@@ -142,6 +140,7 @@ class Trainer:
         folder: RunFolder,
         *,
         engine: Engine,
+        chosen: Chosen,
         budget: Budget,
         meter: Meter,
         listener: Listener,
@@ -149,10 +148,11 @@ class Trainer:
         described: Mapping[str, Any],
         noted: Mapping[str, Any] | None = None,
     ) -> None:
-        """`described` is what distinguishes this run from others; `noted` the settings.yaml of a resumed run."""
+        """`chosen` says why with this engine; `described` is what distinguishes this run from others; `noted` is the
+        settings.yaml of a resumed run."""
         self.job, self.feed, self.folder = job, feed, folder
         self.engine, self.budget, self.meter, self.listener = engine, budget, meter, listener
-        self._evals, self._described, self._noted = dict(evals), dict(described), noted
+        self._chosen, self._evals, self._described, self._noted = chosen, dict(evals), dict(described), noted
         self._sets: list[Named] = []
         self._lengths: Any = None
         """The length of each token in bytes; None without a tokenizer."""
@@ -197,6 +197,9 @@ class Trainer:
             self._describe(plan)
         trainee.prepare(plan, ranks.rank)
         loader = self.feed.loader(job.seq_len, job.sequences, plan.choice.micro_batch, ranks)
+        before = other_engine(self._noted, engine)
+        if self._chosen.why or before:
+            listener.noted(f"engine: {self._chosen}{f'; the run was begun with {before}' if before else ''}")
         for line in loader.describe().splitlines():
             listener.noted(line)
         listener.planned(plan, progress.step)
