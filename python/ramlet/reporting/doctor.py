@@ -4,7 +4,8 @@
     report["memory"]["free"], report["plan"]["budget"], report["advice"]
 
 This takes a few seconds. The engine that training would use is queried in a process of its own. The disk is measured
-with an unnamed file of at most 64 MB, so that nothing is left behind. The report is plain data; `advice` says what to do about it, one sentence each, in which settings are marked as in errors.py.
+with an unnamed file of at most 64 MB, so that nothing is left behind. The report is plain data; `advice`
+says what to do about it, one sentence each, in which settings are marked as in errors.py.
 """
 
 from __future__ import annotations
