@@ -63,13 +63,13 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go from raw text to a model that writes, in under five minutes.
+    """Go from raw text to a model that writes, in a few minutes.
 
     The text is Python's own standard library, which every machine has. Each command is shown before it is run, so you
     can reuse them for your own text.
 
       ramlet demo
-      ramlet demo --quick --memory 700MB --out /tmp/demo
+      ramlet demo --quick --memory 200MB --out /tmp/demo
     """
     engine = given.get("engine", "auto")
     choose_engine(engine, "cpu")
