@@ -83,9 +83,8 @@ class NativeEngine:
         """A plan is exact: there is nothing to cap."""
 
     def resident(self, *, stepping: bool = False) -> int:
-        settled = settled_memory()
-        if not stepping:
-            return settled
+        # Also for a model that is only read: the pages that a step runs through are most of those that come back.
+        settled_memory()
         self._start()
         _native.release_freed_memory()
         return resident_memory()
