@@ -9,8 +9,8 @@
 #   make check-wheel   installs the wheel into an empty environment and uses it there
 #
 # Stamp files in .venv keep a second run quick: the environment is rebuilt only when the lock changes,
-# the native module only when a Rust file changes. `make demo` and `make` install what ramlet needs to run, 100 MB; tests
-# and checks install their tools into the same environment, with PyTorch several gigabytes.
+# the native module only when a Rust file changes. `make demo` and `make` install what ramlet needs to build and run,
+# 200 MB; tests and checks install their tools into the same environment, with PyTorch several gigabytes.
 
 PYTHON ?= python3
 CARGO_FLAGS ?=
@@ -69,6 +69,7 @@ $(VENV)/.built: $(VENV)/.editable $(RUST)
 	@touch $@
 
 # In a fraction of the time, for those who want to see it work (Cargo.toml says how).
+$(VENV)/.quick: PROFILE := quick
 $(VENV)/.quick: $(VENV)/.editable $(RUST)
 	$(BIN)/maturin develop --profile quick --skip-install $(CARGO_FLAGS)
 	@touch $@
@@ -109,7 +110,6 @@ bench: env build
 	$(BIN)/python benchmarks/prepare.py
 
 # With the quick build, unless there is another.
-demo: PROFILE := quick
 demo: $(if $(wildcard $(VENV)/.built),build,$(VENV)/.quick)
 	$(BIN)/ramlet demo $(DEMO_FLAGS)
 
