@@ -72,16 +72,14 @@ def choose_engine(name: str, device: str) -> Chosen:
         raise SettingsError(
             f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', 'torch')}"
         )
-    if name != "native" and not has_torch():
-        if device == "cuda":
-            raise SettingsError(
-                f"a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', "
-                f"or use {option('device', 'cpu')}"
-            )
-        if name == "torch":
-            raise SettingsError(
-                f"PyTorch is not installed: pip install 'ramlet[torch]', or use {option('engine', 'native')}"
-            )
+    if device == "cuda" and not has_torch():
+        raise SettingsError(
+            f"a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', or use {option('device', 'cpu')}"
+        )
+    if name == "torch" and not has_torch():
+        raise SettingsError(
+            f"PyTorch is not installed: pip install 'ramlet[torch]', or use {option('engine', 'native')}"
+        )
     return Chosen(name, "") if name != "auto" else _best(device)
 
 
