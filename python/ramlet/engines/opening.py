@@ -74,7 +74,8 @@ def choose_engine(name: str, device: str) -> Chosen:
         )
     if device == "cuda" and not has_torch():
         raise SettingsError(
-            f"a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', or use {option('device', 'cpu')}"
+            "a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', "
+            f"or use {option('device', 'cpu')}"
         )
     if name == "torch" and not has_torch():
         raise SettingsError(
