@@ -92,13 +92,16 @@ def show_plan(described: Mapping[str, Any], *, quiet: bool = False) -> None:
 
 
 def _propose(data: str | None, memory: str, device: str | None, engine: str, threads: int | None, json: bool) -> None:
+    from ramlet.engines.opening import choose_engine
     from ramlet.training.propose import propose
 
+    name = choose_engine(engine, device or "auto").name
     found = propose(data, memory=memory, device=device, engine=engine, threads=threads)
     if json:
         print_json(
             {
                 "device": found.machine.device,
+                "engine": name,
                 "gpu": found.machine.gpu,
                 "threads": found.machine.threads,
                 "flops": found.machine.flops,
@@ -123,7 +126,7 @@ def _propose(data: str | None, memory: str, device: str | None, engine: str, thr
     where = machine.gpu or plural(machine.threads, "core")
     print(
         f"{where}, {format_bytes(machine.memory)} free, a budget of {format_bytes(found.budget)}, "
-        f"{machine.flops / 1e9:,.0f} GFLOP/s in {machine.compute}"
+        f"{machine.flops / 1e9:,.0f} GFLOP/s in {machine.compute} with the {name} engine"
     )
     for one in found.datasets:
         print(f"dataset {one.path}: {one.tokens:,} tokens, vocabulary {one.vocab_size:,}")
