@@ -68,7 +68,7 @@ $(VENV)/.built: $(VENV)/.editable $(RUST)
 	$(BIN)/maturin develop --release --skip-install $(CARGO_FLAGS)
 	@touch $@
 
-# In a fraction of the time, for those who want to see it work (Cargo.toml says how).
+# Built sooner, for those who want to see it work (Cargo.toml says how).
 $(VENV)/.quick: PROFILE := quick
 $(VENV)/.quick: $(VENV)/.editable $(RUST)
 	$(BIN)/maturin develop --profile quick --skip-install $(CARGO_FLAGS)
