@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself, from python3, pip, git, a C compiler and cargo.
 #
-#   make demo     from raw text to a model that generates text, in under five minutes; with DEMO_FLAGS=--quick in one
+#   make demo     from raw text to a model that generates text, in a few minutes; with DEMO_FLAGS=--quick in one
 #   make test     environment, native build, cargo test, pytest
 #   make lint     ruff, mypy, clippy, rustfmt, and the stub of the native module against the module
 #   make bench    runs benchmarks; dated results go to benchmarks/results/
@@ -9,7 +9,8 @@
 #   make check-wheel   installs the wheel into an empty environment and uses it there
 #
 # Stamp files in .venv keep a second run quick: the environment is rebuilt only when the lock changes,
-# the native module only when a Rust file changes.
+# the native module only when a Rust file changes. `make demo` and `make` install what ramlet needs to build and run,
+# 200 MB; tests and checks install their tools into the same environment, with PyTorch several gigabytes.
 
 PYTHON ?= python3
 CARGO_FLAGS ?=
@@ -26,36 +27,51 @@ BIN := $(VENV)/bin
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # Use the system's certificates, as pip does, for users behind a company proxy.
 export UV_SYSTEM_CERTS ?= 1
+# The profile of Cargo.toml with which a target first compiles the native module.
+PROFILE := release
+LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.10 \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
 .PHONY: all env build test test-rust test-python lint lint-python lint-rust format bench demo lock wheel check-wheel clean
 all: build
 
-env: $(VENV)/.installed
+env: $(VENV)/.tools
 build: $(VENV)/.built
 
-# Compile bytecode once here: if PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that the tests start
-# would spend two seconds compiling torch. Debian's python3 has no ensurepip, so there the system's pip installs into
-# the environment.
-$(VENV)/.installed: requirements/dev.txt
+# Debian's python3 has no ensurepip, so there the system's pip installs into the environment.
+$(VENV)/.installed: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "ramlet needs Python 3.10 or newer: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null && $(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --without-pip $(VENV)
 	@if $(BIN)/python -c 'import pip' 2>/dev/null; then pip="$(BIN)/python -m pip"; \
 		else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
-		grep -A 64 '^uv==' requirements/dev.txt | awk 'NR > 1 && !/--hash/ { exit } { print }' > $(VENV)/uv.txt; \
+		grep -A 64 '^uv==' $< | awk 'NR > 1 && !/--hash/ { exit } { print }' > $(VENV)/uv.txt; \
 		$$pip install --quiet --require-hashes -r $(VENV)/uv.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r $<
+	@touch $@
+
+# Compile bytecode once here: if PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that the tests start
+# would spend two seconds compiling torch.
+$(VENV)/.tools: $(VENV)/.installed requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # The editable install creates the `ramlet` script; it is repeated only when the metadata changes.
 $(VENV)/.editable: $(VENV)/.installed pyproject.toml
-	@echo "compiling the native module: takes a few minutes the first time"
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@echo "compiling the native module: takes a minute or a few the first time"
+	MATURIN_PEP517_ARGS="--profile $(PROFILE)" \
+		$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.editable $(RUST)
 	$(BIN)/maturin develop --release --skip-install $(CARGO_FLAGS)
+	@touch $@
+
+# Built sooner, for those who want to see it work (Cargo.toml says how).
+$(VENV)/.quick: PROFILE := quick
+$(VENV)/.quick: $(VENV)/.editable $(RUST)
+	$(BIN)/maturin develop --profile quick --skip-install $(CARGO_FLAGS)
 	@touch $@
 
 test: test-rust test-python
@@ -64,13 +80,13 @@ test: test-rust test-python
 test-rust:
 	cargo test --quiet $(CARGO_FLAGS)
 
-test-python: build
+test-python: env build
 	$(BIN)/python -m compileall -q python
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 lint: lint-python lint-rust
 
-lint-python: build
+lint-python: env build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -87,27 +103,26 @@ format: env
 	$(BIN)/ruff format --quiet .
 	cargo fmt
 
-bench: build
+bench: env build
 	$(BIN)/python benchmarks/bpe_train.py
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/encode.py --flat --gigabytes 10
 	$(BIN)/python benchmarks/prepare.py
 
-demo: build
+# With the quick build, unless there is another.
+demo: $(if $(wildcard $(VENV)/.built),build,$(VENV)/.quick)
 	$(BIN)/ramlet demo $(DEMO_FLAGS)
 
 # No header and no index URLs: the lock says what to install, the machine's pip settings say from where.
-lock: env
-	UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile pyproject.toml --quiet $(LOCK_FLAGS) \
-		--group dev --extra hf --extra gpt2 --universal --python-version 3.10 \
-		--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-		--output-file requirements/dev.txt
+lock: $(VENV)/.installed
+	$(LOCK) $(LOCK_FLAGS) --group dev --extra hf --extra gpt2 --output-file requirements/dev.txt
+	$(LOCK) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 
-wheel: env
+wheel: $(VENV)/.installed
 	$(BIN)/maturin build --release $(WHEEL_FLAGS) $(CARGO_FLAGS)
 
 # With line tables, as in the build that the tests use: stripping them would link it again, which takes minutes.
-check-wheel: build
+check-wheel: env build
 	rm -rf target/wheels
 	$(MAKE) wheel WHEEL_FLAGS="--out target/wheels"
 	.ci/wheel target/wheels/*.whl

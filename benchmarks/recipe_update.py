@@ -23,7 +23,7 @@ SKIPPED = 3
 def measured(optimizer: str, setup: Setup, device: str, threads: int | None, steps: int) -> dict[str, Any]:
     import numpy as np
 
-    from ramlet.engines import open_engine
+    from ramlet.engines.opening import open_engine
     from ramlet.engines.plan import Task
     from ramlet.model.dtypes import DTYPES
     from ramlet.model.sizing import shape_for

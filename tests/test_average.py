@@ -198,8 +198,9 @@ def of_rank(data: Path, out: Path) -> None:
     run(data, out, **AVERAGED)
 
 
-def test_two_ranks_have_one_average(data: Path, whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_two_ranks_have_one_average(data: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    run(data, whole, engine="torch", **AVERAGED)
     assert ranks(2, of_rank, data, out) == [0, 0]
     mine, theirs = (load_file(place / "checkpoints" / "average_000012.safetensors") for place in (out, whole))
     for name in theirs:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from oracles_training import make_data, metrics, sentences, slow_loss, steps_kept, stored_ids
-from ramlet import engines
 from ramlet.cli import main
 from ramlet.cli import train as command
 from ramlet.cli.progress import Progress
+from ramlet.engines import opening
 from ramlet.engines.torch.model_files import load_model
 from ramlet.errors import BudgetError
 from ramlet.runtime.meter import Meter
@@ -305,23 +305,25 @@ print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 
 @pytest.mark.parametrize(
     "words", [("train", "--out", "out", *FEW), ("eval", "run", "--seq-len", "16")], ids=["train", "eval"]
 )
+@pytest.mark.parametrize(("engine", "budget"), [("native", 64), ("torch", 500)])
 def test_the_budget_holds_to_the_end_of_the_process(
-    data: Path, run: Path, tmp_path: Path, words: tuple[str, ...]
+    data: Path, run: Path, tmp_path: Path, words: tuple[str, ...], engine: str, budget: int
 ) -> None:
-    """As the kernel counted, also while the interpreter and torch's libraries are taken down."""
+    """As the kernel counted, also while the interpreter and the engine's libraries are taken down."""
     (tmp_path / "run").symlink_to(run)
-    arguments = [*words, "--data", str(data), "--memory", "500MB", "--threads", "1", "--quiet"]
+    arguments = [*words, "--data", str(data), "--memory", f"{budget}MB", "--threads", "1", "--quiet"]
+    arguments += ["--engine", engine]
     command = [sys.executable, "-c", LAUNCH, *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     code, peak = done.stdout.splitlines()[-1].split()
     assert (code, done.stderr) == ("0", "")
-    assert re.search(r"^peak \d+ MB of 500 MB", done.stdout, re.MULTILINE)
-    assert int(peak) < 500_000_000
+    assert re.search(rf"^peak [\d.]+ MB of {budget}(\.0)? MB", done.stdout, re.MULTILINE)
+    assert int(peak) < budget * 10**6
 
 
 def test_no_torch(ran: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra one sentence says how to get it."""
-    monkeypatch.setattr(engines, "has_torch", lambda: False)
+    monkeypatch.setattr(opening, "has_torch", lambda: False)
     said = ran("train", "--data", str(data), "--out", "out", *FEW, "--engine", "torch")
     way_out = "pip install 'ramlet[torch]', or use --engine native"
     assert (said.code, said.err) == (1, f"error: PyTorch is not installed: {way_out}\n")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import RunRamlet
+from ramlet.engines import opening
 from ramlet.errors import SettingsError, option
 from ramlet.reporting import doctor
 from ramlet.runtime.memory import cgroup_limit, total_memory
@@ -47,7 +48,8 @@ def sound() -> dict[str, Any]:
         "temporary": {"path": "/tmp", "kind": "ext4"},
         "limits": {"open_files": 1024, "address_space": None},
         "native": None,
-        "torch": {"installed": True, "gpus": [], "threads": 2},
+        "torch": {"installed": True},
+        "engine": {"name": "torch", "gpus": [], "threads": 2},
         "plan": {"threads": 2},
     }
 
@@ -60,13 +62,13 @@ def test_nothing_to_say_about_a_sound_machine() -> None:
     ("where", "value", "level", "words"),
     [
         (
-            "torch",
-            {"installed": False, "error": "x"},
+            "engine",
+            {"name": "native", "error": "x"},
             "problem",
             "the native engine does not start (x): reinstall ramlet",
         ),
-        ("torch", {"installed": True, "error": "boom"}, "problem", "PyTorch does not start (boom): reinstall it"),
-        ("torch", {"installed": True, "threads": 8}, "warning", f"give {option('threads', 2)}"),
+        ("engine", {"name": "torch", "error": "boom"}, "problem", "PyTorch does not start (boom): reinstall it"),
+        ("engine", {"name": "torch", "threads": 8}, "warning", f"give {option('threads', 2)}"),
         ("native", "ImportError: x", "problem", "the native core does not load (ImportError: x)"),
         ("disk.error", "Read-only file system", "problem", "cannot write here (Read-only file system)"),
         ("disk.kind", "tmpfs", "warning", "this folder is in memory"),
@@ -97,7 +99,7 @@ def test_problems_come_first() -> None:
 
 def test_a_gpu_without_torch() -> None:
     report = sound()
-    report["torch"] = {"installed": False}
+    report["torch"], report["engine"] = {"installed": False}, {"name": "native"}
     assert doctor.advise(report) == []
     report["processor"]["gpu"] = True
     (one,) = doctor.advise(report)
@@ -106,7 +108,7 @@ def test_a_gpu_without_torch() -> None:
 
 def test_a_gpu_without_a_compiler() -> None:
     report = sound()
-    report["torch"]["gpus"] = [{"name": "X"}]
+    report["engine"]["gpus"] = [{"name": "X"}]
     assert doctor.advise(report) == []
     report["processor"]["compiler"] = None
     assert "install gcc" in doctor.advise(report)[0]["text"]
@@ -206,24 +208,27 @@ class TestDisk:
 
 
 class TestEngine:
-    @pytest.mark.parametrize("installed", [True, False])
+    @pytest.mark.parametrize(("gpu", "name"), [(True, "torch"), (False, "native")])
     @pytest.mark.parametrize(
         ("code", "err", "said"), [(1, "Traceback\nOSError: lib\n", "OSError: lib"), (-11, "", "exit code -11")]
     )
-    def test_broken(self, monkeypatch: pytest.MonkeyPatch, code: int, err: str, said: str, installed: bool) -> None:
+    def test_broken(
+        self, monkeypatch: pytest.MonkeyPatch, code: int, err: str, said: str, gpu: bool, name: str
+    ) -> None:
+        """PyTorch is asked only where it would be used."""
         done = subprocess.CompletedProcess([], code, "", err)
-        monkeypatch.setattr(doctor, "has_torch", lambda: installed)
+        monkeypatch.setattr(opening, "has_gpu", lambda: gpu)
         monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: done)
-        assert doctor._ask_engine(MB) == {"installed": installed, "error": said}
+        assert doctor._ask_engine(MB) == {"name": name, "error": said}
 
 
 def test_the_command(ramlet: RunRamlet, tmp_path: Path) -> None:
-    """Once as it is, torch and all."""
+    """Once as it is, the engine and all."""
     done = ramlet("doctor", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert report["torch"]["installed"]
-    assert report["plan"]["device"] in ("cpu", "cuda")
+    assert (report["plan"]["device"], report["engine"]["name"]) in (("cpu", "native"), ("cuda", "torch"))
     assert report["plan"]["largest"]["params"] >= 1_000_000
     assert report["versions"]["torch"] is not None
     assert list(tmp_path.iterdir()) == []
@@ -234,7 +239,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
     gpu = {"name": "Big One", "memory": 80_000 * MB, "free": 79_000 * MB, "bf16": True}
     row = {"params": 124_000_000, "peak": 4000 * MB, "tokens": 2_480_000_000, "seconds": 7200.0}
-    asked = {"installed": True, "device": "cuda", "precision": "bf16", "budget": 70_000 * MB, "gpus": [gpu]}
+    asked = {"name": "torch", "device": "cuda", "precision": "bf16", "budget": 70_000 * MB, "gpus": [gpu]}
     large = {**row, "params": 7_000_000_000}
     asked |= {"largest": large, "in_a_day": row, "all_fit": False, "threads": 1}
     monkeypatch.setattr(doctor, "_ask_engine", lambda _: asked)
@@ -242,10 +247,10 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert cli.main(["doctor", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "  GPU          Big One, 79.0 GB free of 80.0 GB, bf16\n" in said
-    assert "  training     on cuda, with 70.0 GB of its memory, in bf16\n" in said
+    assert "  training     on cuda, with 70.0 GB of its memory, in bf16, with the torch engine\n" in said
     assert "  largest      7B parameters in 4.00 GB, about 2.0 h for 2.48B tokens\n" in said
     assert "  in a day     124M parameters in 4.00 GB, about 2.0 h for 2.48B tokens; see ramlet plan for more\n" in said
-    monkeypatch.setattr(doctor, "_ask_engine", lambda _: {"installed": False})
+    monkeypatch.setattr(doctor, "_ask_engine", lambda _: {"name": "native"})
     assert cli.main(["doctor", str(tmp_path)]) == 0
     assert "  training     no engine starts" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "_native", lambda: "gone")
@@ -257,7 +262,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_it_does_not_load_torch_itself() -> None:
     script = (
         "import sys, ramlet.reporting.doctor as d; d.PROBE_BYTES = 1 << 20; "
-        "d._ask_engine = lambda _: {'installed': False}; "
+        "d._ask_engine = lambda _: {'name': 'native'}; "
         "from ramlet.cli import main; main(['doctor', '--json']); "
         "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )

@@ -354,9 +354,10 @@ class TestModels:
         (whole / "model.safetensors").unlink()
         assert generate(whole, "Hello", seed=1, max_tokens=20, precision="fp32") == there
 
-    def test_a_budget_too_small(self, run: Path) -> None:
-        with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for Python and PyTorch, .* for weights"):
-            generate(run, "Hello", memory="50MB", device="cpu")
+    @pytest.mark.parametrize(("engine", "loaded"), [("native", "Python"), ("torch", "Python and PyTorch")])
+    def test_a_budget_too_small(self, run: Path, engine: str, loaded: str) -> None:
+        with pytest.raises(BudgetError, match=rf"needs at least \d+MB: .* for {loaded}, .* for weights"):
+            generate(run, "Hello", memory="10MB", device="cpu", engine=engine)
 
     @pytest.mark.parametrize(
         ("options", "how"),

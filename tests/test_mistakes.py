@@ -50,8 +50,8 @@ MISTAKES = {
         "data merge data other --out new", 1, "cannot be merged: their tokenizer differs", "prepare both alike"
     ),
     "a tiny budget for a model": Mistake(
-        f"{TRAIN} --data data --memory 50MB --device cpu --out new",
-        *(1, "the budget is 50.0 MB", r"needs at least \d+MB: .* give more, or use a smaller model"),
+        f"{TRAIN} --data data --memory 20MB --device cpu --out new",
+        *(1, "the budget is 20.0 MB", r"needs at least \d+MB: .* give more, or use a smaller model"),
     ),
     "a tiny budget for text": Mistake(
         "prepare corpus.txt --tokenizer tok --memory 5MB --out new",

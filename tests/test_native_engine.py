@@ -17,7 +17,7 @@ from conftest import AMPLE
 from oracles_model import SHAPES
 from oracles_native import CONTINUING, Decoder, NativeGPT
 from oracles_training import assert_same_run, losses, make_data, metrics, run
-from ramlet.engines import Engine, Model, Trainee, open_engine
+from ramlet.engines import Engine, Model, Trainee
 from ramlet.engines.native import engine as native_engine
 from ramlet.engines.native import gpt
 from ramlet.engines.native.engine import NativeEngine
@@ -26,6 +26,7 @@ from ramlet.engines.native.plan import LATER, make_plan
 from ramlet.engines.native.rotary import rotary_tables
 from ramlet.engines.native.tensors import StoredMemory
 from ramlet.engines.native.trainee import NativeTrainee
+from ramlet.engines.opening import open_engine
 from ramlet.engines.order import group_rows
 from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.engines.torch.model_files import load_model, save_model
@@ -307,6 +308,7 @@ class TestEngine:
             engine.precision("fp16")
 
     def test_several_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "2")
         with pytest.raises(SettingsError, match="one process"), NativeEngine(1).joined():
             pass

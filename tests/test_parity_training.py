@@ -156,7 +156,7 @@ def test_train_memory_is_estimated(command: Command, folder: Path) -> None:
         *("--seq-len", "128", "--batch-size", "32", *ONE),
     )
     assert {"weights", "gradients", "optimizer", "activations", "logits", "data", "overhead"} == set(told["parts"])
-    assert ramlet.plan(params=40_000, data="general", device="cpu", threads=1, memory="8GB").peak > 10**8
+    assert ramlet.plan(params=40_000, data="general", device="cpu", threads=1, memory="8GB").peak > 10**7
     noted = json.loads((folder / "base/stats.json").read_text())["memory"]
     assert noted["predicted"] == pytest.approx(noted["device_peak"], rel=0.5)
 

@@ -610,7 +610,7 @@ def test_a_stage_that_fails_is_told_once(place: Path) -> None:
 
 def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Or a budget that a stage asks for would be too small again."""
-    path = write(place, memory="120MB")
+    path = write(place, memory="120MB", model={"params": "20M", "seq_len": 32})
     with pytest.raises(PipelineError, match=r"^training: needs at least (\d+)MB: .*; give `memory") as refused:
         run_pipeline(path)
     least = int(str(refused.value).split("needs at least ")[1].split("MB")[0])

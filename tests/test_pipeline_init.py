@@ -234,10 +234,10 @@ def test_a_budget_that_no_model_fits_is_refused_at_once(place: Path, monkeypatch
     with pytest.raises(
         BudgetError, match=r"needs at least \d+MB.*; and 32.0 MB for the pipeline's own process"
     ) as refused:
-        starter.propose_pipeline(["a.txt"], out="p.yaml", memory=300_000_000)
+        starter.propose_pipeline(["a.txt"], out="p.yaml", memory=50_000_000)
     least = int(re.findall(r"needs at least (\d+)MB", str(refused.value))[0]) + 41
     assert starter.propose_pipeline(["a.txt"], out="p.yaml", memory=least * 10**6).params >= 100_000
-    assert main(["init", "a.txt", "--memory", "300MB"]) == 1
+    assert main(["init", "a.txt", "--memory", "50MB"]) == 1
     assert not (place / "pipeline.yaml").exists()
 
 

@@ -103,9 +103,9 @@ def test_our_adamw_is_torchs_to_the_bit() -> None:
 
 def test_a_missing_torch_is_said_with_the_way_out(tmp_path: Path) -> None:
     told = run(
-        "from ramlet import engines\n"
+        "from ramlet.engines import opening\n"
         "from ramlet.engines.torch import base_memory\n"
-        "engines.has_torch = lambda: False\n"
+        "opening.has_torch = lambda: False\n"
         "try:\n"
         "    base_memory.load_torch()\n"
         "except Exception as error:\n"

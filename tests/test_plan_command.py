@@ -38,7 +38,7 @@ def test_the_table_has_every_part_and_the_choice(ramlet: RunRamlet) -> None:
 
 def test_a_budget_too_small_names_the_smallest_and_that_works(ramlet: RunRamlet) -> None:
     options = ["plan", "--params", "1M", "--device", "cpu", "--json"]
-    refused = ramlet(*options, "--memory", "50MB")
+    refused = ramlet(*options, "--memory", "20MB")
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: needs at least ")
     smallest = refused.stderr.split("at least ")[1].split(":")[0]
@@ -75,7 +75,7 @@ def test_from_python() -> None:
     assert made.whole_data == 1000 * 64 * 16
     assert made.parts["data"] < made.whole_data * 10
     with pytest.raises(BudgetError):
-        plan(params="1M", memory="100MB", device="cpu")
+        plan(params="1M", memory="20MB", device="cpu")
     with pytest.raises(SettingsError):
         plan(params="1M", config="x.json", device="cpu")
 
@@ -150,9 +150,9 @@ def test_times_are_said_as_people_say_them() -> None:
 
 
 def test_where_nothing_fits_the_least_is_named(ramlet: RunRamlet, tmp_path: Path) -> None:
-    done = ramlet("plan", "--memory", "200MB", "--device", "cpu")
+    done = ramlet("plan", "--memory", "20MB", "--device", "cpu")
     assert done.returncode == 1
     assert "too large" in done.stdout
     assert re.search(r"error: needs at least \d+MB", done.stderr)
     with pytest.raises(BudgetError, match="needs at least"):
-        plan(memory="200MB", device="cpu")
+        plan(memory="20MB", device="cpu")

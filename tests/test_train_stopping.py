@@ -259,8 +259,8 @@ def test_while_torch_is_loaded(
                 raise what from None
 
     monkeypatch.setattr(base_memory, "_skip_compiler", pressed)
-    words = ["train", "--data", str(data), "-o", str(tmp_path / "out"), "--params", "40000", "--device", "cpu"]
-    assert cli.main(words) == 130
+    words = ["train", "--data", str(data), "-o", str(tmp_path / "out"), "--params", "40000", "--engine", "torch"]
+    assert cli.main([*words, "--device", "cpu"]) == 130
     assert capsys.readouterr().err == GO_ON
     assert not (tmp_path / "out").exists()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

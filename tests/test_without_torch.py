@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ramlet import engines
 from ramlet.cli import COMMANDS
-from ramlet.engines import choose_engine
+from ramlet.engines import opening
+from ramlet.engines.opening import choose_engine
 from ramlet.errors import SettingsError
 
 HIDE = '''
@@ -129,9 +129,9 @@ class TestChoosing:
     @pytest.mark.parametrize(
         ("name", "device", "torch", "gpu", "chosen"),
         [
-            ("auto", "cpu", True, False, engines.ON_A_CPU),
-            ("auto", "cpu", True, True, engines.ON_A_CPU),
-            ("auto", "auto", True, False, engines.ON_A_CPU),
+            ("auto", "cpu", True, False, "native"),
+            ("auto", "cpu", True, True, "native"),
+            ("auto", "auto", True, False, "native"),
             ("auto", "auto", True, True, "torch"),
             ("auto", "cuda", True, True, "torch"),
             ("auto", "cpu", False, False, "native"),
@@ -144,9 +144,9 @@ class TestChoosing:
     def test_by_device_and_what_is_installed(
         self, monkeypatch: pytest.MonkeyPatch, name: str, device: str, torch: bool, gpu: bool, chosen: str
     ) -> None:
-        monkeypatch.setattr(engines, "has_torch", lambda: torch)
-        monkeypatch.setattr(engines, "has_gpu", lambda: gpu)
-        assert choose_engine(name, device) == chosen
+        monkeypatch.setattr(opening, "has_torch", lambda: torch)
+        monkeypatch.setattr(opening, "has_gpu", lambda: gpu)
+        assert choose_engine(name, device).name == chosen
 
     def test_the_native_engine_has_no_gpu(self) -> None:
         with pytest.raises(SettingsError, match=r"native engine runs on a CPU: use device=.cpu., or engine=.torch."):

@@ -22,7 +22,7 @@ from ramlet.cli.options import Json, Quiet, Threads, memory_option, print_json
 from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
 from ramlet.cli.progress import format_duration
-from ramlet.engines import choose_engine
+from ramlet.engines.opening import choose_engine
 from ramlet.errors import Interrupted, RamletError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
@@ -63,13 +63,13 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go from raw text to a model that writes, in under five minutes.
+    """Go from raw text to a model that writes, in a few minutes.
 
     The text is Python's own standard library, which every machine has. Each command is shown before it is run, so you
     can reuse them for your own text.
 
       ramlet demo
-      ramlet demo --quick --memory 700MB --out /tmp/demo
+      ramlet demo --quick --memory 200MB --out /tmp/demo
     """
     engine = given.get("engine", "auto")
     choose_engine(engine, "cpu")

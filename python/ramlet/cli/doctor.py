@@ -71,7 +71,7 @@ def _machine(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("memory", f"{format_bytes(memory['free'])} free of {format_bytes(memory['total'])}{within}"),
         ("processor", f"{processor['name']}, {cores}, vectors: {processor['vectors']}"),
-        *(("GPU", _describe_gpu(gpu)) for gpu in report["torch"].get("gpus", [])),
+        *(("GPU", _describe_gpu(gpu)) for gpu in report["engine"].get("gpus", [])),
         ("disk", f"{format_bytes(disk['free'])} free in {disk['path']} ({disk['kind'] or 'unknown'}), {speed}"),
         ("temporary", f"{format_bytes(report['temporary']['free'])} free in {report['temporary']['path']}"),
         ("open files", "unlimited" if files is None else f"at most {files:,}"),
@@ -100,11 +100,11 @@ def _proposal(report: dict[str, Any]) -> list[tuple[str, str]]:
     place = plan["device"]
     if place == "cuda":
         place += f", with {format_bytes(plan['device_budget'])} of its memory"
-    rows.append(("training", f"on {place}, in {plan['precision']}"))
+    rows.append(("training", f"on {place}, in {plan['precision']}, with the {report['engine']['name']} engine"))
     largest = plan["largest"]
     if largest is None:
         return [*rows, ("largest", "no model fits")]
-    rows.append(("largest", _describe_model(largest) + "; larger ones were not tried" * report["torch"]["all_fit"]))
+    rows.append(("largest", _describe_model(largest) + "; larger ones were not tried" * report["engine"]["all_fit"]))
     if plan["in_a_day"] is not None:
         rows.append(("in a day", f"{_describe_model(plan['in_a_day'])}; see ramlet plan for more"))
     return rows

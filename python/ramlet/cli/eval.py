@@ -78,6 +78,7 @@ def evaluate(
             tokens=_tokens(tokens),
             memory=memory,
             threads=threads,
+            meter=meter,
             progress=lambda name, done, total: bar.update(f"evaluating {name}", done, total, "tokens"),
             **given,
         )

@@ -106,6 +106,7 @@ def generate(
             precision=precision,
             memory=budget or memory,
             threads=threads,
+            meter=meter,
         )
         if writer.engine.kind == "cpu":
             meter.budget = writer.budget

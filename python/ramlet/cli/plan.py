@@ -55,12 +55,13 @@ def plan(
     from ramlet.training.propose import plan as make
 
     made = make(data=data, memory=memory, num_sequences=num_sequences, threads=threads, **given)
-    from ramlet.engines import open_engine
+    from ramlet.engines.opening import choose_engine, open_engine
     from ramlet.training.machine import look
 
-    machine = look(open_engine(made.device, threads, name=given.get("engine", "auto")))
+    engine = choose_engine(given.get("engine", "auto"), given.get("device", "auto")).name
+    machine = look(open_engine(made.device, threads, name=engine))
     seconds = machine.seconds(made.shape.step_flops(10**6, made.seq_len))
-    described = {**made.to_dict(), "tokens_per_second": 1e6 / seconds}
+    described = {**made.to_dict(), "engine": engine, "tokens_per_second": 1e6 / seconds}
     if json:
         print_json(described)
         return
@@ -76,7 +77,7 @@ def show_plan(described: Mapping[str, Any], *, quiet: bool = False) -> None:
     print(
         f"{shape.parameters:,} parameters: {plural(shape.layers, 'layer')}, width {shape.width}, "
         f"{plural(shape.heads, 'head')}, feed-forward {shape.feed_forward}, "
-        f"vocabulary {shape.vocab_size:,}, on {made.device}\n"
+        f"vocabulary {shape.vocab_size:,}, on {made.device} with the {described['engine']} engine\n"
     )
     for name, size, detail in made.table():
         print(f"{name:<15} {size:>9}  {detail}")
@@ -91,13 +92,16 @@ def show_plan(described: Mapping[str, Any], *, quiet: bool = False) -> None:
 
 
 def _propose(data: str | None, memory: str, device: str | None, engine: str, threads: int | None, json: bool) -> None:
+    from ramlet.engines.opening import choose_engine
     from ramlet.training.propose import propose
 
+    name = choose_engine(engine, device or "auto").name
     found = propose(data, memory=memory, device=device, engine=engine, threads=threads)
     if json:
         print_json(
             {
                 "device": found.machine.device,
+                "engine": name,
                 "gpu": found.machine.gpu,
                 "threads": found.machine.threads,
                 "flops": found.machine.flops,
@@ -122,7 +126,7 @@ def _propose(data: str | None, memory: str, device: str | None, engine: str, thr
     where = machine.gpu or plural(machine.threads, "core")
     print(
         f"{where}, {format_bytes(machine.memory)} free, a budget of {format_bytes(found.budget)}, "
-        f"{machine.flops / 1e9:,.0f} GFLOP/s in {machine.compute}"
+        f"{machine.flops / 1e9:,.0f} GFLOP/s in {machine.compute} with the {name} engine"
     )
     for one in found.datasets:
         print(f"dataset {one.path}: {one.tokens:,} tokens, vocabulary {one.vocab_size:,}")

@@ -84,7 +84,7 @@ def judge(
 
 
 def _save_untrained(run: Path, folder: Path, engine: str, seed: int) -> None:
-    from ramlet.engines import open_engine
+    from ramlet.engines.opening import open_engine
     from ramlet.engines.plan import Choice
     from ramlet.model.files import save_description
     from ramlet.model.folder import WEIGHTS, find_model

@@ -44,7 +44,7 @@ FULL = Size(
     batch_size=8,
     steps=1600,
     least_steps=200,
-    seconds=200.0,
+    seconds=120.0,
     samples=32,
     sample_tokens=240,
 )
@@ -109,7 +109,7 @@ def steps_in(size: Size, tokens_per_second: float | None) -> int:
     """The steps of this size, or fewer if a machine of this speed needs more than its time; then a multiple of ten.
 
     >>> steps_in(FULL, 1e6), steps_in(FULL, 8000.0), steps_in(FULL, 1.0), steps_in(FULL, None)
-    (1600, 780, 200, 1600)
+    (1600, 460, 200, 1600)
     """
     if not tokens_per_second:
         return size.steps

@@ -13,6 +13,7 @@ The loop, the data, the settings and the files (training/, loading/, model/, gen
 engine. To write another one, add a folder here with an `open_engine(device, threads)` that returns an `Engine`, and
 add its name to ENGINES (tests/oracles_engine.py has one in 200 lines of NumPy). Where to begin:
 
+    opening.py     the names of engines, and which of them runs where
     plan.py        tasks and plans: the same for all engines
     choices.py     what a plan can choose on a CPU; order.py the order of sums, on which results depend
     Trainee        a model with its optimizer; Model is the part needed to evaluate and to generate
@@ -29,12 +30,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from os.path import exists
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from ramlet.errors import SettingsError, option
 
 if TYPE_CHECKING:
     from ramlet.engines.plan import Choice, Plan, Task
@@ -44,21 +40,10 @@ if TYPE_CHECKING:
     from ramlet.runtime.budget import Budget
     from ramlet.runtime.meter import Meter
 
-__all__ = [
-    *("Continuation", "Division", "Engine", "Hyperparameters", "Model", "Pending", "Ranks", "Sampling", "Trainee"),
-    *("DEVICES", "EIGHT_BIT", "ENGINES", "LARGEST_SEED", "OPTIMIZERS", "PRECISIONS"),
-    *("check_hardware", "choose_engine", "has_gpu", "has_torch", "open_engine", "require_torch", "training_names"),
-]
-
-ENGINES = ("torch", "native")
-ON_A_CPU = "torch"
-"""What `auto` uses on a CPU, if PyTorch is installed."""
 OPTIMIZERS = ("adamw", "adamw8bit", "muon", "muon8bit")
 """Each is a file of this name in the engine's `optim/`, which has all that is known of it."""
 EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
 """Of each optimizer, the one with 8-bit states, which also updates bf16 weights."""
-DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("auto", "fp8", "bf16", "fp16", "fp32")
 LARGEST_SEED = (1 << 63) - 1
 
 _ARRAYS = ("input_ids", "targets", "position_ids", "document_ids")
@@ -344,58 +329,3 @@ class Engine(Protocol):
 
     def gpus(self) -> list[dict[str, Any]]:
         """name, memory, free and bf16 of each; empty on a CPU."""
-
-
-def check_hardware(device: str | None, precision: str | None, engine: str | None = None) -> None:
-    """Refuses unknown names, and what cannot work here, before the libraries of an engine are loaded."""
-    named = (("device", device, DEVICES), ("precision", precision, PRECISIONS), ("engine", engine, ("auto", *ENGINES)))
-    for name, value, known in named:
-        if value is not None and value not in known:
-            raise SettingsError(f"unknown {name} {value!r}: use {', '.join(known[:-1])} or {known[-1]}")
-    choose_engine(engine or "auto", device or "auto")
-
-
-def has_torch() -> bool:
-    """Whether PyTorch is installed; does not load it."""
-    return find_spec("torch") is not None
-
-
-def has_gpu() -> bool:
-    """Whether there is an NVIDIA driver; does not load it."""
-    return exists("/dev/nvidiactl")
-
-
-def require_torch(what: str) -> None:
-    """Refuses to do `what` ("training on a GPU") without PyTorch."""
-    if not has_torch():
-        raise SettingsError(f"{what} needs PyTorch: pip install 'ramlet[torch]'")
-
-
-def choose_engine(name: str, device: str) -> str:
-    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here."""
-    if name == "native":
-        if device == "cuda":
-            raise SettingsError(
-                f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', 'torch')}"
-            )
-        return name
-    if not has_torch():
-        if device == "cuda":
-            raise SettingsError(
-                f"a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', "
-                f"or use {option('device', 'cpu')}"
-            )
-        if name == "torch":
-            raise SettingsError(
-                f"PyTorch is not installed: pip install 'ramlet[torch]', or use {option('engine', 'native')}"
-            )
-        return "native"
-    on_a_gpu = device == "cuda" or (device == "auto" and has_gpu())
-    return "torch" if name == "torch" or on_a_gpu else ON_A_CPU
-
-
-def open_engine(device: str = "auto", threads: int | None = None, *, name: str = "auto") -> Engine:
-    """Loads an engine's libraries and opens it on a device (auto, cpu, cuda); `name` is the setting `engine`."""
-    chosen = choose_engine(name, device)
-    engine: Engine = import_module(f"ramlet.engines.{chosen}").open_engine(device, threads)
-    return engine

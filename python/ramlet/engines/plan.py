@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ramlet.engines import EIGHT_BIT, OPTIMIZERS
@@ -179,7 +179,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        given = {name: value for name, value in values.items() if name not in ("peak", "tokens_per_second")}
+        given = {each.name: values[each.name] for each in fields(cls) if each.name in values}
         given["shape"] = Shape(**given["shape"])
         given["choice"] = Choice(**given["choice"])
         given["correction"] = Correction(**given["correction"])

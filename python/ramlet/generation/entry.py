@@ -13,13 +13,14 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ramlet.engines import check_hardware, open_engine
+from ramlet.engines.opening import check_hardware, open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
 from ramlet.generation.writer import Writer
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ def generate(
         print(ramlet.generate("my-run", "Once upon a time", max_tokens=100, seed=1)[0])
 
     `run` is a run, one of its checkpoints, or a Llama or Qwen3 folder of transformers. `device` is cpu or cuda
-    [default: cuda if available], `engine` torch or native [default: torch if it is installed], `precision` fp32, bf16
+    [default: cuda if available], `engine` torch or native [default: native on a CPU], `precision` fp32, bf16
     or fp16 [default: the fastest on the device]. The settings are those of `SampleSettings`: max_tokens, temperature,
     top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
     """
@@ -88,6 +89,7 @@ def load(
     precision: str | None = None,
     memory: Budget | str | int | None = None,
     threads: int | None = None,
+    meter: Meter | None = None,
 ) -> Writer:
     """Loads a model for generation; without a prompt, for prompts of any usual length."""
     check_hardware(device, precision, engine)
@@ -98,12 +100,16 @@ def load(
     if prompt is not None:
         # Errors in the prompt are reported before the engine is loaded.
         length = len(prompt_ids(prompt, tokenizer, shape, settings, found.end_ids()))
+    opened = open_engine(device or "auto", threads, name=engine or "auto")
+    if meter is not None:
+        meter.sample()
     return Writer(
-        open_engine(device or "auto", threads, name=engine or "auto"),
+        opened,
         found,
         tokenizer,
         settings,
         prompt=length,
         precision=precision or "auto",
         memory=memory,
+        meter=meter,
     )

@@ -21,6 +21,7 @@ from ramlet.generation.settings import SampleSettings
 from ramlet.generation.text import TextPieces
 from ramlet.model.folder import ModelFolder
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 
@@ -35,6 +36,7 @@ class Writer:
         prompt: int,
         precision: str = "auto",
         memory: Budget | str | int | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """Loads a model to generate with these settings after a prompt of this many tokens."""
         if precision == "fp8":
@@ -44,6 +46,8 @@ class Writer:
         self.budget = engine.budget(memory)
         """That of the process on a CPU, of the device on a GPU."""
         self.tokenizer = tokenizer
+        self._loaded = meter.peak if meter is not None and engine.uses_host_memory else 0
+        """The peak until now: less is not enough, however small the model is."""
         self._resident = engine.resident()
         self._shape = found.shape()
         self._require_memory(prompt, settings, vocabulary=tokenizer.vocab_size)
@@ -58,7 +62,10 @@ class Writer:
         )
         if self._resident:
             parts[self.engine.baseline] = self._resident
-        self.budget.require(sum(parts.values()), parts, measured=self._resident)
+        if self._loaded > sum(parts.values()):
+            self.budget.require(self._loaded, f"loading {self.engine.baseline}", measured=self._loaded)
+        else:
+            self.budget.require(sum(parts.values()), parts, measured=self._resident)
 
     def write(self, prompt: str, settings: SampleSettings) -> Writing:
         """The text after the prompt, generated as it is iterated over."""

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ramlet.engines import require_torch, training_names
+from ramlet.engines import training_names
+from ramlet.engines.opening import require_torch
 from ramlet.errors import SettingsError
 from ramlet.loading.division import Piece
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.dataset.manifest import Manifest
-from ramlet.engines import choose_engine, has_gpu
+from ramlet.engines.opening import choose_engine, has_gpu
 from ramlet.errors import SettingsError
 from ramlet.inputs import sources
 from ramlet.inputs.named import Input, needs_staging
@@ -331,7 +331,7 @@ def _training(pipeline: Pipeline, section: Section, data: Stage | None) -> Stage
 
 
 def _on_gpu(settings: RunSettings) -> bool:
-    return settings.device != "cpu" and has_gpu() and choose_engine(settings.engine, settings.device) == "torch"
+    return settings.device != "cpu" and has_gpu() and choose_engine(settings.engine, settings.device).name == "torch"
 
 
 def _as_json(settings: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ramlet.engines import open_engine
+from ramlet.engines.opening import open_engine
 from ramlet.errors import BudgetError, DiskFull, SettingsError, option
 from ramlet.inputs.named import Input, needs_staging
 from ramlet.model.sizing import shape_for

@@ -3,9 +3,9 @@
     report = examine()
     report["memory"]["free"], report["plan"]["budget"], report["advice"]
 
-This takes about five seconds, most of it for PyTorch, which is queried in a process of its own and only if it is
-installed. The disk is measured with an unnamed file of at most 64 MB, so that nothing is left behind. The report is
-plain data; `advice` says what to do about it, one sentence each, in which settings are marked as in errors.py.
+This takes a few seconds. The engine that training would use is queried in a process of its own. The disk is measured
+with an unnamed file of at most 64 MB, so that nothing is left behind. The report is plain data; `advice`
+says what to do about it, one sentence each, in which settings are marked as in errors.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet import __version__
-from ramlet.engines import has_gpu, has_torch
+from ramlet.engines.opening import choose_engine, has_gpu, has_torch
 from ramlet.errors import SettingsError, option
 from ramlet.runtime import processor
 from ramlet.runtime.budget import AUTO_PERCENT, format_bytes
@@ -33,12 +33,12 @@ from ramlet.runtime.threads import available_threads, cpu_quota
 
 PROBE_BYTES = 64_000_000
 PACKAGES = ("numpy", "typer", "PyYAML", "torch", "tokenizers", "huggingface_hub", "datasets", "pyarrow", "fsspec")
-ENOUGH_MEMORY = {True: 400_000_000, False: 150_000_000}
-"""With less, a model of a million parameters does not fit next to PyTorch; without PyTorch, next to Python."""
+ENOUGH_MEMORY = {"torch": 400_000_000, "native": 100_000_000}
+"""By engine: with less, a model of a million parameters does not fit next to what it loads."""
 ENOUGH_DISK = 2_000_000_000
 ENOUGH_FILES = 256
 """A merge of spilled counts opens 64 files; a loader of many shards, more."""
-TORCH_SECONDS = 120
+ENGINE_SECONDS = 120
 IN_MEMORY = ("tmpfs", "ramfs")
 
 Report = dict[str, Any]
@@ -58,29 +58,30 @@ def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", eng
         "limits": _limits(),
         "versions": _versions(),
         "native": _native(),
-        "torch": _ask_engine(budget) if engine else {"installed": False},
+        "torch": {"installed": has_torch()},
+        "engine": _ask_engine(budget) if engine else {"name": "native"},
     }
-    report["plan"] = _plan(report["torch"], budget, available_threads(root))
+    report["plan"] = _plan(report["engine"], budget, available_threads(root))
     report["advice"] = advise(report)
     return report
 
 
 def advise(report: Report) -> list[dict[str, str]]:
     """What needs attention, problems first: `level` is problem (a command will fail) or warning."""
-    disk, temporary, limits, torch = report["disk"], report["temporary"], report["limits"], report["torch"]
+    disk, temporary, limits, engine = report["disk"], report["temporary"], report["limits"], report["engine"]
     free, threads = report["memory"]["free"], report["plan"]["threads"]
-    installed = torch["installed"]
-    engine = "PyTorch" if installed else "the native engine"
+    with_torch = engine["name"] == "torch"
+    name = "PyTorch" if with_torch else "the native engine"
     problems = {
         f"the native core does not load ({report['native']}): reinstall ramlet": report["native"],
         f"cannot write here ({disk['error']}): work in another folder": disk["error"],
-        f"{engine} does not start ({torch.get('error')}): reinstall {'it' if installed else 'ramlet'}": (
-            torch.get("error")
+        f"{name} does not start ({engine.get('error')}): reinstall {'it' if with_torch else 'ramlet'}": (
+            engine.get("error")
         ),
     }
     warnings = {
         "PyTorch is not installed, so the GPU is not used: pip install 'ramlet[torch]'": (
-            not installed and report["processor"]["gpu"]
+            not report["torch"]["installed"] and report["processor"]["gpu"]
         ),
         "this folder is in memory, so files here use up memory: work in one on a disk": disk["kind"] in IN_MEMORY,
         f"only {format_bytes(disk['free'])} is free on this disk: free some space, or use another": (
@@ -90,28 +91,28 @@ def advise(report: Report) -> list[dict[str, str]]:
             temporary["kind"] in IN_MEMORY
         ),
         f"only {format_bytes(free)} of memory is free: close other programs, or train elsewhere": (
-            free < ENOUGH_MEMORY[installed]
+            free < ENOUGH_MEMORY[engine["name"]]
         ),
         f"only {limits['open_files']} files may be open at once: ulimit -n {4 * ENOUGH_FILES}": (
             (limits["open_files"] or ENOUGH_FILES) < ENOUGH_FILES
         ),
         f"the address space is limited to {format_bytes(limits['address_space'] or 0)}, too little for PyTorch: "
-        "ulimit -v unlimited": installed and limits["address_space"] is not None,
+        "ulimit -v unlimited": with_torch and limits["address_space"] is not None,
         "there is no C compiler, so the faster GPU kernels are not used: install gcc": (
-            torch.get("gpus") and not report["processor"]["compiler"]
+            engine.get("gpus") and not report["processor"]["compiler"]
         ),
-        f"{engine} would use more threads than the {threads} available here: give {option('threads', threads)}": (
-            torch.get("threads", 0) > threads
+        f"{name} would use more threads than the {threads} available here: give {option('threads', threads)}": (
+            engine.get("threads", 0) > threads
         ),
     }
     levels = {"problem": problems, "warning": warnings}
     return [{"level": level, "text": text} for level, found in levels.items() for text, so in found.items() if so]
 
 
-def _plan(torch: Report, budget: int, threads: int) -> Report:
+def _plan(engine: Report, budget: int, threads: int) -> Report:
     """What commands do by default."""
-    from_torch = {name: torch.get(name) for name in ("device", "precision", "largest", "in_a_day")}
-    return {"budget": budget, "threads": threads, "device_budget": torch.get("budget"), **from_torch}
+    from_engine = {name: engine.get(name) for name in ("device", "precision", "largest", "in_a_day")}
+    return {"budget": budget, "threads": threads, "device_budget": engine.get("budget"), **from_engine}
 
 
 def _processor(root: Path) -> Report:
@@ -215,17 +216,17 @@ def _native() -> str | None:
 
 
 def _ask_engine(budget: int) -> Report:
-    """What training would use: PyTorch if it is installed, else the native engine."""
-    installed = has_torch()
+    """The engine that training would use, and what it finds here."""
+    name = choose_engine("auto", "auto").name
     command = [sys.executable, "-m", "ramlet.training.self_check", str(budget)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_SECONDS)
         if done.returncode == 0:
-            return {"installed": installed, **json.loads(done.stdout.splitlines()[-1])}
+            return {"name": name, **json.loads(done.stdout.splitlines()[-1])}
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         last = f"{type(error).__name__}: {error}"
-    return {"installed": installed, "error": last}
+    return {"name": name, "error": last}
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,7 @@ from ramlet.reporting.lineage import Lineage
 from ramlet.reporting.markup import duration, escape, share, size, table
 
 PARTS = {
-    "overhead": "Python, PyTorch and their libraries",
+    "overhead": "Python and its libraries",
     "weights": "the model",
     "gradients": "of all weights",
     "optimizer": "its state for every weight",

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines import choose_engine, open_engine
+from ramlet.engines.opening import choose_engine, open_engine
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.paths import check_path
 from ramlet.runtime.budget import Budget
@@ -63,13 +63,13 @@ def train(
     check_path(out)
     if (data is None) == (stream is None):
         raise SettingsError("give either a dataset or a stream of text to train on")
-    name = choose_engine(chosen.engine, chosen.device)
-    budget = Budget.parse(memory if chosen.device == "cpu" or name == "native" else host_memory or memory)
+    found = choose_engine(chosen.engine, chosen.device)
+    budget = Budget.parse(memory if chosen.device == "cpu" or found.name == "native" else host_memory or memory)
     with nullcontext(meter) if meter is not None else Meter(budget) as watching:
         # Before the engine, which takes seconds to load: errors in the data are reported at once.
         feed = _feed(data, stream, tokenizer, chosen, Path(out), reading or {})
-        watching.stage(f"loading {name}")
-        engine = open_engine(chosen.device, threads, name=name)
+        watching.stage(f"loading {found.name}")
+        engine = open_engine(chosen.device, threads, name=found.name)
         from ramlet.training.trainer import train_run
 
         return train_run(
@@ -77,6 +77,7 @@ def train(
             feed,
             out,
             engine=engine,
+            chosen=found,
             evals={name: os.fspath(path) for name, path in (evals or {}).items()},
             memory=memory,
             meter=watching,

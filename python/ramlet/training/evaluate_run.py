@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines import check_hardware, open_engine
-from ramlet.errors import DatasetError, ModelError, SettingsError, option
+from ramlet.engines.opening import check_hardware, open_engine
+from ramlet.errors import BudgetError, DatasetError, ModelError, SettingsError, option
 from ramlet.loading.tokens import Tokens
 from ramlet.model.folder import ModelFolder, find_model
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.training.eval_sets import usable_split
 from ramlet.training.run_files import SETTINGS
 from ramlet.training.run_folder import RunFolder
@@ -45,6 +46,7 @@ def evaluate(
     precision: str = "auto",
     memory: Budget | str | int | None = "auto",
     threads: int | None = None,
+    meter: Meter | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Score]:
     """The scores of a model by the name of the set; a single dataset has the name of its folder.
@@ -78,6 +80,8 @@ def evaluate(
     }
     tokenizer = _tokenizer(found, shape, sets)
     opened = open_engine(device, threads, name=engine)
+    if meter is not None:
+        meter.sample()
     # Kept blocks fragment the heap, by up to 90 MB here; an evaluation is too short to gain from them.
     opened.keep_freed(False)
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
@@ -87,9 +91,15 @@ def evaluate(
     budget = opened.budget(memory)
     opened.cap(budget)
     lengths = byte_lengths(tokenizer) if tokenizer is not None else None
-    division = opened.division(
-        shape, seq_len=length, precision=precision, budget=budget, document_mask=learned.document_mask
-    )
+    loaded = meter.peak if meter is not None and opened.uses_host_memory else 0
+    try:
+        division = opened.division(
+            shape, seq_len=length, precision=precision, budget=budget, document_mask=learned.document_mask
+        )
+    except BudgetError as refused:
+        if refused.facts["needed"] > loaded:
+            raise
+    budget.require(loaded, f"loading {opened.baseline}", measured=loaded)
     model = opened.load(found, precision, division=division, seq_len=length)
     scores: dict[str, Score] = {}
     for name, found_tokens in sets.items():

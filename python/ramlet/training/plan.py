@@ -15,7 +15,7 @@ from ramlet.runtime.meter import Meter
 from ramlet.training.feed import Feed
 from ramlet.training.job import Job
 from ramlet.training.listener import Listener
-from ramlet.training.run_folder import KEPT, other_choice
+from ramlet.training.run_folder import KEPT, other_choice, other_engine
 from ramlet.training.settings import RunSettings
 
 
@@ -58,7 +58,9 @@ def plan_run(
         if task.forced.get(name, kept[name]) != kept[name]:
             raise other_choice(run, name, kept[name], task.forced[name])
     try:
-        return engine.fit(replace(task, forced={**before, **task.forced}), job.settings, meter)
+        # Another engine divides steps by its own measure.
+        again = kept if other_engine(noted, engine) else before
+        return engine.fit(replace(task, forced={**again, **task.forced}), job.settings, meter)
     except BudgetError:
         if engine.kind != "cpu":
             listener.noted("the budget is smaller than before: steps are divided differently, so last bits may differ")

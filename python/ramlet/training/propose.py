@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ramlet.engines import open_engine
+from ramlet.engines.opening import open_engine
 from ramlet.engines.plan import Plan, Task
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.shape import Shape

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from ramlet.engines import open_engine
+from ramlet.engines.opening import open_engine
 from ramlet.training.propose import propose
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ramlet.engines import DEVICES, EIGHT_BIT, ENGINES, OPTIMIZERS, PRECISIONS
+from ramlet.engines import EIGHT_BIT, OPTIMIZERS
+from ramlet.engines.opening import DEVICES, ENGINES, PRECISIONS
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import LONGEST_USUAL
 from ramlet.settings.declared import Declared, setting
@@ -163,7 +164,7 @@ class RunSettings(Declared):
     engine: str = setting(
         "auto",
         Choice(("auto", *ENGINES)),
-        "What runs the model: PyTorch, or the native engine, on a CPU; auto uses torch if it is installed.",
+        "What runs the model: the native engine, on a CPU, or PyTorch; auto is native on a CPU and torch on a GPU.",
         panel=MEMORY,
         decides=False,
     )

@@ -1,6 +1,6 @@
 """A run from its settings to a trained model.
 
-    trainer = Trainer(job, feed, folder, engine=engine, budget=budget, meter=meter, listener=listener, evals={})
+    trainer = Trainer(job, feed, folder, engine=engine, chosen=chosen, budget=budget, ...)
     plan = trainer.plan()           # a plan that fits, measured; nothing is written yet
     trainer.begin(plan)             # the model, new or from the last checkpoint
     trainer.run()                   # the training loop (loop.py)
@@ -20,6 +20,7 @@ from typing import Any
 
 from ramlet import __version__
 from ramlet.engines import Engine, Trainee
+from ramlet.engines.opening import Chosen
 from ramlet.engines.plan import Plan
 from ramlet.errors import BudgetError, RamletError, SettingsError, option
 from ramlet.generation import Sampler
@@ -40,7 +41,7 @@ from ramlet.training.loop import Run, run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.plan import plan_run
 from ramlet.training.progress import EVAL, SAMPLE, SAVE, Progress
-from ramlet.training.run_folder import RunFolder
+from ramlet.training.run_folder import RunFolder, other_engine
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
 from ramlet.training.signals import StopSignals
@@ -75,13 +76,14 @@ def train_run(
     out: str | os.PathLike[str],
     *,
     engine: Engine,
+    chosen: Chosen,
     evals: Mapping[str, str],
     memory: Budget | str | int | None,
     meter: Meter,
     resume: bool | None,
     listener: Listener,
 ) -> TrainResult:
-    """Trains in `out`, or resumes the run that is there."""
+    """Trains in `out`, or resumes the run that is there; `chosen` says why with this engine."""
     with engine.joined() as joined:
         budget = joined.budget(memory)
         ranks = joined.ranks
@@ -109,6 +111,7 @@ def train_run(
                 feed,
                 folder,
                 engine=joined,
+                chosen=chosen,
                 budget=budget,
                 meter=meter,
                 listener=listener,
@@ -137,6 +140,7 @@ class Trainer:
         folder: RunFolder,
         *,
         engine: Engine,
+        chosen: Chosen,
         budget: Budget,
         meter: Meter,
         listener: Listener,
@@ -144,10 +148,11 @@ class Trainer:
         described: Mapping[str, Any],
         noted: Mapping[str, Any] | None = None,
     ) -> None:
-        """`described` is what distinguishes this run from others; `noted` the settings.yaml of a resumed run."""
+        """`chosen` says why with this engine; `described` is what distinguishes this run from others; `noted` is the
+        settings.yaml of a resumed run."""
         self.job, self.feed, self.folder = job, feed, folder
         self.engine, self.budget, self.meter, self.listener = engine, budget, meter, listener
-        self._evals, self._described, self._noted = dict(evals), dict(described), noted
+        self._chosen, self._evals, self._described, self._noted = chosen, dict(evals), dict(described), noted
         self._sets: list[Named] = []
         self._lengths: Any = None
         """The length of each token in bytes; None without a tokenizer."""
@@ -192,6 +197,9 @@ class Trainer:
             self._describe(plan)
         trainee.prepare(plan, ranks.rank)
         loader = self.feed.loader(job.seq_len, job.sequences, plan.choice.micro_batch, ranks)
+        before = other_engine(self._noted, engine)
+        if self._chosen.why or before:
+            listener.noted(f"engine: {self._chosen}{f'; the run was begun with {before}' if before else ''}")
         for line in loader.describe().splitlines():
             listener.noted(line)
         listener.planned(plan, progress.step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from ramlet.engines import Division, Hyperparameters, Ranks, Sampling, choices
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, continuing_parts
 from ramlet.engines.native.plan import batch_bytes, make_plan
 from ramlet.engines.native.trainee import NativeTrainee
+from ramlet.engines.opening import several_processes
 from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.errors import SettingsError, option
 from ramlet.model.folder import ModelFolder
@@ -51,7 +51,6 @@ class NativeEngine:
 
         # The arena is one block; nothing else is so large that returning it would take time.
         _native.keep_large_blocks(False)
-        settled_memory()  # what was only needed to load all this
         return cls(threads or available_threads())
 
     @property
@@ -60,7 +59,7 @@ class NativeEngine:
 
     @contextmanager
     def joined(self) -> Iterator[NativeEngine]:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if several_processes():
             raise SettingsError(
                 f"the native engine trains in one process, with threads: do not use torchrun, "
                 f"or use {option('engine', 'torch')}"
@@ -84,11 +83,10 @@ class NativeEngine:
         """A plan is exact: there is nothing to cap."""
 
     def resident(self, *, stepping: bool = False) -> int:
-        settled = settled_memory()
-        if not stepping:
-            return settled
+        # Also for a model that is only read: the pages that a step runs through are most of those that come back.
+        settled_memory()
         self._start()
-        self.release()
+        _native.release_freed_memory()
         return resident_memory()
 
     def _start(self) -> None:
@@ -125,7 +123,7 @@ class NativeEngine:
 
     def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
-        resident = resident_memory()
+        resident = self.resident()
         for found in choices.divisions(seq_len):
             arena = arena_parts(shape, self._forward(precision, found, seq_len, document_mask))
             batch = 2 * batch_bytes(found.micro_batch * seq_len, document_mask)

@@ -48,7 +48,7 @@ from types import FrameType
 from typing import Any
 
 from ramlet import _native
-from ramlet.engines import require_torch
+from ramlet.engines.opening import require_torch
 from ramlet.runtime.settled import release_library_pages
 from ramlet.runtime.threads import available_threads
 

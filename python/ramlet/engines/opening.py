@@ -1,0 +1,103 @@
+"""Which engine runs where, and opening it.
+
+    choose_engine("auto", "cpu")            # native: the default on a CPU
+    choose_engine("auto", "cuda")           # torch: a GPU needs PyTorch
+    open_engine("cpu", threads=2)           # loads its libraries
+
+On a CPU the native engine is faster than PyTorch and needs a fraction of its memory (docs/design/native.md).
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from os.path import exists
+from typing import TYPE_CHECKING, NamedTuple
+
+from ramlet.errors import SettingsError, option
+
+if TYPE_CHECKING:
+    from ramlet.engines import Engine
+
+ENGINES = ("torch", "native")
+ON_A_CPU = "native"
+"""What `auto` uses on a CPU."""
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("auto", "fp8", "bf16", "fp16", "fp32")
+
+
+class Chosen(NamedTuple):
+    name: str
+    why: str
+    """Of `auto`, for a message: the default on a CPU. Empty if the user named the engine."""
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.why}" if self.why else self.name
+
+
+def check_hardware(device: str | None, precision: str | None, engine: str | None = None) -> None:
+    """Refuses unknown names, and what cannot work here, before the libraries of an engine are loaded."""
+    named = (("device", device, DEVICES), ("precision", precision, PRECISIONS), ("engine", engine, ("auto", *ENGINES)))
+    for name, value, known in named:
+        if value is not None and value not in known:
+            raise SettingsError(f"unknown {name} {value!r}: use {', '.join(known[:-1])} or {known[-1]}")
+    choose_engine(engine or "auto", device or "auto")
+
+
+def has_torch() -> bool:
+    """Whether PyTorch is installed; does not load it."""
+    return find_spec("torch") is not None
+
+
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA driver; does not load it."""
+    return exists("/dev/nvidiactl")
+
+
+def several_processes() -> bool:
+    """Whether torchrun started this process with others, to train the same model."""
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def require_torch(what: str) -> None:
+    """Refuses to do `what` ("training on a GPU") without PyTorch."""
+    if not has_torch():
+        raise SettingsError(f"{what} needs PyTorch: pip install 'ramlet[torch]'")
+
+
+def choose_engine(name: str, device: str) -> Chosen:
+    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here."""
+    if name == "native" and device == "cuda":
+        raise SettingsError(
+            f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', 'torch')}"
+        )
+    if device == "cuda" and not has_torch():
+        raise SettingsError(
+            "a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', "
+            f"or use {option('device', 'cpu')}"
+        )
+    if name == "torch" and not has_torch():
+        raise SettingsError(
+            f"PyTorch is not installed: pip install 'ramlet[torch]', or use {option('engine', 'native')}"
+        )
+    return Chosen(name, "") if name != "auto" else _best(device)
+
+
+def _best(device: str) -> Chosen:
+    """What `auto` stands for."""
+    gpu = device == "cuda" or (device == "auto" and has_gpu())
+    if gpu and has_torch():
+        return Chosen("torch", "which uses the GPU")
+    if gpu:
+        return Chosen("native", "on the CPU: using the GPU needs PyTorch, pip install 'ramlet[torch]'")
+    if several_processes() and has_torch():
+        return Chosen("torch", "because several processes train together")
+    return Chosen(ON_A_CPU, "the default on a CPU")
+
+
+def open_engine(device: str = "auto", threads: int | None = None, *, name: str = "auto") -> Engine:
+    """Loads an engine's libraries and opens it on a device (auto, cpu, cuda); `name` is the setting `engine`."""
+    chosen = choose_engine(name, device).name
+    engine: Engine = import_module(f"ramlet.engines.{chosen}").open_engine(device, threads)
+    return engine

@@ -1,0 +1,39 @@
+"""What `make demo` installs: what ramlet needs, in the versions of the tests, and no PyTorch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def pinned(name: str) -> set[str]:
+    """The packages of a lock with their versions and hashes."""
+    text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
+    return {re.sub(r"\s+;.*?(?=--hash)|\s+", " ", line).strip() for line in text.splitlines()}
+
+
+def test_the_small_lock_is_a_part_of_the_large_one() -> None:
+    assert pinned("build.txt") <= pinned("dev.txt")
+    names = {line.partition("==")[0] for line in pinned("build.txt")}
+    assert {"maturin", "numpy", "typer", "pyyaml"} <= names
+    assert not names & {"torch", "triton", "pytest"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_the_demo_installs_the_small_one(tmp_path: Path) -> None:
+    words = ["make", "-n", "demo", f"VENV={tmp_path}"]
+    fresh = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "requirements/build.txt" in fresh
+    assert "dev.txt" not in fresh
+    assert "--profile quick" in fresh
+    assert "--release" not in fresh
+    for name in (".installed", ".editable", ".built"):
+        (tmp_path / name).touch()
+    built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert built.splitlines() == [f"{tmp_path}/bin/ramlet demo "]
