@@ -49,6 +49,8 @@ class NativeEngine:
     def open(cls, threads: int | None) -> NativeEngine:
         import numpy  # noqa: F401 - for batches: what is resident from here on
 
+        _native.vectors()  # an unknown RAMLET_VECTORS is an error
+
         # The arena is one block; nothing else is so large that returning it would take time.
         _native.keep_large_blocks(False)
         settled_memory()  # what was only needed to load all this
