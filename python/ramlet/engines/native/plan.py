@@ -19,8 +19,8 @@ from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
 from ramlet.errors import SettingsError, option
 from ramlet.runtime.budget import DRIFT
 
-LATER = 4_000_000
-"""What Python loads and allocates after the plan, to write settings and checkpoints and to evaluate; measured: 3 MB."""
+LATER = 2_000_000
+"""What Python loads and allocates after the plan, to write settings and checkpoints and to evaluate; measured."""
 SMALLEST_CHUNK = 16
 """Tokens: logits of fewer are not much smaller than anything else."""
 
