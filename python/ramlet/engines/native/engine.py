@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ramlet import __version__, _native
@@ -89,16 +89,24 @@ class NativeEngine:
         settled = settled_memory()
         if not stepping:
             return settled
-        self._start()
+        return self._rehearsed(Choice(1, 16), document_mask=False)
+
+    def _rehearsed(self, choice: Choice, *, document_mask: bool) -> int:
+        """What is resident after a step like those of the choice: its threads, and the pages that it runs through."""
+        import numpy as np
+
+        tokens = TINY.context
+        small = choice.with_(micro_batch=1, chunk=tokens, held=0)
+        model = GPT(TINY, Layout.of(small, seq_len=tokens, document_mask=document_mask, threads=self.threads))
+        batch = _blank(TINY, 1, tokens)
+        if document_mask:
+            batch |= {name: np.zeros((1, tokens), np.int64) for name in ("position_ids", "document_ids")}
+        model.learn(batch, np.ones(1, np.int64) if choice.dropout else None, 1.0)
+        model.update(0.0, 1.0, 1.0, (0.9, 0.95, 1e-8, 0.0), 0)
+        model.token_losses(batch)
+        del model
         self.release()
         return resident_memory()
-
-    def _start(self) -> None:
-        """Starts the threads, and loads the pages of the native core that a step runs through."""
-        layout = Layout.of(Choice(1, 16), seq_len=16, document_mask=False, threads=self.threads)
-        model = GPT(TINY, layout)
-        model.learn(_blank(TINY, 1, 16), None, 1.0)
-        model.update(0.0, 1.0, 1.0, (0.9, 0.95, 1e-8, 0.0), 0)
 
     def release(self) -> None:
         release_heap()
@@ -118,7 +126,12 @@ class NativeEngine:
         return make_plan(task, threads=self.threads)
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
-        plan = self.sketch(task).at_least(meter.peak)
+        plan = self.sketch(task)
+        resident = self._rehearsed(plan.choice, document_mask=task.document_mask)
+        plan = plan.at_least(plan.peak + max(0, resident - task.resident))
+        if plan.peak > task.budget.total - task.budget.reserve:
+            plan = self.sketch(replace(task, resident=resident))
+        plan = plan.at_least(meter.peak)
         task.budget.require(meter.peak, f"{self.baseline}, while it was loaded")
         return plan
 
