@@ -35,8 +35,6 @@ FASTER = {"torch": 1.2, "llm.c": 3.0}
 MEMORY = {"demo": 90_000_000, "10M": 220_000_000, "124M": 700_000_000}
 TOGETHER = 0.45
 """The least speed of each of two runs at the same time, as a share of that of a run alone."""
-NANOGPT_AT = "git clone https://github.com/karpathy/nanoGPT benchmarks/data/nanoGPT"
-LLMC_AT = "git clone https://github.com/karpathy/llm.c benchmarks/data/llm.c"
 
 
 def ids_of(setup: Setup) -> Path:
@@ -59,16 +57,16 @@ def train_command(setup: Setup, data: Path, out: Path, engine: str, precision: s
 
 def contender(name: str, setup: Setup, given: argparse.Namespace, data: Path, folder: Path) -> Contender:
     if name == "nanoGPT":
-        return Contender(name, nanogpt(setup, checkout(given.nanogpt, "train.py", NANOGPT_AT), data, folder))
+        return Contender(name, nanogpt(setup, checkout(given.nanogpt, "train.py", "karpathy/nanoGPT"), data, folder))
     if name == "llm.c":
-        return Contender(name, llmc(setup, checkout(given.llmc, "train_gpt2.c", LLMC_AT), data, folder))
+        return Contender(name, llmc(setup, checkout(given.llmc, "train_gpt2.c", "karpathy/llm.c"), data, folder))
     engine, _, precision = name.partition(" ")
     return Contender(name, train_command(setup, data, folder / "run", engine, precision or "auto"), folder / "run")
 
 
-def checkout(path: Path, file: str, how: str) -> Path:
+def checkout(path: Path, file: str, repository: str) -> Path:
     if not (path / file).exists():
-        raise SystemExit(f"{path} has no {file}: give the path of a checkout, or run {how}")
+        raise SystemExit(f"{path} has no {file}: clone {repository} from GitHub there, or give the path of a checkout")
     return path.resolve()
 
 
