@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ramlet import __version__, _native
 from ramlet.engines import Division, Hyperparameters, Ranks, Sampling, choices
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, continuing_parts
-from ramlet.engines.native.plan import batch_bytes, make_plan, no_fp16
+from ramlet.engines.native.plan import LATER, batch_bytes, make_plan, no_fp16
 from ramlet.engines.native.trainee import NativeTrainee
 from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.errors import SettingsError, option
@@ -28,8 +28,8 @@ from ramlet.runtime.threads import available_threads
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up; the tokenizer itself is resident before."""
 TINY = Shape(vocab_size=64, context=16, layers=1, width=32, heads=1)
-PROBED = Shape(vocab_size=256, context=128, layers=1, width=256, heads=4)
-"""Models to start the engine with, and to measure its speed with."""
+PROBED = Shape(vocab_size=256, context=128, layers=1, width=128, heads=2)
+"""Models to start the engine with, and to measure its speed with: 4 MB, less than any budget has for a model."""
 LEARNING_SHARE = 0.5
 """Of the speed of matrix products, in a micro-batch of a small model."""
 
@@ -86,9 +86,8 @@ class NativeEngine:
         """A plan is exact: there is nothing to cap."""
 
     def resident(self, *, stepping: bool = False) -> int:
-        settled = settled_memory()
-        if not stepping:
-            return settled
+        """After a small step in any case: evaluation and generation run through much of the same code."""
+        settled_memory()
         return self._rehearsed(Choice(1, 16), document_mask=False)
 
     def _rehearsed(self, choice: Choice, *, document_mask: bool) -> int:
@@ -140,7 +139,7 @@ class NativeEngine:
 
     def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
-        resident = resident_memory()
+        resident = self.resident()
         for found in choices.divisions(seq_len):
             arena = arena_parts(shape, self._forward(precision, found, seq_len, document_mask))
             batch = 2 * batch_bytes(found.micro_batch * seq_len, document_mask)
@@ -150,6 +149,7 @@ class NativeEngine:
                 "a micro-batch": arena["activations"] + batch,
                 "logits": arena["logits"],
                 "the byte lengths of tokens": shape.vocab_size * TOKEN_BYTES,
+                "what is loaded later": LATER,
             }
             if sum(parts.values()) <= budget.total - budget.reserve:
                 return found
@@ -175,6 +175,7 @@ class NativeEngine:
             "weights": sum(arena.values()),
             **parts,
             **({"the tokenizer": vocabulary * TOKEN_BYTES} if vocabulary else {}),
+            "what is loaded later": 2 * LATER,  # also the code of its own forward pass
         }
 
     # Models.
@@ -212,8 +213,8 @@ class NativeEngine:
 
     def flops(self, precision: str, seconds: float) -> float:
         """The best of many micro-batches of a small model."""
-        shape, rows = PROBED, 2
-        choice = Choice(rows, rows * shape.context, compute=precision)
+        shape, rows = PROBED, 1
+        choice = Choice(rows, rows * shape.context, compute=precision, optimizer="adamw8bit")
         model = GPT(shape, Layout.of(choice, seq_len=shape.context, document_mask=False, threads=self.threads))
         model.initialize(0)
         batch = _blank(shape, rows, shape.context)
