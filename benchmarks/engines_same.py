@@ -26,6 +26,7 @@ from measure import markdown_table, measure
 from ramlet.engines import OPTIMIZERS
 from recipe_race import scratch
 from recipe_runs import Ramlet, Record, Records, metrics
+from recipe_step import SAME_LOSS
 from small_text import dataset
 
 APART = 1e-3
@@ -109,6 +110,9 @@ def report_parity(records: list[Record]) -> tuple[str, list[Check]]:
         rows.append([f"{line['contender']}, {line['steps']} steps", *numbers, str(line["at_step"]), *losses])
         claim = f"{line['contender']}: largest difference of the losses of a step"
         checks.append(check(claim, f"{line['apart']:.1e}", f"<= {APART}", line["apart"] <= APART))
+        share = abs(val["native"] / val["torch"] - 1)
+        claim = f"{line['contender']}: difference of the validation losses"
+        checks.append(check(claim, f"{share:.2%}", f"<= {SAME_LOSS:.1%}", share <= SAME_LOSS))
     header = ["optimizer", "first step", "mean", "largest", "at step", "native, validation", "torch, validation"]
     return markdown_table(header, rows), checks
 

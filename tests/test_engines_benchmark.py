@@ -153,8 +153,8 @@ class TestRandom:
 def test_parity_is_the_largest_difference() -> None:
     line = {"contender": "adamw", "steps": 5, "first_apart": 0.0, "mean_apart": 1e-4, "at_step": 3}
     for apart, met in ((9e-4, True), (1.1e-3, False)):
-        _, (one,) = report_parity([{**line, "apart": apart, "val": {"native": 1.0, "torch": 1.0}}])
-        assert one["met"] is met
+        _, (one, val) = report_parity([{**line, "apart": apart, "val": {"native": 1.0, "torch": 1.002}}])
+        assert (one["met"], val["met"]) == (met, True)
 
 
 def test_bits_of_every_run_are_those_of_the_first() -> None:
