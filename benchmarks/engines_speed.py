@@ -170,7 +170,7 @@ def together(given: argparse.Namespace, records: Records) -> None:
 
 
 def _rates(setup: Setup, data: Path, engine: str, count: int) -> list[float]:
-    """Tokens per second of runs at the same time: of the median step while all of them train."""
+    """Tokens per second of runs that start together: of the median step while all of them train."""
     found: dict[int, tuple[list[float], list[float]]] = {}
     failures: list[CommandFailed] = []
     with scratch() as folder:
@@ -183,7 +183,7 @@ def _rates(setup: Setup, data: Path, engine: str, count: int) -> list[float]:
                 failures.append(failure)
                 return
             lines = [line for line in metrics(out) if line.get("tokens_per_second")][SKIPPED:]
-            found[number] = [line["time"] for line in lines], [line["tokens_per_second"] for line in lines]
+            found[number] = [line["seconds"] for line in lines], [line["tokens_per_second"] for line in lines]
 
         threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
         for thread in threads:
