@@ -4,10 +4,10 @@
         calls = forks.run(["prepare", "in", "--out", "out"], cwd).calls        # undisturbed
         forks.run(["prepare", "in", "--out", "out"], cwd, at=17)               # killed before its 17th
 
-One process imports ramlet and torch once, and forks for each command. file_operations.c, which is compiled here and
-preloaded, counts rename, link, unlink, mkdir, fsync, and creating and truncating a file, in Python, in the native core
-and in processes that the command starts. At the n-th call it sends its own process a signal: SIGKILL, or SIGSTOP, so
-that another command can run at that moment.
+One process imports ramlet, and torch for the torch engine, once, and forks for each command. file_operations.c, which
+is compiled here and preloaded, counts rename, link, unlink, mkdir, fsync, and creating and truncating a file, in
+Python, in the native core and in processes that the command starts. At the n-th call it sends its own process a signal:
+SIGKILL, or SIGSTOP, so that another command can run at that moment.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from engine_option import with_engine
 
 __all__ = ["Ended", "Forks", "compiler"]
 
@@ -57,8 +59,9 @@ class Ended:
 class Forks:
     """The process that forks, and the requests to it."""
 
-    def __init__(self, scratch: Path, *, torch: bool = True, python: str = sys.executable) -> None:
-        self._scratch, self._torch, self._python = scratch, torch, python
+    def __init__(self, scratch: Path, *, engine: str = "native", python: str = sys.executable) -> None:
+        """`engine` runs the models of commands that have one."""
+        self._scratch, self._engine, self._python = scratch, engine, python
         self._slots: mmap.mmap
         self._server: subprocess.Popen[str]
 
@@ -79,7 +82,7 @@ class Forks:
             "OMP_NUM_THREADS": "1",
         }
         self._server = subprocess.Popen(
-            [self._python, str(HERE / "forked.py"), *(["torch"] if self._torch else [])],
+            [self._python, str(HERE / "forked.py"), self._engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -106,6 +109,7 @@ class Forks:
         """Starts a command; returns its pid."""
         self._slots[slot * SLOT.size : (slot + 1) * SLOT.size] = SLOT.pack(0, at, with_signal)
         log = self._scratch / f"said-{slot}"
+        words = with_engine(words, self._engine)
         return int(self._ask(words=words, cwd=str(cwd), slot=slot, log=str(log))["pid"])
 
     def wait(self, pid: int, *, slot: int = 0) -> Ended:
@@ -143,7 +147,8 @@ def _serve() -> None:
         from ramlet.engines.torch.base_memory import load_torch
 
         load_torch(1)
-        import ramlet.training.entry
+    import ramlet.training.entry
+
     use_slot = ctypes.CDLL(None).use_slot
     ended: dict[int, int] = {}
     for line in sys.stdin:
@@ -215,9 +220,10 @@ def _check(words: list[str]) -> int:
 
             Tokenizer.load(path).encode("some text")
         else:
-            from ramlet.engines.torch.model_files import load_model
+            from ramlet.engines.opening import open_engine
+            from ramlet.model.folder import find_model
 
-            load_model(path)
+            open_engine("cpu", 1, name="native").load(find_model(path), "fp32")
     return 0
 
 

@@ -1,7 +1,7 @@
 """Fuzzing: corrupts every file that ramlet reads, and runs every command that reads it.
 
     python benchmarks/fuzz.py --seconds 3600            # all kinds of files; --list shows them, --only selects one
-    python benchmarks/fuzz.py --cases 40 --no-torch     # the short form, as the tests run it
+    python benchmarks/fuzz.py --cases 40 --no-models    # the short form, as the tests run it
 
 A case copies a small world (text in all formats, tokenizers, datasets, an unfinished run of `prepare`, a trained model
 with its checkpoints), corrupts one file of it (mutations.py: truncated, bits flipped, huge numbers, missing, extra and
@@ -31,12 +31,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from engine_option import add_engine_option, with_engine
 from fuzz_world import KINDS, Kind
 from mutations import DEVICES, corrupt
 
 SECONDS = 60
 """A case that takes longer counts as hanging: on two idle cores the longest take two seconds."""
-ROOM = {"light": 160_000_000, "torch": 450_000_000}
+ROOM = {"light": 160_000_000, "native": 160_000_000, "torch": 450_000_000}
 """Bytes that a case may use in addition to the process that it was forked from."""
 FAULTS = ("panic", "traceback", "sentence", "code", "signal", "hang", "over")
 
@@ -57,25 +58,25 @@ def main() -> int:
     parser.add_argument("--cases", type=int, help="or the number of cases, of all kinds in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="KIND")
-    parser.add_argument("--no-torch", action="store_true", help="skip commands that train or load a model")
+    parser.add_argument("--no-models", action="store_true", help="skip commands that train or load a model")
+    add_engine_option(parser)
     parser.add_argument("--save", type=Path, default=Path("fuzz-failures"))
     parser.add_argument("--list", action="store_true", help="list the kinds of files")
     parser.add_argument("--lane", choices=ROOM, help=argparse.SUPPRESS)
     parser.add_argument("--world", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     kinds = [
-        kind for kind in KINDS if (not given.only or kind.name in given.only) and not (given.no_torch and kind.torch)
+        kind for kind in KINDS if (not given.only or kind.name in given.only) and not (given.no_models and kind.models)
     ]
     if given.list or not kinds:
         print("\n".join(kind.name for kind in kinds or KINDS))
         return 0 if given.list else 2
     if given.lane:
-        return _lane(given, [kind for kind in kinds if kind.torch == (given.lane == "torch")])
+        return _lane(given, [kind for kind in kinds if kind.models == (given.lane != "light")])
     with tempfile.TemporaryDirectory(prefix="ramlet-fuzz-") as folder:
         world = Path(folder) / "world"
-        made = subprocess.run(
-            [sys.executable, Path(__file__).with_name("fuzz_world.py"), world, str(not given.no_torch)]
-        )
+        models = [] if given.no_models else [given.engine]
+        made = subprocess.run([sys.executable, Path(__file__).with_name("fuzz_world.py"), world, *models])
         if made.returncode:
             return made.returncode
         return _both_lanes(given, kinds, world)
@@ -83,7 +84,8 @@ def main() -> int:
 
 def _both_lanes(given: argparse.Namespace, kinds: list[Kind], world: Path) -> int:
     """torch is loaded in a separate process, because processes forked from it are five times as large."""
-    lanes = [lane for lane in ROOM if any(kind.torch == (lane == "torch") for kind in kinds)]
+    both = {"light": False, given.engine: True}
+    lanes = [lane for lane, models in both.items() if any(kind.models == models for kind in kinds)]
     running = []
     for lane in lanes:
         words = [sys.executable, __file__, *sys.argv[1:], "--lane", lane, "--world", str(world)]
@@ -114,7 +116,7 @@ def _print_row(row: dict[str, int | str]) -> None:
 
 
 def _lane(given: argparse.Namespace, kinds: list[Kind]) -> int:
-    _load_all(torch=given.lane == "torch")
+    _load_all(given.lane)
     tables: dict[str, Counter[str]] = {kind.name: Counter() for kind in kinds}
     began, number = time.monotonic(), 0
     while kinds:
@@ -135,7 +137,7 @@ def _lane(given: argparse.Namespace, kinds: list[Kind]) -> int:
     return 0
 
 
-def _load_all(torch: bool) -> None:
+def _load_all(lane: str) -> None:
     """Imports everything that a command imports, so that a case needs only a fork, not a start of Python."""
     import importlib
     import pkgutil
@@ -152,10 +154,11 @@ def _load_all(torch: bool) -> None:
     for module in pkgutil.iter_modules(ramlet.__path__, "ramlet."):
         if not module.ispkg and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    if torch:
+    if lane == "torch":
         from ramlet.engines.torch.base_memory import load_torch
 
         load_torch(1)
+    if lane != "light":
         from ramlet.generation import entry  # noqa: F401
         from ramlet.training import evaluate_run, trainer  # noqa: F401
 
@@ -170,6 +173,8 @@ def _case(kind: Kind, number: int, given: argparse.Namespace) -> Outcome:
         how = corrupt(target, chance, endless=not kind.name.startswith(("input", "init", "file of ids")))
         command = chance.choice(kind.commands)
         corrupted = target.read_bytes() if target.is_file() and target.stat().st_size < 1 << 24 else b""
+        if isinstance(command, list):
+            command = with_engine(command, given.engine)
         outcome = _run(command, place, ROOM[given.lane])
         for device in DEVICES:
             if not stat.S_ISCHR(os.stat(device).st_mode):

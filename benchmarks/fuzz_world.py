@@ -1,6 +1,6 @@
 """The small world that benchmarks/fuzz.py corrupts, and which command reads which of its files.
 
-python benchmarks/fuzz_world.py FOLDER True       # True: with a trained model
+python benchmarks/fuzz_world.py FOLDER native     # with a model that this engine has trained
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from engine_option import with_engine
+
 __all__ = ["KINDS", "Kind", "make_world"]
 
 Command = list[str] | Callable[[], None]
@@ -28,7 +30,8 @@ class Kind:
     file: str
     """A glob pattern; one of its matches is corrupted."""
     commands: list[Command]
-    torch: bool = False
+    models: bool = False
+    """Whether its commands train or load a model."""
 
 
 def _words(*lines: str) -> list[Command]:
@@ -141,26 +144,26 @@ KINDS = [
     Kind("report settings", "reported/settings.yaml", _words("report reported -m MEMORY")),
     Kind("report metrics", "reported/metrics.jsonl", _words("report reported -m MEMORY")),
     Kind("report measures", "reported/measures.json", _words("report reported -m MEMORY")),
-    Kind("init", "in/*", _words("init in -o new.yaml -m MEMORY"), torch=True),
-    Kind("model config", "run/config.json", _RUN, torch=True),
-    Kind("generation config", "run/generation_config.json", _RUN, torch=True),
-    Kind("model tokenizer", "run/tokenizer.json", _RUN, torch=True),
-    Kind("model weights", "run/model.safetensors", _RUN, torch=True),
-    Kind("run settings", "*/settings.yaml", _RESUMED, torch=True),
-    Kind("run stats", "run/stats.json", [*_RESUMED, *_words("report run -m MEMORY")], torch=True),
-    Kind("run metrics", "*/metrics.jsonl", [*_RESUMED, *_words("report run -m MEMORY")], torch=True),
-    Kind("checkpoint state", "stopped/checkpoints/*/state.json", _RESUMED[1:2], torch=True),
-    Kind("checkpoint tensors", "stopped/checkpoints/*/*.safetensors", _RESUMED[1:2], torch=True),
+    Kind("init", "in/*", _words("init in -o new.yaml -m MEMORY"), models=True),
+    Kind("model config", "run/config.json", _RUN, models=True),
+    Kind("generation config", "run/generation_config.json", _RUN, models=True),
+    Kind("model tokenizer", "run/tokenizer.json", _RUN, models=True),
+    Kind("model weights", "run/model.safetensors", _RUN, models=True),
+    Kind("run settings", "*/settings.yaml", _RESUMED, models=True),
+    Kind("run stats", "run/stats.json", [*_RESUMED, *_words("report run -m MEMORY")], models=True),
+    Kind("run metrics", "*/metrics.jsonl", [*_RESUMED, *_words("report run -m MEMORY")], models=True),
+    Kind("checkpoint state", "stopped/checkpoints/*/state.json", _RESUMED[1:2], models=True),
+    Kind("checkpoint tensors", "stopped/checkpoints/*/*.safetensors", _RESUMED[1:2], models=True),
     Kind(
         "train config",
         "model.yaml",
         _words(f"{_TRAIN} --config model.yaml -o new -m MEMORY".replace("--params 20k ", "")),
-        torch=True,
+        models=True,
     ),
 ]
 
 
-def make_world(folder: Path, torch: bool) -> None:
+def make_world(folder: Path, engine: str | None) -> None:
     import numpy as np
 
     import ramlet
@@ -217,8 +220,8 @@ def make_world(folder: Path, torch: bool) -> None:
     Path("work").mkdir()
     Path("work/.pipeline.json").write_text(_RECORD)
     Path("model.yaml").write_text("n_layer: 1\nn_head: 2\nn_embd: 16\nrope_theta: 10000\nrms_norm_eps: 0.00001\n")
-    if torch:
-        _trained()
+    if engine:
+        _trained(engine)
 
 
 def _inputs(folder: Path, text: str, rows: str, lines: list[str]) -> None:
@@ -294,15 +297,15 @@ _RECORD = json.dumps(
 )
 
 
-def _trained() -> None:
+def _trained(engine: str) -> None:
     from ramlet.cli import main
 
     for out in ("run", "stopped"):
-        if main([*_TRAIN.split(), "-o", out, "-q"]):
+        if main(with_engine([*_TRAIN.split(), "-o", out, "-q"], engine)):
             raise SystemExit("could not train a model")
     for name in ("model.safetensors", "stats.json"):
         Path("stopped", name).unlink()  # as if it had been killed after its last checkpoint
 
 
 if __name__ == "__main__":
-    make_world(Path(sys.argv[1]), sys.argv[2] == "True")
+    make_world(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)

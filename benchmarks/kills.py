@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine_option import add_engine_option
 from forked import Forks
 from measure import markdown_table
 from writing_commands import CASES, Case, build, differences, fresh, snapshot
@@ -130,11 +131,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="kills over all commands [default: 1000]")
     parser.add_argument("--only", action="append", choices=list(CASES), help="only this command; can be repeated")
     parser.add_argument("--seed", type=int, default=0)
+    add_engine_option(parser)
     options = parser.parse_args()
     names = options.only or list(CASES)
-    with tempfile.TemporaryDirectory(prefix="kills-") as scratch, Forks(Path(scratch)) as forks:
+    with (
+        tempfile.TemporaryDirectory(prefix="kills-") as scratch,
+        Forks(Path(scratch), engine=options.engine) as forks,
+    ):
         world = Path(scratch, "world")
-        build(forks, world, torch=any(CASES[name].torch for name in names))
+        build(forks, world, models=any(CASES[name].models for name in names))
         rows, total, losses = [], 0, 0
         for name, count in shares(names, options.count).items():
             began = time.monotonic()

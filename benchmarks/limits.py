@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
+from engine_option import add_engine_option, with_engine
 from limits_cases import CASES, Case, make_fixtures
 from limits_texts import write_texts
 from measure import CommandFailed, markdown_table, measure
@@ -61,8 +62,11 @@ class Tally:
 class Limits:
     """Runs cases in a folder, and remembers the minimum budgets and the results."""
 
-    def __init__(self, folder: Path, texts: dict[str, Path], fixtures: dict[str, Path], python: str) -> None:
+    def __init__(
+        self, folder: Path, texts: dict[str, Path], fixtures: dict[str, Path], python: str, engine: str = "native"
+    ) -> None:
         self.folder = folder
+        self.engine = engine
         self.texts = texts
         self.fixtures = fixtures
         self.python = python
@@ -131,7 +135,7 @@ class Limits:
         place = self.folder / hashlib.blake2b(f"{case.words} {text}".encode(), digest_size=8).hexdigest()
         out = place / "out"
         places = {"text": self.texts[text], "out": out, **self.fixtures}
-        words = [word.format(**places) for word in case.words.split()]
+        words = with_engine([word.format(**places) for word in case.words.split()], self.engine)
         try:
             (out if "{out}/" in case.words else place).mkdir(parents=True)
             measurement = measure([self.python, "-m", "ramlet", *words, "--memory", memory])
@@ -184,6 +188,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=1_000_000, help="size of a text in bytes [default: 1000000]")
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs [default: 2]")
     parser.add_argument("--ramlet-python", default=sys.executable, help="ramlet's interpreter [default: this one]")
+    add_engine_option(parser)
     given = parser.parse_args()
     cases = [case for case in CASES if re.search(given.only, case.group)]
     if not cases:
@@ -192,7 +197,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ramlet-limits-") as scratch, ThreadPoolExecutor(given.jobs) as pool:
         folder = Path(scratch)
         texts = write_texts(folder / "texts", given.seed, given.size)
-        limits = Limits(folder, texts, make_fixtures(folder, texts, given.ramlet_python), given.ramlet_python)
+        fixtures = make_fixtures(folder, texts, given.ramlet_python, given.engine)
+        limits = Limits(folder, texts, fixtures, given.ramlet_python, given.engine)
         chosen = drawn(cases, rng)
         for done, _ in enumerate(
             pool.map(lambda each: limits.run(*each), [next(chosen) for _ in range(given.count)]), 1

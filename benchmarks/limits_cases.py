@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_option import with_engine
 from limits_texts import TEXTS
 
 __all__ = ["CASES", "Case", "make_fixtures"]
@@ -127,13 +128,16 @@ def _models() -> list[Case]:
 CASES = (*_training(), *_encoding(), *_preparing(), *_datasets(), *_models())
 
 
-def make_fixtures(folder: Path, texts: dict[str, Path], python: str = sys.executable) -> dict[str, Path]:
+def make_fixtures(
+    folder: Path, texts: dict[str, Path], python: str = sys.executable, engine: str = "native"
+) -> dict[str, Path]:
     """Creates what commands need in addition to a text, without a memory limit."""
     made = {name: folder / name for name in ("vocabulary", "chars", "dataset", "other", "run")}
     prose = str(texts["prose"])
 
     def ramlet(*words: object) -> None:
-        subprocess.run([python, "-m", "ramlet", *map(str, words), "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        command = [python, "-m", "ramlet", *with_engine([*map(str, words), "--quiet"], engine)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     ramlet("tokenizer", "train", prose, "-v", 2000, "-s", "<|endoftext|>", "--out", made["vocabulary"])
     ramlet("tokenizer", "train", prose, "--type", "char", "--out", made["chars"])

@@ -23,6 +23,7 @@ from contextlib import suppress
 from itertools import combinations_with_replacement
 from pathlib import Path
 
+from engine_option import add_engine_option
 from forked import Ended, Forks
 from measure import markdown_table
 from writing_commands import PREPARE, READ, TRAIN, Case, build, differences, fresh, snapshot
@@ -59,13 +60,13 @@ GROUPS: list[tuple[dict[str, list[str]], tuple[str, ...]]] = [
 REFUSALS = (" is being written by another ramlet", " while it was read: run the same again")
 
 
-def pairs(*, torch: bool = True) -> dict[str, Case]:
+def pairs(*, models: bool = True) -> dict[str, Case]:
     """The pairs by name; the words of both commands, separated by a newline."""
     found = {}
     for commands, reads in GROUPS:
         for one, other in combinations_with_replacement(commands, 2):
             needs = any(name in ("train", "export") for name in (one, other))
-            if needs and not torch:
+            if needs and not models:
                 continue
             words = f"{commands[one][0]}\n{commands[other][1]}"
             found[f"{one} + {other}"] = Case(words, "out", (*reads, "run") if needs else reads)
@@ -144,8 +145,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="runs over all pairs [default: 200]")
     parser.add_argument("--only", action="append", help="only pairs whose name contains this; can be repeated")
     parser.add_argument("--seed", type=int, default=0)
+    add_engine_option(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pairs-") as scratch, Forks(Path(scratch)) as forks:
+    with (
+        tempfile.TemporaryDirectory(prefix="pairs-") as scratch,
+        Forks(Path(scratch), engine=options.engine) as forks,
+    ):
         world = Path(scratch, "world")
         build(forks, world)
         every = {

@@ -77,5 +77,6 @@ def make(given: argparse.Namespace) -> None:
 
 def add_options(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("text", help="the texts and datasets", description=__doc__)
+    parser.set_defaults(run=lambda given, records: make(given))
     parser.add_argument("--vocab", type=int, action="append", help="only this vocabulary; can be repeated")
     parser.add_argument("--share", type=float, default=1.0, help="of the usual size, to try the script")

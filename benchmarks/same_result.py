@@ -28,9 +28,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_option import ENGINES, add_engine_option, with_engine
+
 LARGEST = "8GB"
 STEPS_ABOVE = (1.0, 1.01, 1.03, 1.1, 1.3, 3.0)
 """Budgets, as multiples of the smallest that works."""
+engine = ENGINES[0]
+"""Of all commands that have one (--engine)."""
 NO_BUDGET = "1MB"
 KILLS_A_RUN = 3
 TIMES = ("tokens_per_second", "memory", "seconds", "time")
@@ -144,7 +148,8 @@ def make_inputs(folder: Path, size: int) -> None:
 
 def line_of(arguments: list[str], memory: str, threads: int) -> list[str]:
     quiet = [] if "--json" in arguments else ["--quiet"]
-    return [sys.executable, "-m", "ramlet", *arguments, "--memory", memory, "--threads", str(threads), *quiet]
+    words = with_engine(arguments, engine)
+    return [sys.executable, "-m", "ramlet", *words, "--memory", memory, "--threads", str(threads), *quiet]
 
 
 def once(arguments: list[str], memory: str, threads: int) -> str:
@@ -226,7 +231,10 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=36, help="runs of each command")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="one run per command, on little text")
+    add_engine_option(parser)
     given = parser.parse_args()
+    global engine
+    engine = given.engine
     runs, kills, size = (1, 1, 60_000) if given.short else (given.runs, KILLS_A_RUN, 2_000_000)
     chance = random.Random(given.seed)
     wrong: list[str] = []

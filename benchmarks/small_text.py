@@ -38,9 +38,9 @@ TEXTS = (
 
 
 def dataset(size: int, vocab: int) -> Path:
-    out = DATA / f"small-{size}"
+    out = DATA / f"small-{size}-{vocab}"
     if not (out / "dataset_metadata.json").exists():
-        text, tokenizer = DATA / f"small-{size}.jsonl", DATA / f"small-{size}-tokenizer"
+        text, tokenizer = DATA / f"small-{size}.jsonl", DATA / f"small-{size}-{vocab}-tokenizer"
         DATA.mkdir(exist_ok=True)
         gather(text, most=size)
         ramlet(

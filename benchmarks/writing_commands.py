@@ -52,7 +52,8 @@ class Case:
     """What `out` is before and must be at any moment: dataset, tokenizer, model, or file (the old or the new one)."""
     share: float = 1.0
     """Its share of the kills, relative to the others."""
-    torch: bool = False
+    models: bool = False
+    """Whether a model is trained or read."""
 
 
 CASES: dict[str, Case] = {
@@ -88,24 +89,24 @@ CASES: dict[str, Case] = {
     },
     "data verify --adopt": Case("data verify out --adopt --quiet", "out", ("out=with-shards",), "dataset"),
     "report": Case("report data tok --out page.html --quiet", "page.html", ("data", "tok", "page.html"), "file"),
-    "export hf": Case("export run --to hf model --quiet", "model", ("run",), torch=True),
-    "export gguf-ready": Case("export bpe-run --to gguf-ready model --quiet", "model", ("bpe-run",), torch=True),
-    "train": Case(f"{TRAIN} --max-steps 6 --out new", "new", ("data",), share=2, torch=True),
+    "export hf": Case("export run --to hf model --quiet", "model", ("run",), models=True),
+    "export gguf-ready": Case("export bpe-run --to gguf-ready model --quiet", "model", ("bpe-run",), models=True),
+    "train": Case(f"{TRAIN} --max-steps 6 --out new", "new", ("data",), share=2, models=True),
     "train --no-resume": Case(
-        f"{TRAIN} --max-steps 6 --lr 1e-3 --no-resume --out new", "new", ("data", "new=run"), "model", 2, torch=True
+        f"{TRAIN} --max-steps 6 --lr 1e-3 --no-resume --out new", "new", ("data", "new=run"), "model", 2, models=True
     ),
     "train --resume": Case(
-        f"{TRAIN} --max-steps 9 --resume --out new", "new", ("data", "new=run"), "model", torch=True
+        f"{TRAIN} --max-steps 9 --resume --out new", "new", ("data", "new=run"), "model", models=True
     ),
     "train --resume, wsd": Case(
-        f"{TRAIN} {_WSD} --max-steps 9 --resume --out new", "new", ("data", "new=wsd-run"), "model", torch=True
+        f"{TRAIN} {_WSD} --max-steps 9 --resume --out new", "new", ("data", "new=wsd-run"), "model", models=True
     ),
-    "train --average": Case(f"{TRAIN} --average 0.5 --max-steps 6 --out new", "new", ("data",), torch=True),
+    "train --average": Case(f"{TRAIN} --average 0.5 --max-steps 6 --out new", "new", ("data",), models=True),
     "run": Case("run pipeline.yaml --quiet", "model", ("in", "pipeline.yaml"), share=0.3),
 }
 
 
-def build(forks: Forks, world: Path, *, torch: bool = True) -> None:
+def build(forks: Forks, world: Path, *, models: bool = True) -> None:
     """Creates the inputs of the commands."""
     world.mkdir(parents=True)
     for name, seed in (("in", 1), ("more", 2)):
@@ -127,7 +128,7 @@ def build(forks: Forks, world: Path, *, torch: bool = True) -> None:
         f"prepare more --out scrap --dedup line --dedup-cache seen {PREPARE}",
         f"prepare more --out near-scrap --near 0.5 --dedup none --dedup-cache known {PREPARE}",
     ]
-    if torch:
+    if models:
         commands += [
             f"{TRAIN} --max-steps 4 --out run",
             f"{TRAIN} {_WSD} --max-steps 6 --out wsd-run",

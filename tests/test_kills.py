@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Forks, Path]]:
     scratch = tmp_path_factory.mktemp("forks")
-    with Forks(scratch, torch=False) as made:
-        build(made, scratch / "world", torch=False)
+    with Forks(scratch) as made:
+        build(made, scratch / "world", models=False)
         yield made, scratch
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.torch and name != "run"])
-def test_without_torch(forks: tuple[Forks, Path], name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.models and name != "run"])
+def test_without_a_model(forks: tuple[Forks, Path], name: str) -> None:
     made, scratch = forks
     result = kill_everywhere(made, CASES[name], scratch / "world", scratch / "place", KILLS, seed=0)
     assert result.losses == []
@@ -38,8 +38,8 @@ def test_without_torch(forks: tuple[Forks, Path], name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.torch or name == "run"])
-def test_with_torch_or_processes(trained: tuple[Forks, Path], name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.models or name == "run"])
+def test_with_a_model_or_processes(trained: tuple[Forks, Path], name: str) -> None:
     made, scratch = trained
     result = kill_everywhere(made, CASES[name], scratch / "world", scratch / "place", KILLS, seed=0)
     assert result.losses == []

@@ -16,7 +16,7 @@ from pairs import Pair, pairs
 from writing_commands import build
 
 MEETINGS = 2
-EVERY = pairs(torch=False)
+EVERY = pairs(models=False)
 SHORT = [
     *("tokenizer train + prepare", "prepare + prepare", "prepare + data merge", "data merge + data merge"),
     *("data export nanogpt + data export megatron", "data export hf + data export hf"),
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Forks, Path]]:
     scratch = tmp_path_factory.mktemp("forks")
-    with Forks(scratch, torch=False) as made:
-        build(made, scratch / "world", torch=False)
+    with Forks(scratch) as made:
+        build(made, scratch / "world", models=False)
         yield made, scratch
 
 

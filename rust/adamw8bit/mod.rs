@@ -15,6 +15,8 @@ pub use muon::{momentum, subtract};
 pub use number::Number;
 
 use crate::kernels::run_on_threads;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::{Widest, allowed};
 use map::{decode, encode};
 use std::sync::Mutex;
 
@@ -104,14 +106,15 @@ type Run<W, G> = unsafe fn(&mut [W], &[G], Moments<'_>, &Step);
 fn widest<W: Number, G: Number>() -> Run<W, G> {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f")
+        if allowed(Widest::Avx512)
+            && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
         {
             return tile_avx512::<W, G>;
         }
-        if is_x86_feature_detected!("avx2") {
+        if allowed(Widest::Avx2) && is_x86_feature_detected!("avx2") {
             return tile_avx2::<W, G>;
         }
     }

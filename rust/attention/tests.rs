@@ -147,7 +147,7 @@ fn neither_threads_nor_vectors_nor_other_sequences_change_a_bit() {
         for threads in 2..=4 {
             assert!(case.got(threads) == alone, "{:?} {threads}", case.sizes);
         }
-        for vector in [Widest::Avx2, Widest::Portable] {
+        for vector in [Widest::Avx512, Widest::Avx2, Widest::Portable] {
             assert!(at_most(vector, || case.got(1)) == alone, "{:?} {vector:?}", case.sizes);
         }
         let tokens = case.sizes.seq_len;

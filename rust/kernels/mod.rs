@@ -25,8 +25,7 @@ mod rotate;
 mod squares;
 mod team;
 mod vector;
-#[cfg(any(test, target_arch = "x86_64"))]
-mod widest;
+pub(crate) mod widest;
 
 pub use accumulate::accumulate;
 pub use cross_entropy::{BadLabel, IGNORE, cross_entropy};
@@ -46,7 +45,8 @@ pub use vector::Line;
 pub(crate) use vector::{Avx2, Avx512};
 pub(crate) use vector::{LANES, Portable, Vector, load, store};
 #[cfg(test)]
-pub(crate) use widest::{Widest, at_most};
+pub(crate) use widest::at_most;
+pub(crate) use widest::{Widest, allowed};
 
 #[cfg(test)]
 mod team_tests;

@@ -1,18 +1,48 @@
-//! A limit to the vectors in use, so that tests can compare the vector types.
+//! A limit to the vectors in use, so that whole runs (`RAMLET_VECTORS`) and tests can compare the vector types.
+
+use std::sync::OnceLock;
+
+pub const VARIABLE: &str = "RAMLET_VECTORS";
 
 /// From the narrowest on.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub enum Widest {
-    #[cfg(test)]
     Portable,
     Avx2,
     Avx512,
+    /// With the instruction for pairs of bf16 numbers.
+    Avx512Bf16,
+}
+
+pub const NAMES: [(&str, Widest); 4] = [
+    ("portable", Widest::Portable),
+    ("avx2", Widest::Avx2),
+    ("avx512", Widest::Avx512),
+    ("avx512bf16", Widest::Avx512Bf16),
+];
+
+impl Widest {
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize].0
+    }
+}
+
+/// The limit of the environment; the error is a value that names no vectors.
+pub fn limit() -> Result<Widest, &'static str> {
+    static LIMIT: OnceLock<Result<Widest, String>> = OnceLock::new();
+    let found = LIMIT.get_or_init(|| match std::env::var_os(VARIABLE) {
+        None => Ok(Widest::Avx512Bf16),
+        Some(given) => {
+            let known = NAMES.iter().find(|(name, _)| given == *name);
+            known.map(|&(_, vector)| vector).ok_or_else(|| given.to_string_lossy().into_owned())
+        }
+    });
+    found.as_ref().copied().map_err(String::as_str)
 }
 
 #[cfg(not(test))]
-#[inline(always)]
-pub fn allowed(_: Widest) -> bool {
-    true
+pub fn allowed(vector: Widest) -> bool {
+    vector <= limit().unwrap_or(Widest::Avx512Bf16)
 }
 
 #[cfg(test)]
@@ -24,7 +54,7 @@ mod limited {
     use std::sync::{Mutex, PoisonError, RwLock};
 
     /// For all tests that run at the same time: their bits must not change.
-    static LIMIT: RwLock<Widest> = RwLock::new(Widest::Avx512);
+    static LIMIT: RwLock<Widest> = RwLock::new(Widest::Avx512Bf16);
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     pub fn allowed(vector: Widest) -> bool {
@@ -36,7 +66,7 @@ mod limited {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         *LIMIT.write().unwrap() = vector;
         let result = work();
-        *LIMIT.write().unwrap() = Widest::Avx512;
+        *LIMIT.write().unwrap() = Widest::Avx512Bf16;
         result
     }
 }

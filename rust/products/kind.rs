@@ -6,7 +6,7 @@ use super::step::{FlushedPortable, Fused};
 use super::work::Work;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::{Avx2, Avx512, Bf16, LANES, Vector};
-use crate::kernels::{Element, Portable, run_on_threads};
+use crate::kernels::{Element, Portable, Widest, allowed, run_on_threads};
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
@@ -43,7 +43,19 @@ impl Kind {
     }
 
     pub fn best<T: Element>() -> Kind {
-        Kind::available::<T>().next().expect("one is always there")
+        Kind::available::<T>().find(|kind| allowed(kind.vectors())).expect("one is always there")
+    }
+
+    pub fn vectors(self) -> Widest {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Pairs => Widest::Avx512Bf16,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => Widest::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => Widest::Avx2,
+            Kind::Portable => Widest::Portable,
+        }
     }
 
     /// Numbers in a step.

@@ -20,7 +20,7 @@ mod speed;
 #[cfg(test)]
 mod tests;
 
-use crate::kernels::{Element, LANES, Line};
+use crate::kernels::{Bf16, Element, LANES, Line, Widest};
 use blocks::{Blocks, most_scratch};
 use kind::Kind;
 use panel::Operand;
@@ -50,6 +50,11 @@ impl Size {
 pub fn scratch(size: Size, threads: usize) -> usize {
     let result = most_scratch(size, false, threads).max(most_scratch(size.backward(), false, threads));
     result.max(most_scratch(size.accumulate(), true, threads)).div_ceil(LANES)
+}
+
+/// Those of products of bf16 numbers, the widest in use.
+pub fn vectors() -> Widest {
+    Kind::best::<Bf16>().vectors()
 }
 
 /// `y = x w^T`, plus `added` if there is one.

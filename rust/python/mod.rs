@@ -18,6 +18,8 @@ mod train;
 
 use crate::crew::Progress;
 use crate::error::{Error, Result};
+use crate::kernels::widest;
+use crate::products;
 use crate::split::Pattern;
 use guard::guarded;
 use pyo3::exceptions::PyRuntimeError;
@@ -63,6 +65,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(memory::split_file_pages, module)?)?;
     module.add_function(wrap_pyfunction!(memory::keep_large_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_freed_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(vectors, module)?)?;
     module.add_function(wrap_pyfunction!(pattern_regex, module)?)?;
     module.add_function(wrap_pyfunction!(recognise_pattern, module)?)?;
     module.add_function(wrap_pyfunction!(split_pieces, module)?)?;
@@ -104,6 +107,18 @@ fn split_pieces(py: Python<'_>, text: &str, pattern_name: &str) -> PyResult<Vec<
         let mut pieces = Vec::new();
         pattern.split(text, usize::MAX, |start, end| pieces.push(text[start..end].to_owned()));
         Ok(pieces)
+    })
+}
+
+/// The vectors that models on a CPU use: the widest that the CPU has and RAMLET_VECTORS allows.
+#[pyfunction]
+fn vectors(py: Python<'_>) -> PyResult<&'static str> {
+    guarded(|| {
+        let allowed = widest::limit().map_err(|given| {
+            let names = widest::NAMES.map(|(name, _)| name).join(", ");
+            raise(py, Error::Invalid(format!("unknown {} '{given}': use one of {names}", widest::VARIABLE)))
+        });
+        allowed.map(|_| products::vectors().name())
     })
 }
 

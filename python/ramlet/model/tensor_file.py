@@ -35,7 +35,7 @@ from ramlet.runtime.plurals import plural
 from ramlet.runtime.small_files import open_regular, parse_json
 
 BUFFER = 16 << 20
-BLEND_BUFFER = 1 << 20
+BLEND_BUFFER = 1 << 17
 """Smaller, because training has no memory set aside for it."""
 LONGEST_HEADER = 100_000_000
 """As in the library: a longer one means another kind of file."""
@@ -117,7 +117,9 @@ def blend_tensors(
                 mean = given[: len(piece)]
                 _fill(file, mean, before)
                 numbers, new = np.frombuffer(mean, np.float32), np.frombuffer(piece, np.float32)
-                numbers += (new - numbers) * np.float32(share)
+                change = new - numbers
+                change *= np.float32(share)
+                numbers += change
                 yield mean
 
     if before is not None:

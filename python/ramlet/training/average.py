@@ -3,9 +3,9 @@
     RUN/checkpoints/average_000950.safetensors      the mean of the weights at all moments up to step 950, in fp32
 
 At a few moments of the last part the weights are added to the mean: the file of the moment before is read and a new one
-written, in pieces of 1 MiB, so training needs no memory for it. A checkpoint continues with the file of the last moment
-before it, and that one is kept as long as the checkpoint is: a run that was killed ends with the same average. At the
-end it is evaluated like any other model, and kept if it is the best (kept.py).
+written, in pieces of 128 KiB, so training needs no memory for it. A checkpoint continues with the file of the last
+moment before it, and that one is kept as long as the checkpoint is: a run that was killed ends with the same average.
+At the end it is evaluated like any other model, and kept if it is the best (kept.py).
 """
 
 from __future__ import annotations

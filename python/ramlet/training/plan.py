@@ -33,6 +33,8 @@ def plan_run(
 
     `noted` is the settings.yaml of a resumed `run`.
     """
+    import yaml  # noqa: F401 - to write settings.yaml: resident before it is measured what is
+
     with feed.loader(job.seq_len, job.sequences, None, engine.ranks) as loader:
         held = loader.memory
     task = Task(

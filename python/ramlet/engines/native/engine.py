@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ramlet import __version__, _native
 from ramlet.engines import Division, Hyperparameters, Ranks, Sampling, choices
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, continuing_parts
-from ramlet.engines.native.plan import batch_bytes, make_plan
+from ramlet.engines.native.plan import LATER, batch_bytes, make_plan
 from ramlet.engines.native.trainee import NativeTrainee
 from ramlet.engines.opening import several_processes
 from ramlet.engines.plan import Choice, Plan, Task
@@ -28,8 +28,8 @@ from ramlet.runtime.threads import available_threads
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up; the tokenizer itself is resident before."""
 TINY = Shape(vocab_size=64, context=16, layers=1, width=32, heads=1)
-PROBED = Shape(vocab_size=256, context=128, layers=1, width=256, heads=4)
-"""Models to start the engine with, and to measure its speed with."""
+PROBED = Shape(vocab_size=256, context=128, layers=1, width=128, heads=2)
+"""Models to start the engine with, and to measure its speed with: 4 MB, less than any budget has for a model."""
 LEARNING_SHARE = 0.5
 """Of the speed of matrix products, in a micro-batch of a small model."""
 
@@ -48,6 +48,8 @@ class NativeEngine:
     @classmethod
     def open(cls, threads: int | None) -> NativeEngine:
         import numpy  # noqa: F401 - for batches: what is resident from here on
+
+        _native.vectors()  # an unknown RAMLET_VECTORS is an error
 
         # The arena is one block; nothing else is so large that returning it would take time.
         _native.keep_large_blocks(False)
@@ -83,18 +85,26 @@ class NativeEngine:
         """A plan is exact: there is nothing to cap."""
 
     def resident(self, *, stepping: bool = False) -> int:
-        # Also for a model that is only read: the pages that a step runs through are most of those that come back.
+        """After a small step in any case: evaluation and generation run through much of the same code."""
         settled_memory()
-        self._start()
-        _native.release_freed_memory()
-        return resident_memory()
+        return self._rehearsed(Choice(1, 16), document_mask=False)
 
-    def _start(self) -> None:
-        """Starts the threads, and loads the pages of the native core that a step runs through."""
-        layout = Layout.of(Choice(1, 16), seq_len=16, document_mask=False, threads=self.threads)
-        model = GPT(TINY, layout)
-        model.learn(_blank(TINY, 1, 16), None, 1.0)
+    def _rehearsed(self, choice: Choice, *, document_mask: bool) -> int:
+        """What is resident after a step like those of the choice: its threads, and the pages that it runs through."""
+        import numpy as np
+
+        tokens = TINY.context
+        small = choice.with_(micro_batch=1, chunk=tokens, held=0)
+        model = GPT(TINY, Layout.of(small, seq_len=tokens, document_mask=document_mask, threads=self.threads))
+        batch = _blank(TINY, 1, tokens)
+        if document_mask:
+            batch |= {name: np.zeros((1, tokens), np.int64) for name in ("position_ids", "document_ids")}
+        model.learn(batch, np.ones(1, np.int64) if choice.dropout else None, 1.0)
         model.update(0.0, 1.0, 1.0, (0.9, 0.95, 1e-8, 0.0), 0)
+        model.token_losses(batch)
+        del model
+        self.release()
+        return resident_memory()
 
     def release(self) -> None:
         release_heap()
@@ -114,7 +124,12 @@ class NativeEngine:
         return make_plan(task, threads=self.threads)
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
-        plan = self.sketch(task).at_least(meter.peak)
+        plan = self.sketch(task)
+        resident = self._rehearsed(plan.choice, document_mask=task.document_mask)
+        plan = plan.at_least(plan.peak + max(0, resident - task.resident))
+        if plan.peak > task.budget.total - task.budget.reserve:
+            plan = self.sketch(replace(task, resident=resident))
+        plan = plan.at_least(meter.peak)
         task.budget.require(meter.peak, f"{self.baseline}, while it was loaded")
         return plan
 
@@ -133,6 +148,7 @@ class NativeEngine:
                 "a micro-batch": arena["activations"] + batch,
                 "logits": arena["logits"],
                 "the byte lengths of tokens": shape.vocab_size * TOKEN_BYTES,
+                "what is loaded later": LATER,
             }
             if sum(parts.values()) <= budget.total - budget.reserve:
                 return found
@@ -158,6 +174,7 @@ class NativeEngine:
             "weights": sum(arena.values()),
             **parts,
             **({"the tokenizer": vocabulary * TOKEN_BYTES} if vocabulary else {}),
+            "what is loaded later": 2 * LATER,  # also the code of its own forward pass
         }
 
     # Models.
@@ -195,8 +212,8 @@ class NativeEngine:
 
     def flops(self, precision: str, seconds: float) -> float:
         """The best of many micro-batches of a small model."""
-        shape, rows = PROBED, 2
-        choice = Choice(rows, rows * shape.context, compute=precision)
+        shape, rows = PROBED, 1
+        choice = Choice(rows, rows * shape.context, compute=precision, optimizer="adamw8bit")
         model = GPT(shape, Layout.of(choice, seq_len=shape.context, document_mask=False, threads=self.threads))
         model.initialize(0)
         batch = _blank(shape, rows, shape.context)

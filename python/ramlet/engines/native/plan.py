@@ -1,6 +1,6 @@
 """Plans of the native engine: memory is known before the first step, so nothing is measured but what is resident.
 
-    peak = what is resident (Python, measured) + LATER + the arena + the loader and a micro-batch + a sample
+    peak = what is resident (Python, measured) + the arena + the loader and a micro-batch + LATER or a sample
 
 Here a result depends neither on the micro-batch, as long as it divides a group of sequences (order.py), nor on the
 chunk: every sum over tokens is one chain in the order of the tokens.
@@ -18,8 +18,10 @@ from ramlet.engines.order import head_chunk
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
 from ramlet.runtime.budget import DRIFT
 
-LATER = 4_000_000
-"""What Python loads and allocates after the plan, to write settings and checkpoints and to evaluate; measured: 3 MB."""
+LATER = 1_000_000
+"""What Python loads and allocates after the plan, to write settings and checkpoints and to evaluate. Measured: 0.3 to
+1.6 MB, as its pages and those of its libraries happen to be cached (benchmarks/engines.py random); a sample is
+generated in the memory that is free between these."""
 SMALLEST_CHUNK = 16
 """Tokens: logits of fewer are not much smaller than anything else."""
 
@@ -61,7 +63,7 @@ def plan_parts(task: Task, choice: Choice, threads: int) -> dict[str, int]:
     parts = {
         **arena,
         "data": loader + batch_bytes(choice.micro_batch * task.seq_len, task.document_mask),
-        "overhead": task.resident + LATER + sample_bytes(task, choice, threads),
+        "overhead": task.resident + max(LATER, sample_bytes(task, choice, threads)),
     }
     return {name: parts[name] for name in PARTS}
 
