@@ -1,5 +1,5 @@
-//! The words of a text, folded, and its n-grams of words: what `--exclude` compares, whatever the punctuation, the line
-//! ends and the case.
+//! The words of a text, folded, and its n-grams of words: what `--exclude` compares, and those of the
+//! shingles of `--near`, whatever the punctuation, the line ends and the case.
 //!
 //! **A word** is a longest run of letters (L), marks (M) and numbers (N); everything else separates words. In scripts
 //! that put no spaces between words, the blocks of [`UNSPACED`], each such character is a word by itself and also ends
@@ -20,10 +20,11 @@
 use crate::unicode::{ASCII, Classes, LETTER, MARK, NUMBER};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-const WORD: u8 = LETTER | MARK | NUMBER;
+/// Classes of characters.
+pub const WORD: u8 = LETTER | MARK | NUMBER;
 
 /// First and last code point of the blocks whose letters, marks and numbers are words by themselves.
-pub const UNSPACED: [(u32, u32); 15] = [
+const UNSPACED: [(u32, u32); 15] = [
     (0x0E00, 0x0EFF),     // Thai, Lao
     (0x1000, 0x109F),     // Myanmar
     (0x1780, 0x17FF),     // Khmer
@@ -41,13 +42,13 @@ pub const UNSPACED: [(u32, u32); 15] = [
     (0x2_0000, 0x3_FFFF), // the planes of Han
 ];
 
-fn is_unspaced(code_point: u32) -> bool {
+pub fn is_unspaced(code_point: u32) -> bool {
     // Below Thai are all alphabets of Europe and most of India and the Near East.
     code_point >= UNSPACED[0].0 && UNSPACED.iter().any(|&(first, last)| (first..=last).contains(&code_point))
 }
 
 /// ASCII letters in lower case and digits; 0 for everything else.
-const FOLDED: [u8; 256] = folded_ascii();
+pub const FOLDED: [u8; 256] = folded_ascii();
 
 const fn folded_ascii() -> [u8; 256] {
     let mut folded = [0; 256];

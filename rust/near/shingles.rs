@@ -3,49 +3,12 @@
 //! A text is folded into units: words in lower case, and single characters of scripts that are written without spaces.
 //! A shingle is five consecutive units, joined by one space, and it is known by its xxh3-64.
 
-use crate::unicode::{Classes, LETTER, MARK, NUMBER};
+use crate::unicode::Classes;
+use crate::words::{FOLDED, WORD, is_unspaced};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Units of a shingle.
 pub const UNITS: usize = 5;
-
-/// Scripts without spaces between words: each of their letters, marks and numbers is a unit.
-const SPACELESS: [(u32, u32); 14] = [
-    (0x0E00, 0x0EFF),     // Thai, Lao
-    (0x1000, 0x109F),     // Myanmar
-    (0x1780, 0x17FF),     // Khmer
-    (0x1950, 0x19DF),     // Tai Le, New Tai Lue
-    (0x1A20, 0x1AAF),     // Tai Tham
-    (0x3005, 0x3007),     // ideographic iteration mark, closing mark, zero
-    (0x3040, 0x30FF),     // Hiragana, Katakana
-    (0x31F0, 0x31FF),     // Katakana extensions
-    (0x3400, 0x9FFF),     // Han
-    (0xA9E0, 0xA9FF),     // Myanmar extended B
-    (0xAA60, 0xAA7F),     // Myanmar extended A
-    (0xF900, 0xFAFF),     // Han, for compatibility
-    (0xFF66, 0xFF9F),     // Katakana, half width
-    (0x1_B000, 0x1_B16F), // Kana supplements
-];
-/// The planes of Han.
-const HAN_PLANES: (u32, u32) = (0x2_0000, 0x3_FFFF);
-
-fn is_spaceless(code: u32) -> bool {
-    let within = |&(first, last): &(u32, u32)| (first..=last).contains(&code);
-    code >= SPACELESS[0].0 && (SPACELESS.iter().any(within) || within(&HAN_PLANES))
-}
-
-/// The lower case of ASCII letters and digits; 0 for everything else.
-const FOLDED: [u8; 256] = {
-    let mut folded = [0; 256];
-    let mut byte = 0;
-    while byte < 128 {
-        if (byte as u8).is_ascii_alphanumeric() {
-            folded[byte] = (byte as u8).to_ascii_lowercase();
-        }
-        byte += 1;
-    }
-    folded
-};
 
 /// Folded text kept before what is no longer needed is removed.
 const KEPT: usize = 64 << 10;
@@ -110,7 +73,7 @@ fn skip_separators(classes: &Classes, bytes: &[u8], mut at: usize) -> usize {
             at += 1;
         } else {
             let (flags, width) = classes.decode(bytes, at);
-            if flags & (LETTER | MARK | NUMBER) != 0 {
+            if flags & WORD != 0 {
                 break;
             }
             at += width;
@@ -133,19 +96,19 @@ fn take_unit(classes: &Classes, text: &str, at: usize, folded: &mut Vec<u8>) -> 
             return at;
         }
         let (flags, width) = classes.decode(bytes, at);
-        if flags & (LETTER | MARK | NUMBER) == 0 {
+        if flags & WORD == 0 {
             return at;
         }
         let character = text[at..].chars().next().expect("there is one of this width");
-        let spaceless = is_spaceless(character as u32);
-        if spaceless && at > start {
+        let unspaced = is_unspaced(character as u32);
+        if unspaced && at > start {
             return at;
         }
         for lower in character.to_lowercase() {
             folded.extend_from_slice(lower.encode_utf8(&mut [0; 4]).as_bytes());
         }
         at += width;
-        if spaceless {
+        if unspaced {
             return at;
         }
     }
