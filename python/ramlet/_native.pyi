@@ -267,6 +267,7 @@ class NativeGPT:
         dropout: float,
         document_mask: bool,
         held: int,
+        unit: int,
         training: bool,
         threads: int,
     ) -> NativeGPT: ...
@@ -284,6 +285,7 @@ class NativeGPT:
         dropout: float,
         document_mask: bool,
         held: int,
+        unit: int,
         training: bool,
         threads: int,
     ) -> dict[str, int]: ...
@@ -291,7 +293,6 @@ class NativeGPT:
     def gradients(self) -> list[_Described]: ...
     def states(self) -> list[_Described]: ...
     def initialize(self, seed: int) -> None: ...
-    def refresh(self) -> None: ...
     def learn(
         self,
         input_ids: _Rows,

@@ -11,7 +11,7 @@
 
 use super::arena::Span;
 use super::choice::Choice;
-use super::layout::Cursor;
+use super::layout::{Cursor, has_8bit_grads};
 use super::shape::Shape;
 use crate::attention;
 use crate::kernels::Line;
@@ -188,14 +188,19 @@ impl Activations {
 fn work_lines(shape: &Shape, choice: &Choice) -> usize {
     let tokens = choice.tokens();
     let (width, queries, ff) = (shape.width, shape.queries_width(), shape.feed_forward);
-    let products = [
+    let sizes = [
         (tokens, width, shape.qkv_width()),
         (tokens, queries, width),
         (tokens, width, 2 * ff),
         (tokens, ff, width),
         (choice.chunk_tokens(), width, shape.padded_vocab()),
     ]
-    .map(|(rows, inner, columns)| products::scratch(products::Size { rows, inner, columns }, choice.threads));
+    .map(|(rows, inner, columns)| products::Size { rows, inner, columns });
+    let merged = choice.training && has_8bit_grads(shape, choice);
+    let products = sizes.map(|size| {
+        let merging = if merged { products::merged_scratch(size, choice.threads) } else { 0 };
+        products::scratch(size, choice.threads).max(merging)
+    });
     let attention = attention::scratch(attention_sizes(shape, choice.seq_len), tokens, choice.threads);
     products.into_iter().fold(attention, usize::max)
 }

@@ -55,25 +55,25 @@ impl Kind {
         }
     }
 
-    pub fn run<T: Element>(self, work: &Work<T>) {
+    pub fn run<T: Element, W: Element>(self, work: &Work<T, W>) {
         let threads = work.threads();
         if threads == 1 { self.work(work) } else { run_on_threads(&|| self.work(work), threads, threads) }
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn work<T: Element>(self, work: &Work<T>) {
+    fn work<T: Element, W: Element>(self, work: &Work<T, W>) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-        fn pairs<T: Element>(work: &Work<T>) {
+        fn pairs<T: Element, W: Element>(work: &Work<T, W>) {
             work.work::<Pairs>();
         }
 
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        fn avx512<T: Element>(work: &Work<T>) {
+        fn avx512<T: Element, W: Element>(work: &Work<T, W>) {
             if narrow::<T>() { work.work::<Flushed<Avx512>>() } else { work.work::<Fused<Avx512>>() }
         }
 
         #[target_feature(enable = "avx2,fma")]
-        fn avx2<T: Element>(work: &Work<T>) {
+        fn avx2<T: Element, W: Element>(work: &Work<T, W>) {
             if narrow::<T>() { work.work::<Flushed<Avx2>>() } else { work.work::<Fused<Avx2>>() }
         }
 
@@ -87,7 +87,7 @@ impl Kind {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn work<T: Element>(self, work: &Work<T>) {
+    fn work<T: Element, W: Element>(self, work: &Work<T, W>) {
         portable(work);
     }
 }
@@ -147,7 +147,7 @@ pub fn pairs_are_chains() -> bool {
     })
 }
 
-fn portable<T: Element>(work: &Work<T>) {
+fn portable<T: Element, W: Element>(work: &Work<T, W>) {
     if narrow::<T>() { work.work::<FlushedPortable>() } else { work.work::<Fused<Portable>>() }
 }
 

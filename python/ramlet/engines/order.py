@@ -7,7 +7,7 @@ micro-batch that a plan may choose, and for any number of threads.
 
 One sum needs more: a tied embedding gets gradients from the head, at the start of the backward pass, and from the input
 tokens, at its end. Within a *group* of units all gradients of the head come first, so smaller micro-batches hold the
-others back until the group is complete (`HeldGrads`): at most GROUP_TOKENS rows of the residual stream.
+others back until the group is complete (`HeldGrads`): at most a group's rows of the residual stream.
 
 On a GPU the attention sums with atomics, so there is no such order: a unit is the whole micro-batch.
 """
@@ -15,26 +15,34 @@ On a GPU the attention sums with atomics, so there is no such order: a unit is t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-UNIT_TOKENS = 256
-"""Smaller units cost time, because each is a pass over the gradients (2% of a step with 256 instead of 2,048); larger
-ones cost memory, because a micro-batch has at least one."""
 
-GROUP_TOKENS = 2048
-"""Beyond this many tokens a micro-batch is not faster on a CPU."""
+@dataclass(frozen=True)
+class Order:
+    """Of an engine, in tokens."""
+
+    unit: int
+    """Smaller units cost time, because each is a pass over the gradients (2% of a step with 256 instead of 2,048);
+    larger ones cost memory, because a micro-batch has at least one."""
+    group: int
+    """Beyond this many tokens a micro-batch is not faster on a CPU."""
+
+
+TORCH_ORDER = Order(unit=256, group=2048)
 
 LEAST_CHUNK, MOST_CHUNK = 64, 256
 
 
-def unit_rows(seq_len: int) -> int:
+def unit_rows(seq_len: int, order: Order = TORCH_ORDER) -> int:
     """Sequences whose gradients are summed at once."""
-    return max(1, UNIT_TOKENS // seq_len)
+    return max(1, order.unit // seq_len)
 
 
-def group_rows(seq_len: int) -> int:
+def group_rows(seq_len: int, order: Order = TORCH_ORDER) -> int:
     """Sequences in a group, and in the largest micro-batch: a unit times a power of two."""
-    rows = unit_rows(seq_len)
-    while 2 * rows * seq_len <= GROUP_TOKENS:
+    rows = unit_rows(seq_len, order)
+    while 2 * rows * seq_len <= order.group:
         rows *= 2
     return rows
 

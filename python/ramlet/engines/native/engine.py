@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ramlet import __version__, _native
@@ -37,6 +37,9 @@ LEARNING_SHARE = 0.5
 @dataclass(frozen=True)
 class NativeEngine:
     threads: int
+    """At most one per core: more would need memory and make nothing faster."""
+    asked_threads: int = 0
+    """If they are more than that."""
     kind: ClassVar[str] = "cpu"
     name: ClassVar[str] = "cpu"
     ranks: ClassVar[Ranks] = Ranks()
@@ -52,7 +55,8 @@ class NativeEngine:
         # The arena is one block; nothing else is so large that returning it would take time.
         _native.keep_large_blocks(False)
         settled_memory()  # what was only needed to load all this
-        return cls(threads or available_threads())
+        cores = available_threads()
+        return cls(min(threads or cores, cores), threads if threads and threads > cores else 0)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -113,7 +117,11 @@ class NativeEngine:
     # Plans.
 
     def sketch(self, task: Task) -> Plan:
-        return make_plan(task, threads=self.threads)
+        plan = make_plan(task, threads=self.threads)
+        if not self.asked_threads:
+            return plan
+        note = f"{self.asked_threads} threads are more than there are cores: using {self.threads}"
+        return replace(plan, notes=(*plan.notes, note))
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
         plan = self.sketch(task).at_least(meter.peak)
