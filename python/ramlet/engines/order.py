@@ -50,7 +50,7 @@ def group_rows(seq_len: int, order: Order = TORCH_ORDER) -> int:
 def head_chunk(seq_len: int, width: int) -> int:
     """Tokens whose logits exist at once: never more bytes than the embedding itself."""
     unit = unit_rows(seq_len) * seq_len
-    return _part(unit, min(MOST_CHUNK, max(LEAST_CHUNK, width)))
+    return even_part(unit, min(MOST_CHUNK, max(LEAST_CHUNK, width)))
 
 
 def even_parts(count: int, unit: int, most: int) -> Iterator[slice]:
@@ -58,10 +58,11 @@ def even_parts(count: int, unit: int, most: int) -> Iterator[slice]:
     unit = unit or max(1, count)
     for first in range(0, count, unit):
         end = min(count, first + unit)
-        size = _part(end - first, most)
+        size = even_part(end - first, most)
         for start in range(first, end, size):
             yield slice(start, min(end, start + size))
 
 
-def _part(count: int, most: int) -> int:
+def even_part(count: int, most: int) -> int:
+    """The size of parts of about equal size, at most `most` each."""
     return -(-count // -(-count // most))
