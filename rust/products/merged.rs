@@ -167,7 +167,7 @@ mod tests {
         let (mut codes, mut exponent) = ([0; SHARED], 0);
         merge(&mut codes, &mut exponent, &[0.0; SHARED], 5, 0);
         assert_eq!((codes, exponent), ([0; SHARED], 0));
-        for greatest in [f32::MAX, -f32::MAX, 1.0, 127.0, -127.0, 127.9, 1e-30] {
+        for greatest in [1e38, -1e38, 1.0, 127.0, -127.0, 127.9, 1e-30] {
             for key in 0..50 {
                 let (mut codes, mut exponent) = ([0; SHARED], 0);
                 let mut added = [0.0; SHARED];
