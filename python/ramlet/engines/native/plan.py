@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramlet.engines import EIGHT_BIT, choices
-from ramlet.engines.native.gpt import Layout, arena_parts, continuing_parts, sum_order
-from ramlet.engines.order import even_part, head_chunk, unit_rows
+from ramlet.engines.native.gpt import ROUNDED_ORDER, Layout, arena_parts, continuing_parts, sum_order
+from ramlet.engines.order import MOST_CHUNK, even_part, head_chunk, unit_rows
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
 from ramlet.errors import SettingsError, option
+from ramlet.model.shape import Shape
 from ramlet.runtime.budget import DRIFT
 
 LATER = 2_500_000
@@ -27,8 +28,8 @@ SAMPLER = 1_500_000
 """What it loads to generate samples."""
 SMALLEST_CHUNK = 16
 """Tokens: logits of fewer are not much smaller than anything else."""
-ROUNDED_CHUNK = 32
-"""With gradients in 8 bits, for any budget: the logits of 32 tokens need no memory of their own."""
+LEAST_ROUNDED_CHUNK = 32
+"""With gradients in 8 bits, fewer tokens would make the head slow."""
 
 
 def make_plan(task: Task, *, threads: int) -> Plan:
@@ -118,10 +119,8 @@ def _choices(task: Task, forced: Mapping[str, Any]) -> Iterator[Choice]:
 def _divisions(task: Task, weights: str, forced: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """Micro-batches, and the chunks of the smallest: a smaller chunk costs more than a smaller micro-batch."""
     is_rounded, order = weights == "bf16", sum_order(weights)
-    if is_rounded:
-        wanted = even_part(unit_rows(task.seq_len, order) * task.seq_len, ROUNDED_CHUNK)
-    else:
-        wanted = head_chunk(task.seq_len, task.shape.width)
+    shape, seq_len = task.shape, task.seq_len
+    wanted = _rounded_chunk(shape, seq_len) if is_rounded else head_chunk(seq_len, shape.width)
     for micro_batch in choices.micro_batches(task.seq_len, task.batch_size, forced, order):
         tokens = micro_batch * task.seq_len
         chunk = min(forced.get("chunk", wanted), tokens)
@@ -129,6 +128,14 @@ def _divisions(task: Task, weights: str, forced: Mapping[str, Any]) -> Iterator[
     while "chunk" not in forced and not is_rounded and chunk > SMALLEST_CHUNK:
         chunk = max(SMALLEST_CHUNK, chunk // 2)
         yield micro_batch, chunk
+
+
+def _rounded_chunk(shape: Shape, seq_len: int) -> int:
+    """For any budget: as many tokens as have logits no larger than what a layer keeps, whose place they take."""
+    unit = unit_rows(seq_len, ROUNDED_ORDER) * seq_len
+    heads = 2 * shape.heads + 2 * shape.kv_heads
+    kept = unit * (heads * shape.head_width + shape.width + 2 * shape.feed_forward)
+    return even_part(unit, min(MOST_CHUNK, max(LEAST_ROUNDED_CHUNK, kept // shape.padded_vocab)))
 
 
 def _notes(choice: Choice, task: Task, forced: Mapping[str, Any]) -> tuple[str, ...]:
