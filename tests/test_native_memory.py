@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import subprocess
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ramlet.cli import demo
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, grad_unit
 from ramlet.engines.native.plan import make_plan
 from ramlet.engines.native.tensors import Tensor
@@ -138,3 +140,16 @@ def test_the_smallest_budget_of_124m(optimizer: str, most: int) -> None:
     with pytest.raises(BudgetError) as refused:
         make_plan(task, threads=2)
     assert refused.value.facts["needed"] <= most * MILLION
+
+
+def test_the_demo_releases_memory_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(demo, "settled_memory", lambda: done.append("released"))
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        done.append(command[0])
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    demo._Runner(silent=True).wait_for(["a stage"], stdout=None)
+    assert done == ["released", "a stage"]
