@@ -92,8 +92,8 @@ class Layout:
 
 
 ORDER = Order(unit=1, group=512)
-"""Every sequence is a unit. 512 tokens cost 3 to 4% of the speed of 2,048 on two threads, and save most of the memory of
-activations (docs/design/native.md)."""
+"""Every sequence is a unit. 512 tokens cost 3 to 4% of the speed of 2,048 on two threads, and save most of the
+activations' memory (docs/design/native.md)."""
 ROUNDED_ORDER = Order(unit=256, group=512)
 """With gradients in 8 bits, which are rounded after each unit."""
 
