@@ -29,6 +29,9 @@ from ramlet.runtime.memory import free_memory
 # test processes on two cores would slow each other down.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# On a CPU with AMX `--engine auto` would be torch: what tests expect must not depend on the CPU.
+os.environ.setdefault("RAMLET_VECTORS", "avx512bf16")
+
 # Not set in a user's shell either: it would hide output that is never flushed.
 os.environ.pop("PYTHONUNBUFFERED", None)
 

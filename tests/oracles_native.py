@@ -67,7 +67,7 @@ class NativeGPT:
         kept = layout["held"] * made.width * item[layout["compute"]]
         return {
             "weights": elements * item[layout["weights"]],
-            "gradients": elements * 4 + kept if layout["training"] else 0,
+            "gradients": elements * (1 if layout["unit"] else 4) + kept if layout["training"] else 0,
             "optimizer": elements * states if layout["training"] else 0,
             "activations": tokens * made.width * 16 * layers * item[layout["compute"]],
             "logits": min(layout["chunk"], tokens) * made.padded_vocab * item[layout["compute"]],
@@ -83,8 +83,6 @@ class NativeGPT:
         for number, (dtype, array) in enumerate(self._tensors.values()):
             drawn = np.random.default_rng([seed, number]).normal(0, 0.02, array.shape)
             array[...] = drawn if dtype == "F32" else (drawn.astype(np.float32).view(np.uint32) >> 16)
-
-    def refresh(self) -> None: ...
 
     def _logits(self, ids: Any) -> Any:
         rows = self._tensors["embedding"][1][ids.reshape(-1)].astype(np.float64)

@@ -12,6 +12,7 @@ import yaml
 from oracles_training import losses, make_data, run
 from ramlet.engines import opening
 from ramlet.engines.opening import choose_engine
+from ramlet.runtime import processor
 from ramlet.training.listener import Listener
 
 WHY = "engine: native, the default on a CPU"
@@ -82,3 +83,12 @@ def test_a_gpu_without_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "native, on the CPU: using the GPU needs PyTorch, pip install 'ramlet[torch]'"
     assert str(choose_engine("auto", "auto")) == said
     assert str(choose_engine("auto", "cpu")) == "native, the default on a CPU"
+
+
+def test_auto_is_torch_on_a_cpu_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "flags", lambda: {"avx512_bf16", "amx_bf16"})
+    assert choose_engine("auto", "cpu").name == "native"  # the tests do not use it
+    monkeypatch.delenv("RAMLET_VECTORS")
+    assert str(choose_engine("auto", "cpu")) == "torch, which multiplies bf16 with AMX"
+    monkeypatch.setattr(opening, "has_torch", lambda: False)
+    assert choose_engine("auto", "cpu").name == "native"

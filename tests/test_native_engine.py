@@ -21,7 +21,7 @@ from ramlet.engines import Engine, Model, Trainee
 from ramlet.engines.native import engine as native_engine
 from ramlet.engines.native import gpt
 from ramlet.engines.native.engine import NativeEngine
-from ramlet.engines.native.gpt import GPT, Layout
+from ramlet.engines.native.gpt import GPT, ORDER, Layout
 from ramlet.engines.native.plan import LATER, make_plan
 from ramlet.engines.native.rotary import rotary_tables
 from ramlet.engines.native.tensors import StoredMemory
@@ -39,6 +39,7 @@ from ramlet.model.names import named_tensors
 from ramlet.model.rope import RopeScaling
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import read_tensors_into, write_tensors
+from ramlet.runtime import processor
 from ramlet.runtime.budget import DRIFT, Budget
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
@@ -231,7 +232,7 @@ class TestPlans:
 
     def test_memory_decides_how_a_step_is_divided(self) -> None:
         ample = self.plan("1GB")
-        assert ample.choice == Choice(group_rows(64), 128, held=0)
+        assert ample.choice == Choice(group_rows(64, ORDER), 128, held=0)
         assert ample.notes == ()
         seen = [ample]
         total = ample.peak
@@ -244,11 +245,11 @@ class TestPlans:
             seen.append(plan)
             total -= 500_000
         found = [plan.choice for plan in seen]
-        assert {each.micro_batch for each in found} >= {32, 16, 8, 4, 2, 1}
+        assert {each.micro_batch for each in found} >= {8, 4, 2, 1}
         assert {each.recompute for each in found} == {False, True}
         assert {each.optimizer for each in found} == {"adamw", "adamw8bit"}
         assert min(each.chunk for each in found) == 16
-        assert all(each.held == (0 if each.micro_batch == 32 else 32 * 64) for each in found)
+        assert all(each.held == (0 if each.micro_batch == 8 else 8 * 64) for each in found)
         assert "8-bit" in seen[-1].notes[0]
 
     def test_bf16_weights_come_last(self) -> None:
@@ -257,7 +258,7 @@ class TestPlans:
         assert "bf16 weights" in str(refused.value)
         smallest = self.plan(refused.value.facts["needed"] - DRIFT, precision="bf16")
         assert (smallest.choice.weights, smallest.choice.optimizer) == ("bf16", "adamw8bit")
-        assert len(smallest.notes) == 2
+        assert len(smallest.notes) == 3
 
     @pytest.mark.parametrize("forced", [{}, {"optimizer": "muon"}, {"micro_batch": 4, "recompute": False}])
     def test_the_smallest_budget_is_named_exactly(self, forced: dict[str, Any]) -> None:
@@ -294,7 +295,8 @@ class TestPlans:
 
 
 class TestEngine:
-    def test_open(self) -> None:
+    def test_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(native_engine, "available_threads", lambda: 3)
         engine = open_engine("cpu", 3, name="native")
         assert (engine.kind, engine.threads, engine.baseline) == ("cpu", 3, "Python")
         assert engine.resident(stepping=True) > 10_000_000
@@ -302,9 +304,23 @@ class TestEngine:
         with engine.joined() as joined:
             assert joined is engine
 
-    @pytest.mark.parametrize(("flags", "chosen"), [({"avx512_bf16"}, "bf16"), ({"avx512f"}, "fp32")])
+    def test_more_threads_than_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(native_engine, "available_threads", lambda: 2)
+        few, many = (open_engine("cpu", threads, name="native") for threads in (2, 64))
+        assert (few.threads, many.threads) == (2, 2)
+        task = Task(SHAPE, 64, 8, Budget.parse("1GB"))
+        assert many.sketch(task).peak == few.sketch(task).peak
+        assert few.sketch(task).notes == ()
+        assert many.sketch(task).notes == ("64 threads are more than there are cores: using 2",)
+
+    @pytest.mark.parametrize(
+        ("flags", "chosen"),
+        [({"avx512_bf16"}, "bf16"), ({"avx512f"}, "fp32"), ({"avx512_bf16", "amx_bf16"}, "fp32")],
+    )
     def test_precision(self, flags: set[str], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(native_engine, "flags", lambda: flags)
+        monkeypatch.delenv("RAMLET_VECTORS")
+        for module in (native_engine, processor):
+            monkeypatch.setattr(module, "flags", lambda: flags)
         engine = NativeEngine(1)
         assert [engine.precision(each) for each in ("auto", "bf16", "fp32")] == [chosen, "bf16", "fp32"]
         with pytest.raises(SettingsError, match="fp16 needs a GPU"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramlet.engines.order import GROUP_TOKENS
+from ramlet.engines.order import TORCH_ORDER
 from ramlet.engines.plan import Correction, Plan, Task
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.predict import predict
@@ -38,7 +38,7 @@ def smallest(**changes) -> int:
 
 def test_without_pressure_the_micro_batch_is_the_fastest_not_the_largest() -> None:
     plan = planned("100GB")
-    assert plan.choice.micro_batch * plan.seq_len == GROUP_TOKENS
+    assert plan.choice.micro_batch * plan.seq_len == TORCH_ORDER.group
     assert not plan.choice.recompute
     assert (plan.choice.optimizer, plan.choice.weights, plan.choice.reuse) == ("adamw", "fp32", True)
     assert plan.notes == ()

@@ -307,6 +307,7 @@ class NativeGPT:
         dropout: float,
         document_mask: bool,
         held: int,
+        unit: int,
         training: bool,
         threads: int,
     ) -> NativeGPT: ...
@@ -324,6 +325,7 @@ class NativeGPT:
         dropout: float,
         document_mask: bool,
         held: int,
+        unit: int,
         training: bool,
         threads: int,
     ) -> dict[str, int]: ...
@@ -331,7 +333,6 @@ class NativeGPT:
     def gradients(self) -> list[_Described]: ...
     def states(self) -> list[_Described]: ...
     def initialize(self, seed: int) -> None: ...
-    def refresh(self) -> None: ...
     def learn(
         self,
         input_ids: _Rows,

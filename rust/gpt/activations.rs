@@ -4,14 +4,14 @@
 //! kept:       the input of every layer, what each layer keeps for its backward pass, the last norm's result
 //! then one of
 //!   forward   queries and keys with QK-norm; or the gated product
-//!   head      the logits of a chunk
+//!   head      the logits of a chunk; with activation checkpointing they also take the place of what a layer keeps
 //!   backward  the gradient of the residual stream, with what one block needs; the queries', keys' and values'
 //!             gradients take the place of the layer's gate and up, which are used up by then
 //! ```
 
 use super::arena::Span;
 use super::choice::Choice;
-use super::layout::Cursor;
+use super::layout::{Cursor, has_8bit_grads};
 use super::shape::Shape;
 use crate::attention;
 use crate::kernels::Line;
@@ -81,6 +81,7 @@ impl Activations {
             return Activations::forward_only(shape, choice, cursor, (positions, losses, work, normed));
         }
         let inputs = (0..=shape.layers).map(|_| cursor.add(stream)).collect();
+        let before_layers = cursor;
         let mut keep = || Kept {
             qkv: cursor.add(qkv),
             attended: cursor.add(queries),
@@ -95,7 +96,8 @@ impl Activations {
             false => (0..shape.layers).map(|_| keep()).collect(),
         };
 
-        let mut head = cursor;
+        // With activation checkpointing, nothing of a layer is needed before the backward pass recomputes it.
+        let mut head = if choice.recompute { before_layers } else { cursor };
         let logits = head.add(choice.chunk_tokens() * shape.padded_vocab() * choice.compute.bytes());
         let grad = cursor.add(stream);
         // All of these begin at the same place, for different moments.
@@ -188,14 +190,19 @@ impl Activations {
 fn work_lines(shape: &Shape, choice: &Choice) -> usize {
     let tokens = choice.tokens();
     let (width, queries, ff) = (shape.width, shape.queries_width(), shape.feed_forward);
-    let products = [
+    let sizes = [
         (tokens, width, shape.qkv_width()),
         (tokens, queries, width),
         (tokens, width, 2 * ff),
         (tokens, ff, width),
         (choice.chunk_tokens(), width, shape.padded_vocab()),
     ]
-    .map(|(rows, inner, columns)| products::scratch(products::Size { rows, inner, columns }, choice.threads));
+    .map(|(rows, inner, columns)| products::Size { rows, inner, columns });
+    let merged = choice.training && has_8bit_grads(shape, choice);
+    let products = sizes.map(|size| {
+        let merging = if merged { products::merged_scratch(size, choice.threads) } else { 0 };
+        products::scratch(size, choice.threads).max(merging)
+    });
     let attention = attention::scratch(attention_sizes(shape, choice.seq_len), tokens, choice.threads);
     products.into_iter().fold(attention, usize::max)
 }

@@ -5,7 +5,7 @@
 
 use super::arena::Span;
 use super::flat;
-use super::model::{Batch, Model, Pass};
+use super::model::{Batch, Model, Pass, Rounded};
 use super::shape::Place;
 use crate::attention::ViewMut;
 use crate::kernels::{self, Element};
@@ -37,7 +37,7 @@ impl<T: Element> Pass<'_, T> {
         self.product_backward(d_branch, places.down, act);
         // From here on `gate_up` is its own gradient.
         kernels::gate_backward_in_place(gate_up, act, half, self.threads());
-        self.accumulate(d_branch, act, places.down);
+        self.accumulate(d_branch, act, places.down, 0);
         self.through_norm(kept.middle, places.norm_feed_forward, gate_up, places.gate_up);
     }
 
@@ -47,7 +47,7 @@ impl<T: Element> Pass<'_, T> {
         let (queries, keys, stride) = (shape.queries_width(), shape.keys_width(), shape.qkv_width());
         let attended = &*self.rows(kept.attended, queries);
         let d_branch = self.branch_grad(2 * number + 1, self.activations().attention_branch);
-        self.accumulate(d_branch, attended, places.out);
+        self.accumulate(d_branch, attended, places.out, 0);
         let d_attended = self.rows(kept.d_attended, queries);
         self.product_backward(d_branch, places.out, d_attended);
 
@@ -87,7 +87,7 @@ impl<T: Element> Pass<'_, T> {
         let (x, eps, threads) = (&*self.stream(x), self.shape().eps, self.threads());
         let normed = self.stream(self.activations().normed);
         kernels::norm(x, self.gain(gain), eps, normed, threads);
-        self.accumulate(d_product, normed, w);
+        self.accumulate(d_product, normed, w, 0);
         self.product_backward(d_product, w, normed);
         let change = self.stream(self.activations().change);
         let unit = self.batch.seq_len;
@@ -117,7 +117,8 @@ impl Model {
             )
         };
         if tokens > most {
-            return self.add_rows(batch.ids, rows);
+            self.add_rows(batch.ids, rows);
+            return self.embedded += tokens;
         }
         held_ids[self.held..][..tokens].copy_from_slice(batch.ids);
         held_rows[self.held * width..][..tokens * width].copy_from_slice(rows);
@@ -138,10 +139,14 @@ impl Model {
             )
         };
         self.add_rows(ids, rows);
+        self.embedded += count;
     }
 
     fn add_rows<T: Element>(&self, ids: &[i64], rows: &[T]) {
         let width = self.shape.width;
+        if self.has_8bit_grads() {
+            return self.add_rows_in_8_bits(ids, rows);
+        }
         // SAFETY: the gradients; the callers have borrowed the model, and slices of other places.
         let grads: &mut [f32] = unsafe { self.arena.slice(self.layout.matrix_grads, self.places.matrices) };
         for (&id, row) in ids.iter().zip(rows.chunks_exact(width)) {
@@ -149,6 +154,20 @@ impl Model {
             for (sum, value) in sum.iter_mut().zip(row) {
                 *sum += value.widen();
             }
+        }
+    }
+
+    fn add_rows_in_8_bits<T: Element>(&self, ids: &[i64], rows: &[T]) {
+        let width = self.shape.width;
+        let mut wide = vec![0.0; width];
+        for (token, (&id, row)) in ids.iter().zip(rows.chunks_exact(width)).enumerate() {
+            for (wide, value) in wide.iter_mut().zip(row) {
+                *wide = value.widen();
+            }
+            let start = self.places.embedding.start + id as usize * width;
+            // SAFETY: as above.
+            let mut grads = unsafe { self.grad_codes(start..start + width) };
+            grads.add(&wide, self.rounding(Rounded::Embedding, token, start));
         }
     }
 }

@@ -81,6 +81,8 @@ pub struct Choice {
     pub dropout: f64,
     /// Tokens whose embedding gradients are added together, after those of the head (`held`).
     pub held: usize,
+    /// Sequences whose gradients are summed before they are rounded to 8 bits; 0 if gradients are fp32.
+    pub unit: usize,
     /// Without it there are weights and a forward pass only.
     pub training: bool,
     pub threads: usize,

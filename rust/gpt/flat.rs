@@ -1,4 +1,4 @@
-//! Loops over flat arrays: sums, copies, and the steps of AdamW and of Muon's momentum in fp32.
+//! Loops over flat arrays: sums, and the steps of AdamW and of Muon's momentum in fp32.
 //!
 //! Every operation rounds on its own and every element is computed from its own inputs, so that neither threads nor
 //! vectors change a bit.
@@ -36,31 +36,6 @@ pub fn add<T: Element>(sum: &mut [T], part: &[T], threads: usize) {
     run(&kernel, kernel.sum.len(), 1, threads);
 }
 
-struct Convert<'a, A, B> {
-    from: &'a [A],
-    to: Rows<'a, B>,
-}
-
-impl<A: Element, B: Element> Kernel for Convert<'_, A, B> {
-    #[inline(always)]
-    fn rows<V: Vector>(&self, rows: Range<usize>) {
-        for row in rows {
-            // SAFETY: each row is in one range only.
-            let to = unsafe { self.to.row(row) };
-            let from = &self.from[row * WIDTH..][..to.len()];
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = B::narrow(from.widen());
-            }
-        }
-    }
-}
-
-pub fn convert<A: Element, B: Element>(from: &[A], to: &mut [B], threads: usize) {
-    assert_eq!(from.len(), to.len());
-    let kernel = Convert { from, to: Rows::new(to, WIDTH) };
-    run(&kernel, kernel.to.len(), 8, threads);
-}
-
 struct Scale<'a> {
     numbers: Rows<'a, f32>,
     by: f32,
@@ -83,21 +58,21 @@ pub fn scale(numbers: &mut [f32], by: f32, threads: usize) {
     run(&kernel, kernel.numbers.len(), 8, threads);
 }
 
-struct Clear<'a> {
-    numbers: Rows<'a, f32>,
+struct Clear<'a, T> {
+    numbers: Rows<'a, T>,
 }
 
-impl Kernel for Clear<'_> {
+impl<T: Copy + Default + Send + Sync> Kernel for Clear<'_, T> {
     #[inline(always)]
     fn rows<V: Vector>(&self, rows: Range<usize>) {
         for row in rows {
             // SAFETY: each row is in one range only.
-            unsafe { self.numbers.row(row) }.fill(0.0);
+            unsafe { self.numbers.row(row) }.fill(T::default());
         }
     }
 }
 
-pub fn clear(numbers: &mut [f32], threads: usize) {
+pub fn clear<T: Copy + Default + Send + Sync>(numbers: &mut [T], threads: usize) {
     let kernel = Clear { numbers: Rows::new(numbers, WIDTH) };
     run(&kernel, kernel.numbers.len(), 8, threads);
 }

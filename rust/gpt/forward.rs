@@ -37,9 +37,8 @@ impl<T: Element> Pass<'_, T> {
         let (first, normed) = (self.activations().inputs[0], self.activations().normed);
         let mask = self.mask(0);
         let rows = self.stream(if mask.is_some() { normed } else { first });
-        let embedding = self.weight(self.model.places.embedding);
         for (row, &id) in rows.chunks_exact_mut(width).zip(self.batch.ids) {
-            row.copy_from_slice(&embedding[id as usize * width..][..width]);
+            self.copy_row(self.model.places.embedding, id as usize, row);
         }
         if let Some(mask) = mask {
             kernels::dropout(rows, mask, width, self.stream(first), self.threads());

@@ -15,10 +15,11 @@ impl<T: Element> Pass<'_, T> {
         let mut total = 0.0;
         for some in self.chunks() {
             let hidden = &mut hidden[some.start * width..some.end * width];
+            let first = some.start;
             let (grads, losses) = self.logits_grad(hidden, weight, some, scale);
             // fp64 sums of a few thousand losses are exact, so their order does not matter.
             total += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
-            self.accumulate(grads, hidden, weight);
+            self.accumulate(grads, hidden, weight, first);
             // From here on these rows are their own gradient.
             self.product_backward(grads, weight, hidden);
         }
@@ -46,11 +47,6 @@ impl<T: Element> Pass<'_, T> {
         let hidden = self.stream(self.activations().normed);
         kernels::norm(x, self.gain(self.model.places.norm), self.shape().eps, hidden, self.threads());
         hidden
-    }
-
-    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
-        let (tokens, chunk) = (self.tokens(), self.model.choice.chunk_tokens());
-        (0..tokens).step_by(chunk).map(move |start| start..tokens.min(start + chunk))
     }
 
     /// The gradient of the logits of some tokens, and their losses.

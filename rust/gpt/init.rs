@@ -47,7 +47,6 @@ impl Model {
             unsafe { self.arena.slice::<u8>(span, span.bytes) }.fill(0);
         }
         self.clear_gradients();
-        self.refresh();
     }
 
     fn fill<W: Element>(&mut self, place: Place, rows: usize, deviation: f64, key: u64) {

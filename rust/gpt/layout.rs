@@ -9,6 +9,7 @@ use super::choice::{Choice, Precision};
 use super::shape::{Place, Places, Shape};
 use super::states::{Flat, Group, groups, stacks};
 use crate::kernels::muon_scratch;
+use crate::products::SHARED;
 
 /// A tensor for Python: its place, and what is in it.
 #[derive(Clone, Debug)]
@@ -42,13 +43,13 @@ impl Cursor {
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub matrices: Span,
-    /// Of the matrices, for products; may be the same.
-    pub products: Span,
     pub gains: Span,
     pub cos: Span,
     pub sin: Span,
 
+    /// fp32, or codes of 8 bits with exponents.
     pub matrix_grads: Span,
+    pub grad_exponents: Span,
     pub gain_grads: Span,
     pub held_ids: Span,
     pub held_rows: Span,
@@ -59,6 +60,8 @@ pub struct Layout {
     /// Scratch memory of Muon, and the change of a matrix whose weights are bf16.
     pub muon: Span,
     pub changes: Span,
+    /// Some gradients as fp32, if they are stored in 8 bits.
+    pub wide_grads: Span,
 
     pub parts: Parts,
 }
@@ -83,17 +86,18 @@ impl Layout {
     pub fn new(shape: &Shape, places: &Places, choice: &Choice) -> Layout {
         let mut cursor = Cursor { at: 0 };
         let matrices = cursor.add(places.matrices * choice.weights.bytes());
-        let products = match choice.weights == choice.compute {
-            true => matrices,
-            false => cursor.add(places.matrices * choice.compute.bytes()),
-        };
         let gains = cursor.add(places.gains * 4);
         let table = choice.seq_len * shape.head_width / 2 * 4;
         let (cos, sin) = (cursor.add(table), cursor.add(table));
         let weights_end = cursor.at;
 
         let trained = |bytes: usize| if choice.training { bytes } else { 0 };
-        let matrix_grads = cursor.add(trained(places.matrices * 4));
+        let (number, exponents) = match has_8bit_grads(shape, choice) {
+            true => (1, places.matrices.div_ceil(SHARED)),
+            false => (4, 0),
+        };
+        let matrix_grads = cursor.add(trained(places.matrices * number));
+        let grad_exponents = cursor.add(trained(exponents));
         let gain_grads = cursor.add(trained(places.gains * 4));
         let held_ids = cursor.add(trained(choice.held * 8));
         let held_rows = cursor.add(trained(choice.held * shape.width * choice.compute.bytes()));
@@ -105,6 +109,8 @@ impl Layout {
         let activations = Activations::new(shape, choice, cursor);
         let (scratch, change) = update_scratch(shape, choice);
         let (muon, changes) = (cursor.add(trained(scratch)), cursor.add(trained(change)));
+        let wide = if has_8bit_grads(shape, choice) { change.max(4 * WIDE_GRADS) } else { 0 };
+        let wide_grads = cursor.add(trained(wide));
         let activations_end = activations.end.max(activations.logits_end);
         let end = cursor.at.max(activations_end);
         let parts = Parts {
@@ -117,11 +123,11 @@ impl Layout {
         debug_assert_eq!(parts.total(), end);
         Layout {
             matrices,
-            products,
             gains,
             cos,
             sin,
             matrix_grads,
+            grad_exponents,
             gain_grads,
             held_ids,
             held_rows,
@@ -129,32 +135,38 @@ impl Layout {
             activations,
             muon,
             changes,
+            wide_grads,
             parts,
         }
     }
 
-    /// The weights by their names, or the gradients, which are fp32.
+    /// The weights by their names, or the gradients: in 8 bits, they are codes without their exponents.
     pub fn tensors(&self, places: &Places, choice: &Choice, gradients: bool) -> Vec<Tensor> {
-        let stored = if gradients { Precision::Fp32 } else { choice.weights };
+        let eight_bit = self.grad_exponents.bytes > 0;
         let one = |(name, flat, place): (String, Flat, Place)| {
-            let (whole, precision) = match (flat, gradients) {
-                (Flat::Matrices, false) => (self.matrices, stored),
-                (Flat::Matrices, true) => (self.matrix_grads, stored),
-                (Flat::Gains, false) => (self.gains, Precision::Fp32),
-                (Flat::Gains, true) => (self.gain_grads, Precision::Fp32),
+            let (whole, (dtype, bytes)) = match (flat, gradients) {
+                (Flat::Matrices, false) => (self.matrices, (choice.weights.dtype(), choice.weights.bytes())),
+                (Flat::Matrices, true) => (self.matrix_grads, if eight_bit { ("I8", 1) } else { ("F32", 4) }),
+                (Flat::Gains, false) => (self.gains, ("F32", 4)),
+                (Flat::Gains, true) => (self.gain_grads, ("F32", 4)),
             };
             let shape = match flat {
                 Flat::Matrices => vec![place.rows, place.columns],
                 Flat::Gains => vec![place.columns],
             };
-            let span = Span {
-                start: whole.start + place.start * precision.bytes(),
-                bytes: place.rows * place.columns * precision.bytes(),
-            };
-            Tensor { name, dtype: precision.dtype(), shape, span }
+            let span =
+                Span { start: whole.start + place.start * bytes, bytes: place.rows * place.columns * bytes };
+            Tensor { name, dtype, shape, span }
         };
         named(places).into_iter().map(one).collect()
     }
+}
+
+/// Gradients in 8 bits that are fp32 at once in a step of AdamW: whole blocks of the optimizer.
+pub const WIDE_GRADS: usize = 1 << 18;
+
+pub fn has_8bit_grads(shape: &Shape, choice: &Choice) -> bool {
+    choice.unit > 0 && shape.has_whole_blocks()
 }
 
 /// All weights in the order of `engines/torch/weights.py`.
@@ -227,6 +239,7 @@ mod tests {
         compute: Precision::Fp32,
         dropout: 0.1,
         held: 60,
+        unit: 0,
         training: true,
         threads: 2,
     };
@@ -244,12 +257,9 @@ mod tests {
     fn moments(layout: &Layout, choice: &Choice) {
         let activations = &layout.activations;
         let mut always = vec![layout.matrices, layout.gains, layout.matrix_grads, layout.gain_grads];
-        always.extend([layout.cos, layout.sin, layout.held_ids, layout.held_rows]);
-        if layout.products != layout.matrices {
-            always.push(layout.products);
-        }
+        always.extend([layout.cos, layout.sin, layout.held_ids, layout.held_rows, layout.grad_exponents]);
         always.extend(layout.groups.iter().flat_map(|group| group.tensors()).map(|tensor| tensor.span));
-        disjoint(&[&always[..], &[layout.muon, layout.changes]].concat());
+        disjoint(&[&always[..], &[layout.muon, layout.changes, layout.wide_grads]].concat());
         always.extend([activations.positions, activations.losses, activations.work]);
         let with = |more: &[Span]| disjoint(&[&always[..], more].concat());
         let inputs = &activations.inputs;
@@ -295,9 +305,11 @@ mod tests {
     fn what_is_in_use_at_the_same_time_does_not_overlap() {
         let mut tried = 0;
         for (qk_norm, feed_forward, width) in
-            [(true, 96, 48), (false, 96, 48), (true, 8, 48), (false, 300, 16)]
+            [(true, 96, 48), (false, 96, 48), (true, 8, 48), (false, 300, 16), (true, 96, 64)]
         {
             let shape = Shape { qk_norm, feed_forward, width, ..SHAPE };
+            // Only the last has whole blocks of gradients in 8 bits.
+            let shape = if width == 64 { Shape { head_width: 16, ..shape } } else { shape };
             for (recompute, training) in [(false, true), (true, true), (false, false)] {
                 for (weights, compute) in [(0, 0), (0, 1), (1, 1)] {
                     let precision = |number: usize| [Precision::Fp32, Precision::Bf16][number];
@@ -311,6 +323,7 @@ mod tests {
                                 compute,
                                 optimizer,
                                 dropout,
+                                unit: usize::from(weights == Precision::Bf16),
                                 ..CHOICE
                             };
                             let layout = Layout::new(&shape, &Places::new(&shape), &choice);
@@ -321,7 +334,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(tried, 216);
+        assert_eq!(tried, 270);
     }
 
     #[test]

@@ -3,14 +3,15 @@
 use super::activations::{STATS, attention_sizes};
 use super::arena::{Arena, Span};
 use super::choice::{Choice, Precision};
-use super::flat;
-use super::layout::Layout;
+use super::layout::{Layout, has_8bit_grads};
 use super::shape::{Place, Places, Shape};
 use crate::attention;
 use crate::kernels::{BadLabel, BadPosition, Bf16, Element, IGNORE, Line, Mask};
-use crate::products;
+use crate::products::{self, CodesMut, Rounding, SHARED};
+use crate::scatter::scatter;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 pub struct Model {
     pub(super) shape: Shape,
@@ -20,6 +21,16 @@ pub struct Model {
     pub(super) arena: Arena,
     /// Tokens whose embedding gradients are held back.
     pub(super) held: usize,
+    /// Tokens of this step before the current batch, and those whose embedding gradients were added.
+    pub(super) learned: usize,
+    pub(super) embedded: usize,
+}
+
+/// What is added to gradients in 8 bits; the numbers seed their rounding.
+#[derive(Clone, Copy)]
+pub(super) enum Rounded {
+    Product = 0x6772_6164,
+    Embedding = 0x656d_6265,
 }
 
 /// A micro-batch: sequences of the same length, one after the other.
@@ -50,7 +61,7 @@ impl Model {
         let places = Places::new(&shape);
         let layout = Layout::new(&shape, &places, &choice);
         let arena = Arena::new(layout.parts.total())?;
-        let mut model = Model { shape, choice, places, layout, arena, held: 0 };
+        let mut model = Model { shape, choice, places, layout, arena, held: 0, learned: 0, embedded: 0 };
         for (span, table) in [(model.layout.cos, cos), (model.layout.sin, sin)] {
             model.flat(span, span.bytes / 4).copy_from_slice(table);
         }
@@ -82,30 +93,40 @@ impl Model {
         unsafe { self.arena.slice(span, count) }
     }
 
-    pub(super) fn gains(&mut self) -> &mut [f32] {
-        self.flat(self.layout.gains, self.places.gains)
+    pub(super) fn has_8bit_grads(&self) -> bool {
+        has_8bit_grads(&self.shape, &self.choice)
     }
 
-    /// Updates the copy of the matrices for products, after the weights were changed.
-    pub fn refresh(&mut self) {
-        let Layout { matrices, products, .. } = self.layout;
-        if matrices == products {
-            return;
-        }
-        let (count, threads) = (self.places.matrices, self.choice.threads);
-        // SAFETY: two places of a model that is borrowed.
+    /// Gradients of matrices in 8 bits: whole blocks.
+    ///
+    /// # Safety
+    /// As `Arena::slice`.
+    pub(super) unsafe fn grad_codes(&self, range: Range<usize>) -> CodesMut<'_> {
+        let blocks = range.start / SHARED..range.end.div_ceil(SHARED);
+        // SAFETY: by the caller.
         unsafe {
-            match (self.choice.weights, self.choice.compute) {
-                (Precision::Fp32, _) => {
-                    let to: &mut [Bf16] = self.arena.slice(products, count);
-                    flat::convert(self.arena.slice::<f32>(matrices, count), to, threads);
-                }
-                (Precision::Bf16, _) => {
-                    let to: &mut [f32] = self.arena.slice(products, count);
-                    flat::convert(self.arena.slice::<Bf16>(matrices, count), to, threads);
-                }
+            CodesMut {
+                codes: self.arena.slice(self.layout.matrix_grads.part::<i8>(range.clone()), range.len()),
+                exponents: self
+                    .arena
+                    .slice(self.layout.grad_exponents.part::<u8>(blocks.clone()), blocks.len()),
             }
         }
+    }
+
+    /// How gradients that begin at `index` are rounded, when those of the step's tokens from `token` of the batch on are
+    /// added: a function of the step, so that neither the division into micro-batches nor an interruption matters.
+    pub(super) fn rounding(&self, rounded: Rounded, token: usize, index: usize) -> Rounding {
+        let counted = match rounded {
+            Rounded::Product => self.learned + token,
+            Rounded::Embedding => self.embedded + token,
+        };
+        let step = scatter((self.steps_of_adamw() as u32).wrapping_add(rounded as u32));
+        Rounding { key: scatter(step.wrapping_add(counted as u32)), first_index: index as u32 }
+    }
+
+    pub(super) fn gains(&mut self) -> &mut [f32] {
+        self.flat(self.layout.gains, self.places.gains)
     }
 
     /// The summed loss of a batch; adds `scale` times its gradient to the gradients.
@@ -123,6 +144,7 @@ impl Model {
         let total = pass.head(scale);
         pass.backward();
         self.add_embedding_grads::<T>(batch);
+        self.learned += batch.ids.len();
         total
     }
 
@@ -223,8 +245,18 @@ impl<'a, T: Element> Pass<'a, T> {
         self.slice(flat.part::<N>(range.clone()), range.len())
     }
 
-    pub(super) fn weight(&self, place: Place) -> &[T] {
-        self.placed(self.model.layout.products, place)
+    /// A matrix as it is stored.
+    fn weight<W>(&self, place: Place) -> &[W] {
+        self.placed(self.model.layout.matrices, place)
+    }
+
+    /// A row of a matrix, in the precision of the products.
+    pub(super) fn copy_row(&self, place: Place, row: usize, to: &mut [T]) {
+        let from = row * place.columns..(row + 1) * place.columns;
+        match self.model.choice.weights {
+            Precision::Fp32 => copy(&self.weight::<f32>(place)[from], to),
+            Precision::Bf16 => copy(&self.weight::<Bf16>(place)[from], to),
+        }
     }
 
     pub(super) fn gain(&self, place: Place) -> &[f32] {
@@ -242,17 +274,51 @@ impl<'a, T: Element> Pass<'a, T> {
 
     /// `x w^T`, plus `added` if there is one.
     pub(super) fn product(&self, x: &[T], w: Place, added: Option<&[T]>, y: &mut [T]) {
-        products::forward(x, self.weight(w), added, y, size(x, w), self.work(), self.threads());
+        let (size, work, threads) = (size(x, w), self.work(), self.threads());
+        match self.model.choice.weights {
+            Precision::Fp32 => products::forward(x, self.weight::<f32>(w), added, y, size, work, threads),
+            Precision::Bf16 => products::forward(x, self.weight::<Bf16>(w), added, y, size, work, threads),
+        }
     }
 
     pub(super) fn product_backward(&self, dy: &[T], w: Place, dx: &mut [T]) {
-        products::backward(dy, self.weight(w), dx, size(dx, w), self.work(), self.threads());
+        let (size, work, threads) = (size(dx, w), self.work(), self.threads());
+        match self.model.choice.weights {
+            Precision::Fp32 => products::backward(dy, self.weight::<f32>(w), dx, size, work, threads),
+            Precision::Bf16 => products::backward(dy, self.weight::<Bf16>(w), dx, size, work, threads),
+        }
     }
 
-    /// Adds the gradient of a weight.
-    pub(super) fn accumulate(&self, dy: &[T], x: &[T], w: Place) {
-        let grad = self.placed(self.model.layout.matrix_grads, w);
-        products::accumulate(dy, x, grad, size(x, w), self.work(), self.threads());
+    /// Adds the gradient of a weight, from the batch's tokens from `first` on.
+    pub(super) fn accumulate(&self, dy: &[T], x: &[T], w: Place, first: usize) {
+        if !self.model.has_8bit_grads() {
+            let grad = self.placed(self.model.layout.matrix_grads, w);
+            return products::accumulate(dy, x, grad, size(x, w), self.work(), self.threads());
+        }
+        let unit = self.unit_tokens();
+        let parts = dy.chunks(unit * w.rows).zip(x.chunks(unit * w.columns)).enumerate();
+        for (number, (dy, x)) in parts {
+            // SAFETY: see above.
+            let grad = unsafe { self.model.grad_codes(w.range()) };
+            let rounding = self.model.rounding(Rounded::Product, first + number * unit, w.start);
+            products::accumulate_merged(dy, x, grad, rounding, size(x, w), self.work(), self.threads());
+        }
+    }
+
+    /// Tokens whose gradients are summed before they are rounded to 8 bits.
+    fn unit_tokens(&self) -> usize {
+        self.model.choice.unit * self.batch.seq_len
+    }
+
+    /// Some tokens at a time, whose logits exist at once. Gradients in 8 bits are rounded after each, so none of them has
+    /// tokens of two units.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let (tokens, chunk) = (self.tokens(), self.model.choice.chunk_tokens());
+        let unit = if self.model.has_8bit_grads() { self.unit_tokens() } else { tokens };
+        (0..tokens).step_by(unit).flat_map(move |first| {
+            let end = tokens.min(first + unit);
+            (first..end).step_by(chunk).map(move |start| start..end.min(start + chunk))
+        })
     }
 
     pub(super) fn attention(&self, given: attention::Given<'_, T>, out: &mut [T], stats: &mut [f32]) {
@@ -278,6 +344,12 @@ impl<'a, T: Element> Pass<'a, T> {
         let keys = self.batch.keys.filter(|_| rate > 0.0)?;
         let threshold = (rate * 4_294_967_296.0).round_ties_even().min(f64::from(u32::MAX)) as u32;
         Some(Mask { keys, place: place as u32, threshold, scale: (1.0 / (1.0 - rate)) as f32 })
+    }
+}
+
+fn copy<A: Element, B: Element>(from: &[A], to: &mut [B]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = B::narrow(from.widen());
     }
 }
 

@@ -1,5 +1,6 @@
 //! The sizes of a model, and where each weight is in the two flat arrays: matrices, and the gains of the norms.
 
+use crate::products::SHARED;
 use std::ops::Range;
 
 /// As `ramlet.model.shape.Shape`, which has checked it.
@@ -24,6 +25,12 @@ const VOCABULARY_MULTIPLE: usize = 64;
 pub const ALIGNMENT: usize = 256;
 
 impl Shape {
+    /// Whether the rows of all matrices, and of the parts of fused ones, are whole blocks of gradients in 8 bits.
+    pub fn has_whole_blocks(&self) -> bool {
+        let sizes = [self.width, self.queries_width(), self.keys_width(), self.feed_forward];
+        sizes.iter().all(|size| size.is_multiple_of(SHARED))
+    }
+
     pub fn padded_vocab(&self) -> usize {
         self.vocab.next_multiple_of(VOCABULARY_MULTIPLE)
     }

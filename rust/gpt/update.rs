@@ -1,14 +1,16 @@
-//! An optimizer step: clipping, the update of every group, the copy for products, and zero gradients.
+//! An optimizer step: clipping, the update of every group, and zero gradients.
 //!
 //! Scalars are computed in fp64, with operations that are the same on every system, and rounded to fp32 once.
 
 use super::arena::Span;
 use super::choice::Precision;
 use super::flat;
+use super::layout::WIDE_GRADS;
 use super::model::Model;
 use super::states::{Flat, Group, States, stacks};
-use crate::adamw8bit::{self, Moments, Number, Step};
+use crate::adamw8bit::{self, BLOCK, Moments, Number, Step};
 use crate::kernels::{Bf16, Line, Matrix, MuonSettings, muon, squares};
+use crate::products::Codes;
 use crate::scatter::scatter;
 use std::ops::Range;
 
@@ -72,7 +74,6 @@ impl Model {
             for (number, group) in self.layout.groups.clone().iter().enumerate().rev() {
                 self.step(group, number, given);
             }
-            self.refresh();
         }
         self.clear_gradients();
         norm
@@ -80,7 +81,11 @@ impl Model {
 
     fn grad_norm(&mut self) -> f64 {
         let (matrices, gains, threads) = (self.places.matrices, self.places.gains, self.choice.threads);
-        let of_matrices = squares::<f32>(self.flat(self.layout.matrix_grads, matrices), threads);
+        let of_matrices = match self.has_8bit_grads() {
+            // SAFETY: the model is borrowed.
+            true => unsafe { self.stored_grads(0..matrices) }.squares(),
+            false => squares::<f32>(self.flat(self.layout.matrix_grads, matrices), threads),
+        };
         let of_gains = squares::<f32>(self.flat(self.layout.gain_grads, gains), threads);
         (of_matrices + of_gains).sqrt()
     }
@@ -90,9 +95,15 @@ impl Model {
             return;
         }
         let (matrices, gains, threads) = (self.places.matrices, self.places.gains, self.choice.threads);
-        flat::clear(self.flat(self.layout.matrix_grads, matrices), threads);
-        flat::clear(self.flat(self.layout.gain_grads, gains), threads);
-        self.held = 0;
+        if self.has_8bit_grads() {
+            let exponents = self.layout.grad_exponents;
+            flat::clear::<i8>(self.flat(self.layout.matrix_grads, matrices), threads);
+            flat::clear::<u8>(self.flat(exponents, exponents.bytes), threads);
+        } else {
+            flat::clear::<f32>(self.flat(self.layout.matrix_grads, matrices), threads);
+        }
+        flat::clear::<f32>(self.flat(self.layout.gain_grads, gains), threads);
+        (self.held, self.learned, self.embedded) = (0, 0, 0);
     }
 
     fn step(&mut self, group: &Group, number: usize, given: Given) {
@@ -137,16 +148,44 @@ impl Model {
         unsafe { self.some(span, group.range.clone()) }
     }
 
+    /// Of matrices, in 8 bits.
+    ///
+    /// # Safety
+    /// As `Arena::slice`.
+    unsafe fn stored_grads(&self, range: Range<usize>) -> Codes<'_> {
+        // SAFETY: by the caller.
+        let found = unsafe { self.grad_codes(range) };
+        Codes { codes: found.codes, exponents: found.exponents }
+    }
+
+    /// Some gradients as fp32: in their place, or widened in that of `wide_grads`.
+    ///
     /// # Safety
     /// As `Arena::slice`.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn gradients_of(&self, group: &Group) -> &mut [f32] {
-        let span = match group.flat {
-            Flat::Matrices => self.layout.matrix_grads,
-            Flat::Gains => self.layout.gain_grads,
-        };
+    unsafe fn gradients(&self, flat: Flat, range: Range<usize>) -> &mut [f32] {
         // SAFETY: by the caller.
-        unsafe { self.some(span, group.range.clone()) }
+        unsafe {
+            match flat {
+                Flat::Gains => self.some(self.layout.gain_grads, range),
+                Flat::Matrices if !self.has_8bit_grads() => self.some(self.layout.matrix_grads, range),
+                Flat::Matrices => {
+                    let wide = &mut self.all::<f32>(self.layout.wide_grads)[..range.len()];
+                    self.stored_grads(range).widen(wide, self.choice.threads);
+                    wide
+                }
+            }
+        }
+    }
+
+    /// A group in parts whose gradients can be fp32 at once; all of it unless they are stored in 8 bits.
+    fn portions(&self, group: &Group) -> impl Iterator<Item = Range<usize>> + use<> {
+        let all = group.range.clone();
+        let most = match group.flat == Flat::Matrices && self.has_8bit_grads() {
+            true => WIDE_GRADS,
+            false => all.len().max(1),
+        };
+        all.clone().step_by(most).map(move |start| start..all.end.min(start + most))
     }
 
     fn adamw_step<W: Number + Wide>(&mut self, group: &Group, number: usize, given: Given) {
@@ -154,7 +193,7 @@ impl Model {
         let decay = if group.has_weight_decay { hyper.weight_decay } else { 0.0 };
         let threads = self.choice.threads;
         // SAFETY: different places of a model that is borrowed.
-        let (weights, gradients) = unsafe { (self.weights_of::<W>(group), self.gradients_of(group)) };
+        let weights = unsafe { self.weights_of::<W>(group) };
         let eight_bit = |step: u64| {
             let unbias = (1.0 - power(hyper.beta2, step)).sqrt();
             Step {
@@ -187,24 +226,33 @@ impl Model {
                         keep: (1.0 - rate * decay) as f32,
                     };
                     let moments = [self.all(first), self.all(second)];
+                    let gradients = self.gradients(group.flat, group.range.clone());
                     flat::adamw(W::wide_slice(weights), gradients, moments, factors, threads);
                 }
                 States::Small8bit { step, first, second } => {
                     let count = &mut self.all::<i64>(step)[0];
                     *count += 1;
                     let moments = [self.all(first), self.all(second)];
+                    let gradients = self.gradients(group.flat, group.range.clone());
                     flat::small_step(weights, gradients, moments, &eight_bit(*count as u64));
                 }
                 States::AdamW8bit { step, first, first_scales, root, root_scales } => {
                     let count = &mut self.all::<i64>(step)[0];
                     *count += 1;
-                    let moments = Moments {
-                        first: self.all(first),
-                        first_scales: self.all(first_scales),
-                        root: self.all(root),
-                        root_scales: self.all(root_scales),
-                    };
-                    adamw8bit::step(weights, gradients, moments, &eight_bit(*count as u64), threads);
+                    let step = eight_bit(*count as u64);
+                    for portion in self.portions(group) {
+                        let gradients = self.gradients(group.flat, portion.clone());
+                        let own = portion.start - group.range.start..portion.end - group.range.start;
+                        let blocks = own.start / BLOCK..own.end.div_ceil(BLOCK);
+                        let moments = Moments {
+                            first: self.some(first, own.clone()),
+                            first_scales: self.some(first_scales, blocks.clone()),
+                            root: self.some(root, own.clone()),
+                            root_scales: self.some(root_scales, blocks),
+                        };
+                        let step = Step { first_index: own.start as u64, ..step };
+                        adamw8bit::step(&mut weights[own], gradients, moments, &step, threads);
+                    }
                 }
                 States::Muon { .. } | States::Muon8bit { .. } => unreachable!("not AdamW's"),
             }
@@ -215,24 +263,34 @@ impl Model {
         let Given { hyper, rate, grad_scale } = given;
         let (threads, gain) = (self.choice.threads, 1.0 - MOMENTUM);
         let keep = (1.0 - rate * hyper.weight_decay) as f32;
+        let start = group.range.start;
+        // Of some of the group; returns the direction of Muon, in the place of the gradients.
         // SAFETY: different places of a model that is borrowed.
-        let row_squares: &mut [f32] = unsafe {
-            let gradients = self.gradients_of(group);
-            match group.states {
-                States::Muon { momentum, row_squares } => {
-                    let momentum = self.all(momentum);
-                    flat::momentum(gradients, momentum, gain as f32, grad_scale as f32, threads);
-                    self.all(row_squares)
+        let direction = |range: Range<usize>| -> &mut [f32] {
+            let own = range.start - start..range.end - start;
+            unsafe {
+                let gradients = self.gradients(group.flat, range);
+                match group.states {
+                    States::Muon { momentum, .. } => {
+                        let momentum = self.some(momentum, own);
+                        flat::momentum(gradients, momentum, gain as f32, grad_scale as f32, threads);
+                    }
+                    States::Muon8bit { codes, scales, .. } => {
+                        let scales = self.some(scales, own.start / BLOCK..own.end.div_ceil(BLOCK));
+                        let gain = (gain * grad_scale) as f32;
+                        let codes = self.some(codes, own);
+                        adamw8bit::momentum(gradients, codes, scales, MOMENTUM as f32, gain, threads);
+                    }
+                    _ => unreachable!("not Muon's"),
                 }
-                States::Muon8bit { codes, scales, row_squares } => {
-                    let (codes, scales) = (self.all(codes), self.all(scales));
-                    let gain = (gain * grad_scale) as f32;
-                    adamw8bit::momentum(gradients, codes, scales, MOMENTUM as f32, gain, threads);
-                    self.all(row_squares)
-                }
-                _ => unreachable!("not Muon's"),
+                gradients
             }
         };
+        let (States::Muon { row_squares, .. } | States::Muon8bit { row_squares, .. }) = group.states else {
+            unreachable!("not Muon's")
+        };
+        // SAFETY: as above.
+        let row_squares = unsafe { self.all(row_squares) };
         let settings = MuonSettings {
             coefficients: coefficients(),
             margin: MARGIN,
@@ -241,10 +299,24 @@ impl Model {
             rate: rate * UPDATE_SIZE,
         };
         match self.choice.weights {
-            Precision::Fp32 => self.muon_fp32(group, row_squares, keep, &settings),
+            Precision::Fp32 => {
+                direction(group.range.clone());
+                self.muon_fp32(group, row_squares, keep, &settings);
+            }
             Precision::Bf16 => {
                 let key = rounding_key(hyper.seed, number, self.steps_of_adamw());
-                self.muon_bf16(row_squares, keep, key, &settings);
+                // In 8 bits the gradients have no place for directions, so each matrix has its own moment; the blocks of
+                // the momentum are whole in it.
+                let at_once = !self.has_8bit_grads();
+                if at_once {
+                    direction(group.range.clone());
+                }
+                let of_matrix = |range: Range<usize>| match at_once {
+                    // SAFETY: as above.
+                    true => unsafe { self.some(self.layout.matrix_grads, range) },
+                    false => direction(range),
+                };
+                self.muon_bf16(of_matrix, row_squares, keep, key, &settings);
             }
         }
     }
@@ -265,7 +337,14 @@ impl Model {
     }
 
     /// One matrix after the other: first its change in fp32, then the weights, rounded stochastically.
-    fn muon_bf16(&self, row_squares: &mut [f32], keep: f32, key: u32, settings: &MuonSettings) {
+    fn muon_bf16<'a>(
+        &self,
+        direction: impl Fn(Range<usize>) -> &'a mut [f32],
+        row_squares: &mut [f32],
+        keep: f32,
+        key: u32,
+        settings: &MuonSettings,
+    ) {
         let threads = self.choice.threads;
         for (range, row_squares) in self.muon_matrices(row_squares) {
             let start = range.start as u64;
@@ -273,8 +352,7 @@ impl Model {
             unsafe {
                 let changes = &mut self.all::<f32>(self.layout.changes)[..range.len()];
                 changes.fill(0.0);
-                let direction = self.some(self.layout.matrix_grads, range.clone());
-                let matrix = Matrix { weights: changes, direction, row_squares };
+                let matrix = Matrix { weights: changes, direction: direction(range.clone()), row_squares };
                 muon(vec![matrix], settings, self.all::<Line>(self.layout.muon), threads);
                 flat::scale(changes, -1.0, threads);
                 let weights = self.some::<u16>(self.layout.matrices, range);
@@ -300,7 +378,7 @@ impl Model {
     }
 
     /// How many steps AdamW has taken next to Muon.
-    fn steps_of_adamw(&self) -> u64 {
+    pub(super) fn steps_of_adamw(&self) -> u64 {
         let counted = self.layout.groups.iter().find_map(|group| match group.states {
             States::Small8bit { step, .. } | States::AdamW8bit { step, .. } => Some(step),
             _ => None,

@@ -4,13 +4,15 @@
 //! hold numbers of different chains, so the width of the registers does not matter. All matrices are row-major.
 //!
 //! If the operands are bf16, denormal numbers are 0 in such a chain, be they operands, sums or results of a step: this is
-//! what the CPU's instructions for bf16 do, and all other code does the same.
+//! what the CPU's instructions for bf16 do, and all other code does the same. Weights may be stored in the other precision:
+//! they are rounded to that of the product, or widened, while they are packed.
 //!
 //! `step` has the instructions, `panel` copies operands to the order in which these need them and multiplies two panels,
 //! `blocks` divides a product into parts that stay in the caches, `work` does them on threads.
 
 mod blocks;
 mod kind;
+mod merged;
 mod panel;
 mod step;
 mod work;
@@ -23,8 +25,9 @@ mod tests;
 use crate::kernels::{Bf16, Element, LANES, Line, Widest};
 use blocks::{Blocks, most_scratch};
 use kind::Kind;
+pub use merged::{Codes, CodesMut, Rounding, SHARED};
 use panel::Operand;
-use work::{Result, Work};
+use work::{Merged, Result, Target, Work};
 
 /// Of `y = x w^T`: `x` is (rows, inner), `w` (columns, inner), `y` (rows, columns).
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +60,15 @@ pub fn vectors() -> Widest {
     Kind::best::<Bf16>().vectors()
 }
 
+/// The same for `accumulate_merged`.
+pub fn merged_scratch(size: Size, threads: usize) -> usize {
+    most_scratch(size.accumulate(), false, threads).div_ceil(LANES)
+}
+
 /// `y = x w^T`, plus `added` if there is one.
-pub fn forward<T: Element>(
+pub fn forward<T: Element, W: Element>(
     x: &[T],
-    w: &[T],
+    w: &[W],
     added: Option<&[T]>,
     y: &mut [T],
     size: Size,
@@ -71,9 +79,9 @@ pub fn forward<T: Element>(
 }
 
 /// `dx = dy w`: the gradient of `x` from that of `y`.
-pub fn backward<T: Element>(
+pub fn backward<T: Element, W: Element>(
     dy: &[T],
-    w: &[T],
+    w: &[W],
     dx: &mut [T],
     size: Size,
     scratch: &mut [Line],
@@ -95,11 +103,45 @@ pub fn accumulate<T: Element>(
     accumulate_with(Kind::best::<T>(), dy, x, grad, size, scratch, threads);
 }
 
+/// The same with a gradient in 8 bits: `dy^T x`, summed in `f32`, is added to it and rounded.
+pub fn accumulate_merged<T: Element>(
+    dy: &[T],
+    x: &[T],
+    grad: CodesMut<'_>,
+    rounding: Rounding,
+    size: Size,
+    scratch: &mut [Line],
+    threads: usize,
+) {
+    accumulate_merged_with(Kind::best::<T>(), dy, x, grad, rounding, size, scratch, threads);
+}
+
 #[allow(clippy::too_many_arguments)]
-fn forward_with<T: Element>(
+fn accumulate_merged_with<T: Element>(
+    kind: Kind,
+    dy: &[T],
+    x: &[T],
+    grad: CodesMut<'_>,
+    rounding: Rounding,
+    size: Size,
+    scratch: &mut [Line],
+    threads: usize,
+) {
+    assert!(dy.len() == size.rows * size.columns && x.len() == size.rows * size.inner);
+    assert!(grad.codes.len() == size.columns * size.inner && size.inner.is_multiple_of(SHARED));
+    assert_eq!(grad.exponents.len() * SHARED, grad.codes.len());
+    let left = Operand { numbers: dy, stride: size.columns, along: false, beyond: PLUS_ZERO };
+    let right = Operand { numbers: x, stride: size.inner, along: false, beyond: MINUS_ZERO };
+    let (codes, exponents) = (grad.codes.as_mut_ptr(), grad.exponents.as_mut_ptr());
+    let target = Target::Merged(Merged { codes, exponents, rounding });
+    multiply(kind, left, right, size.accumulate(), target, scratch, threads);
+}
+
+#[allow(clippy::too_many_arguments)]
+fn forward_with<T: Element, W: Element>(
     kind: Kind,
     x: &[T],
-    w: &[T],
+    w: &[W],
     added: Option<&[T]>,
     y: &mut [T],
     size: Size,
@@ -110,14 +152,14 @@ fn forward_with<T: Element>(
     assert!(y.len() == size.rows * size.columns && added.is_none_or(|added| added.len() == y.len()));
     let left = Operand { numbers: x, stride: size.inner, along: true, beyond: PLUS_ZERO };
     let right = Operand { numbers: w, stride: size.inner, along: true, beyond: MINUS_ZERO };
-    let result = Result { start: y.as_mut_ptr(), added };
-    multiply(kind, left, right, size, Some(result), None, scratch, threads);
+    let target = Target::Result(Result { start: y.as_mut_ptr(), added });
+    multiply(kind, left, right, size, target, scratch, threads);
 }
 
-fn backward_with<T: Element>(
+fn backward_with<T: Element, W: Element>(
     kind: Kind,
     dy: &[T],
-    w: &[T],
+    w: &[W],
     dx: &mut [T],
     size: Size,
     scratch: &mut [Line],
@@ -127,8 +169,8 @@ fn backward_with<T: Element>(
     assert!(dx.len() == size.rows * size.inner);
     let left = Operand { numbers: dy, stride: size.columns, along: true, beyond: PLUS_ZERO };
     let right = Operand { numbers: w, stride: size.inner, along: false, beyond: MINUS_ZERO };
-    let result = Result { start: dx.as_mut_ptr(), added: None };
-    multiply(kind, left, right, size.backward(), Some(result), None, scratch, threads);
+    let target = Target::Result(Result { start: dx.as_mut_ptr(), added: None });
+    multiply(kind, left, right, size.backward(), target, scratch, threads);
 }
 
 fn accumulate_with<T: Element>(
@@ -144,32 +186,35 @@ fn accumulate_with<T: Element>(
     assert!(grad.len() == size.columns * size.inner);
     let left = Operand { numbers: dy, stride: size.columns, along: false, beyond: PLUS_ZERO };
     let right = Operand { numbers: x, stride: size.inner, along: false, beyond: MINUS_ZERO };
-    let grad = grad.as_mut_ptr();
-    multiply(kind, left, right, size.accumulate(), None, Some(grad), scratch, threads);
+    let target = Target::Sums(grad.as_mut_ptr());
+    multiply(kind, left, right, size.accumulate(), target, scratch, threads);
 }
 
 /// The bits of zeros in bf16.
 const PLUS_ZERO: u16 = 0;
 const MINUS_ZERO: u16 = 0x8000;
 
-/// The result or `grad`, the one that there is, has the size of the product.
-#[allow(clippy::too_many_arguments)]
-fn multiply<T: Element>(
+/// The target has the size of the product.
+fn multiply<T: Element, W: Element>(
     kind: Kind,
     left: Operand<T>,
-    right: Operand<T>,
+    right: Operand<W>,
     size: Size,
-    result: Option<Result<T>>,
-    grad: Option<*mut f32>,
+    target: Target<T>,
     scratch: &mut [Line],
     threads: usize,
 ) {
-    if size.rows == 0 || size.columns == 0 || (size.inner == 0 && grad.is_some()) {
+    let is_result = matches!(target, Target::Result(_));
+    if size.rows == 0 || size.columns == 0 || (size.inner == 0 && !is_result) {
         return;
     }
-    let in_place = grad.is_some() || size_of::<T>() == size_of::<f32>();
+    let in_place = match target {
+        Target::Result(_) => size_of::<T>() == size_of::<f32>(),
+        Target::Sums(_) => true,
+        Target::Merged(_) => false,
+    };
     let blocks = Blocks::new(size, size_of::<T>(), kind.numbers(), in_place, threads);
     // SAFETY: callers have checked the sizes.
-    let work = unsafe { Work::new(left, right, blocks, result, grad, scratch) };
+    let work = unsafe { Work::new(left, right, blocks, target, scratch) };
     kind.run(&work);
 }

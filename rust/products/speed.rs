@@ -88,12 +88,15 @@ fn peak(steps: usize) {
     black_box(sums);
 }
 
-fn candidates<'a, T: Element>(kind: Kind, size: Size, threads: usize) -> [Candidate<'a>; 3] {
-    let numbers = |length: usize| -> Vec<T> {
-        (0..length).map(|i| T::narrow((i * 2654435761 % 1000003) as f32 / 5e5 - 1.0)).collect()
-    };
-    let (x, w) = (numbers(size.rows * size.inner), numbers(size.columns * size.inner));
-    let dy = numbers(size.rows * size.columns);
+/// The same numbers each time.
+fn numbers<T: Element>(length: usize) -> Vec<T> {
+    (0..length).map(|i| T::narrow((i * 2654435761 % 1000003) as f32 / 5e5 - 1.0)).collect()
+}
+
+/// `W` is the precision of the weights.
+fn candidates<'a, T: Element, W: Element>(kind: Kind, size: Size, threads: usize) -> [Candidate<'a>; 3] {
+    let (x, w) = (numbers::<T>(size.rows * size.inner), numbers::<W>(size.columns * size.inner));
+    let dy = numbers::<T>(size.rows * size.columns);
     let (mut y, mut dx, mut grad) = (dy.clone(), x.clone(), vec![0.0; w.len()]);
     let (x, w, dy) = (std::rc::Rc::new(x), std::rc::Rc::new(w), std::rc::Rc::new(dy));
     let memory = || vec![Line([0.0; LANES]); scratch(size, threads)];
@@ -123,12 +126,14 @@ fn speed() {
             let mut all: Vec<Candidate> = Vec::new();
             let mut names = Vec::new();
             for kind in Kind::available::<f32>().filter(|kind| *kind != Kind::Portable) {
-                all.extend(candidates::<f32>(kind, size, threads));
+                all.extend(candidates::<f32, f32>(kind, size, threads));
                 names.push(format!("fp32 {kind:?}"));
             }
             for kind in Kind::available::<Bf16>().filter(|kind| *kind != Kind::Portable) {
-                all.extend(candidates::<Bf16>(kind, size, threads));
+                all.extend(candidates::<Bf16, Bf16>(kind, size, threads));
                 names.push(format!("bf16 {kind:?}"));
+                all.extend(candidates::<Bf16, f32>(kind, size, threads));
+                names.push("fp32 weights".to_owned());
             }
             let operations = (threads * STEPS * 16 * 32) as f64;
             all.push((operations, Box::new(move || run_on_threads(&|| peak(STEPS), threads, threads))));

@@ -4,7 +4,7 @@
 //! The numbers of a step are one `f32`, or two bf16 (`Pairs`), in each lane.
 
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::{Avx2, Avx512};
+use crate::kernels::{Avx2, Avx512, Bf16};
 use crate::kernels::{Element, LANES, Portable, Vector, load};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -82,6 +82,16 @@ where
     const VECTORS: usize = Fused::<V>::VECTORS;
 
     #[inline(always)]
+    fn load_along<T: Element>(row: &[T], _beyond: u16) -> V {
+        load_rounded(row)
+    }
+
+    #[inline(always)]
+    fn load_across<T: Element>(first: &[T], _second: Option<&[T]>, _beyond: u16) -> V {
+        load_rounded(first)
+    }
+
+    #[inline(always)]
     fn step(a: V, b: V, sum: V) -> V {
         Fused::<V>::step(a, b, sum)
     }
@@ -127,13 +137,11 @@ impl Step for Pairs {
     fn load_along<T: Element>(row: &[T], beyond: u16) -> Avx512 {
         // SAFETY: the CPU has it, and there are as many numbers.
         unsafe {
-            let pairs = if row.len() < 2 * LANES {
-                let pairs = padded(bits(row), beyond);
-                _mm512_loadu_si512(pairs.as_ptr().cast())
-            } else {
-                _mm512_loadu_si512(bits(row).as_ptr().cast())
-            };
-            Avx512(_mm512_castsi512_ps(_mm512_rol_epi32::<16>(pairs)))
+            if row.len() < 2 * LANES {
+                let row = padded::<T, { 2 * LANES }>(row, beyond);
+                return Avx512(_mm512_castsi512_ps(pairs(&row)));
+            }
+            Avx512(_mm512_castsi512_ps(pairs(row)))
         }
     }
 
@@ -141,12 +149,11 @@ impl Step for Pairs {
     fn load_across<T: Element>(first: &[T], second: Option<&[T]>, beyond: u16) -> Avx512 {
         // SAFETY: the CPU has it.
         unsafe {
-            let upper = _mm512_slli_epi32::<16>(lower_halves(bits(first)));
             let lower = match second {
-                Some(second) => lower_halves(bits(second)),
+                Some(second) => lower_halves(second),
                 None => _mm512_set1_epi32(i32::from(beyond)),
             };
-            Avx512(_mm512_castsi512_ps(_mm512_or_si512(upper, lower)))
+            Avx512(_mm512_castsi512_ps(_mm512_or_si512(upper_halves(first), lower)))
         }
     }
 
@@ -163,31 +170,105 @@ impl Step for Pairs {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn bits<T: Element>(numbers: &[T]) -> &[u16] {
-    assert!(size_of::<T>() == size_of::<u16>());
-    // SAFETY: the only element of this size is bf16, which is its bits.
-    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }
+fn is_bf16<T: Element>() -> bool {
+    size_of::<T>() == size_of::<u16>()
+}
+
+/// 32 numbers as bf16, each first one of two in the upper half.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn pairs<T: Element>(row: &[T]) -> __m512i {
+    assert!(row.len() >= 2 * LANES);
+    // SAFETY: there are as many numbers, and elements are bf16 or `f32`.
+    unsafe {
+        if is_bf16::<T>() {
+            return _mm512_rol_epi32::<16>(_mm512_loadu_si512(row.as_ptr().cast()));
+        }
+        let (left, right) = (rounded(row.as_ptr().cast()), rounded(row.as_ptr().add(LANES).cast()));
+        _mm512_permutex2var_epi16(left, _mm512_loadu_si512(UPPER_OF_PAIRS.as_ptr().cast()), right)
+    }
+}
+
+/// Numbers 1, 0, 3, 2, ... of 32 `f32`: where their upper halves are.
+#[cfg(target_arch = "x86_64")]
+const UPPER_OF_PAIRS: [u16; 2 * LANES] = {
+    let mut halves = [0; 2 * LANES];
+    let mut at = 0;
+    while at < halves.len() {
+        halves[at] = 2 * (at as u16 ^ 1) + 1;
+        at += 1;
+    }
+    halves
+};
+
+/// Sixteen `f32`; their upper halves are bf16, rounded as `Bf16::narrow`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn rounded(numbers: *const f32) -> __m512i {
+    // SAFETY: by the caller's word.
+    unsafe {
+        let numbers = _mm512_loadu_ps(numbers);
+        let bits = _mm512_castps_si512(numbers);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
+        _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000))
+    }
+}
+
+/// Sixteen numbers as bf16 in the upper halves.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn upper_halves<T: Element>(numbers: &[T]) -> __m512i {
+    // SAFETY: as `lower_halves`.
+    unsafe { _mm512_slli_epi32::<16>(lower_halves(numbers)) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn lower_halves(numbers: &[u16]) -> __m512i {
+unsafe fn lower_halves<T: Element>(numbers: &[T]) -> __m512i {
+    if numbers.len() < LANES {
+        let numbers = padded::<T, LANES>(numbers, 0);
+        // SAFETY: there are sixteen.
+        return unsafe { sixteen(numbers.as_ptr()) };
+    }
+    // SAFETY: there are sixteen.
+    unsafe { sixteen(numbers.as_ptr()) }
+}
+
+/// Sixteen numbers as bf16 in the lower halves.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn sixteen<T: Element>(numbers: *const T) -> __m512i {
+    // SAFETY: by the caller's word; elements are bf16 or `f32`.
     unsafe {
-        if numbers.len() < LANES {
-            let numbers = padded(numbers, 0);
-            return _mm512_cvtepu16_epi32(_mm256_loadu_si256(numbers.as_ptr().cast()));
+        if is_bf16::<T>() {
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256(numbers.cast()))
+        } else {
+            _mm512_srli_epi32::<16>(rounded(numbers.cast()))
         }
-        _mm512_cvtepu16_epi32(_mm256_loadu_si256(numbers.as_ptr().cast()))
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[cold]
 #[inline(never)]
-fn padded(rest: &[u16], beyond: u16) -> [u16; 2 * LANES] {
-    let mut padded = [beyond; 2 * LANES];
+fn padded<T: Element, const LENGTH: usize>(rest: &[T], beyond: u16) -> [T; LENGTH] {
+    let mut padded = [T::narrow(Bf16(beyond).widen()); LENGTH];
     padded[..rest.len()].copy_from_slice(rest);
     padded
+}
+
+/// Sixteen numbers, rounded to bf16 if they are `f32`.
+#[inline(always)]
+fn load_rounded<V: Vector, T: Element>(row: &[T]) -> V {
+    let numbers: V = load(row, 0);
+    if size_of::<T>() < size_of::<f32>() {
+        return numbers;
+    }
+    let mut rounded = [0; LANES];
+    numbers.store_bf16(&mut rounded);
+    V::load_bf16(&rounded)
 }
 
 /// What `Pairs` does, for any CPU.
@@ -197,6 +278,16 @@ impl Step for FlushedPortable {
     type V = Portable;
     const ROWS: usize = 4;
     const VECTORS: usize = 1;
+
+    #[inline(always)]
+    fn load_along<T: Element>(row: &[T], _beyond: u16) -> Portable {
+        load_rounded(row)
+    }
+
+    #[inline(always)]
+    fn load_across<T: Element>(first: &[T], _second: Option<&[T]>, _beyond: u16) -> Portable {
+        load_rounded(first)
+    }
 
     #[inline(always)]
     fn step(a: Portable, b: Portable, sum: Portable) -> Portable {

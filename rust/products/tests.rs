@@ -131,6 +131,82 @@ fn compare<T: Element>(size: Size, of: Of, kinds: &[Kind], threads: &[usize]) {
     }
 }
 
+/// Weights of the other precision are those of the product's, rounded or widened.
+fn compare_stored<T: Element, W: Element>(size: Size, of: Of, threads: usize) {
+    let x = numbers::<T>(size.rows * size.inner, 1, of);
+    let stored = numbers::<W>(size.columns * size.inner, 2, of);
+    let w: Vec<T> = stored.iter().map(|number| T::narrow(number.widen())).collect();
+    let dy = numbers::<T>(size.rows * size.columns, 3, of);
+    let expected = (bits(&slow_forward(&x, &w, None, size)), bits(&slow_backward(&dy, &w, size)));
+    for kind in Kind::available::<T>() {
+        let case = format!("{size:?} {of:?} {kind:?} {threads}");
+        let memory = &mut some_scratch(size, threads);
+        let mut y = vec![T::narrow(f32::NAN); size.rows * size.columns];
+        forward_with(kind, &x, &stored, None, &mut y, size, memory, threads);
+        assert!(bits(&y) == expected.0, "forward {case}");
+        let mut dx = vec![T::narrow(f32::NAN); size.rows * size.inner];
+        backward_with(kind, &dy, &stored, &mut dx, size, memory, threads);
+        assert!(bits(&dx) == expected.1, "backward {case}");
+    }
+}
+
+#[test]
+fn weights_of_the_other_precision() {
+    for of in [Of::Ordinary, Of::Tiny, Of::NotFinite] {
+        for [rows, inner, columns] in ODD_SIZES {
+            let size = Size { rows, inner, columns };
+            compare_stored::<Bf16, f32>(size, of, 1);
+            compare_stored::<f32, Bf16>(size, of, 1);
+        }
+    }
+    let size = Size { rows: 70, inner: 1100, columns: 75 };
+    compare_stored::<Bf16, f32>(size, Of::Ordinary, 2);
+    compare_stored::<f32, Bf16>(size, Of::Ordinary, 2);
+}
+
+/// The largest denormal numbers of `f32` round to the least normal one of bf16.
+#[test]
+fn weights_just_below_the_least_normal_number() {
+    let stored: Vec<f32> = (0..40).map(|i| f32::from_bits(0x007f_7ff0 + 0x6_0000 * (i % 2) + i)).collect();
+    let w: Vec<Bf16> = stored.iter().map(|&number| Bf16::narrow(number)).collect();
+    let size = Size { rows: 1, inner: 40, columns: 1 };
+    let x = vec![Bf16::narrow(1e30); 40];
+    let expected = bits(&slow_forward(&x, &w, None, size));
+    for kind in Kind::available::<Bf16>() {
+        let mut y = [Bf16::default()];
+        forward_with(kind, &x, &stored, None, &mut y, size, &mut some_scratch(size, 1), 1);
+        assert_eq!(bits(&y), expected, "{kind:?}");
+    }
+}
+
+fn compare_merged<T: Element>(size: Size, threads: usize) {
+    let x = numbers::<T>(size.rows * size.inner, 1, Of::Ordinary);
+    let dy = numbers::<T>(size.rows * size.columns, 3, Of::Ordinary);
+    let rounding = Rounding { key: 77, first_index: 5 };
+    let mut sums = vec![0.0; size.columns * size.inner];
+    slow_accumulate(&dy, &x, &mut sums, size);
+    let first = |length: usize| (vec![3i8; length], vec![110u8; length / SHARED]);
+    let mut expected = first(sums.len());
+    CodesMut { codes: &mut expected.0, exponents: &mut expected.1 }.add(&sums, rounding);
+    for kind in Kind::available::<T>() {
+        let mut found = first(sums.len());
+        let grad = CodesMut { codes: &mut found.0, exponents: &mut found.1 };
+        let memory = &mut vec![Line([f32::NAN; 16]); merged_scratch(size, threads)];
+        accumulate_merged_with(kind, &dy, &x, grad, rounding, size, memory, threads);
+        assert!(found == expected, "{size:?} {kind:?} {threads}");
+    }
+}
+
+#[test]
+fn gradients_in_8_bits() {
+    for [rows, inner, columns] in [[1, 32, 1], [7, 96, 40], [33, 64, 13], [40, 160, 100], [1500, 64, 30]] {
+        for threads in [1, 2] {
+            compare_merged::<f32>(Size { rows, inner, columns }, threads);
+            compare_merged::<Bf16>(Size { rows, inner, columns }, threads);
+        }
+    }
+}
+
 fn compare_all<T: Element>(sizes: &[[usize; 3]], of: Of, threads: &[usize]) {
     let kinds: Vec<Kind> = Kind::available::<T>().collect();
     for &[rows, inner, columns] in sizes {

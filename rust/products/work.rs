@@ -1,6 +1,7 @@
 //! The tasks of a product, and the threads that do them.
 
 use super::blocks::Blocks;
+use super::merged::{Rounding, SHARED, merge};
 use super::panel::{LEFT, Operand, RIGHT, Tile, add_product, left_length, prefetch};
 use super::step::Step;
 use crate::kernels::{Element, LANES, Line, Vector, load, store};
@@ -17,17 +18,31 @@ pub struct Result<'a, T> {
     pub added: Option<&'a [T]>,
 }
 
+/// Gradients in 8 bits to which a product is added.
+#[derive(Clone, Copy)]
+pub struct Merged {
+    pub codes: *mut i8,
+    pub exponents: *mut u8,
+    pub rounding: Rounding,
+}
+
+/// What becomes of a product.
+#[derive(Clone, Copy)]
+pub enum Target<'a, T> {
+    Result(Result<'a, T>),
+    /// The sums go on from what is there.
+    Sums(*mut f32),
+    Merged(Merged),
+}
+
 /// A product of `left` (rows, inner) and `right` (inner, columns).
-pub struct Work<'a, T> {
+pub struct Work<'a, T, W> {
     left: Operand<'a, T>,
-    right: Operand<'a, T>,
+    right: Operand<'a, W>,
     blocks: Blocks,
-    /// None if the sums are all that is wanted.
-    result: Option<Result<'a, T>>,
+    target: Target<'a, T>,
     /// Where sums are between blocks of the inner dimension, and their stride.
     sums: Option<(*mut f32, usize)>,
-    /// Whether the sums go on from what is there.
-    go_on: bool,
     shared: *mut f32,
     own: *mut f32,
     next: AtomicUsize,
@@ -36,37 +51,34 @@ pub struct Work<'a, T> {
 }
 
 // SAFETY: tasks write disjoint parts, and read what tasks of earlier stages wrote.
-unsafe impl<T: Send + Sync> Sync for Work<'_, T> {}
+unsafe impl<T: Send + Sync, W: Send + Sync> Sync for Work<'_, T, W> {}
 
-impl<'a, T: Element> Work<'a, T> {
+impl<'a, T: Element, W: Element> Work<'a, T, W> {
     /// # Safety
-    /// `result` or `grad`, the one that there is, has the rows and columns of the product and stays valid. Only `grad`
-    /// goes on from what is there.
+    /// The target has the rows and columns of the product and stays valid.
     pub unsafe fn new(
         left: Operand<'a, T>,
-        right: Operand<'a, T>,
+        right: Operand<'a, W>,
         blocks: Blocks,
-        result: Option<Result<'a, T>>,
-        grad: Option<*mut f32>,
+        target: Target<'a, T>,
         scratch: &'a mut [Line],
-    ) -> Work<'a, T> {
+    ) -> Work<'a, T, W> {
         assert!(scratch.len() >= blocks.scratch(), "scratch memory for a product");
         let shared: *mut f32 = scratch.as_mut_ptr().cast();
         // SAFETY: within the scratch memory.
         let (kept, own) =
             unsafe { (shared.add(blocks.shared()), shared.add(blocks.shared() + blocks.sums())) };
-        let sums = match result {
-            None => grad.map(|grad| (grad, blocks.size.columns)),
-            Some(result) if size_of::<T>() == size_of::<f32>() => {
+        let sums = match target {
+            Target::Sums(grad) => Some((grad, blocks.size.columns)),
+            Target::Result(result) if size_of::<T>() == size_of::<f32>() => {
                 Some((result.start.cast(), blocks.size.columns))
             }
-            Some(_) if blocks.keep_sums => Some((kept, blocks.columns)),
-            Some(_) => None,
+            _ if blocks.keep_sums => Some((kept, blocks.columns)),
+            _ => None,
         };
         let zero = || AtomicUsize::new(0);
         let (next, done, started) = (zero(), zero(), zero());
-        let go_on = grad.is_some();
-        Work { left, right, blocks, result, sums, go_on, shared, own, next, done, started }
+        Work { left, right, blocks, target, sums, shared, own, next, done, started }
     }
 
     pub fn threads(&self) -> usize {
@@ -207,7 +219,7 @@ impl<'a, T: Element> Work<'a, T> {
         let mut row = rows.start;
         while row < rows.end {
             let at = row * self.blocks.size.columns + column;
-            if let Some(result) = self.result {
+            if let Target::Result(result) = self.target {
                 prefetch(result.start.wrapping_add(at));
                 prefetch(result.start.wrapping_add(at + LANES));
             } else if let Some((sums, _)) = self.sums {
@@ -235,7 +247,7 @@ impl<'a, T: Element> Work<'a, T> {
     ) {
         let size = (rows.len(), columns.len());
         let panels = (left.cast_const(), right.cast_const());
-        let from_zero = first && !self.go_on;
+        let from_zero = first && !matches!(self.target, Target::Sums(_));
         let at = self.sums.map(|(start, stride)| {
             let (row, column) = if self.blocks.keep_sums {
                 (rows.start - corner.0, columns.start - corner.1)
@@ -245,14 +257,13 @@ impl<'a, T: Element> Work<'a, T> {
             // SAFETY: within the sums.
             (unsafe { start.add(row * stride + column) }, stride)
         });
-        let finish = match self.result {
-            Some(result) if last && (size_of::<T>() < size_of::<f32>() || result.added.is_some()) => {
-                Some(result)
-            }
-            _ => None,
+        let finish = match self.target {
+            Target::Result(result) => last && (size_of::<T>() < size_of::<f32>() || result.added.is_some()),
+            Target::Sums(_) => false,
+            Target::Merged(_) => last,
         };
         if let Some(at) = at
-            && finish.is_none()
+            && !finish
             && size == (LEFT, RIGHT)
         {
             // SAFETY: the whole tile is within the sums.
@@ -270,7 +281,15 @@ impl<'a, T: Element> Work<'a, T> {
         unsafe { add_product::<S>(panels, steps, (tile.as_mut_ptr(), RIGHT), size, from_zero) };
         for (row, from) in tile.chunks_exact(RIGHT).take(size.0).enumerate() {
             let place = (rows.start + row) * self.blocks.size.columns + columns.start;
-            if let Some(result) = finish {
+            if let (Target::Merged(merged), true) = (self.target, finish) {
+                let index = merged.rounding.first_index.wrapping_add(place as u32);
+                // SAFETY: within the gradient, whose rows have whole blocks, as tiles have.
+                unsafe {
+                    let codes = &mut *merged.codes.add(place).cast();
+                    let exponent = &mut *merged.exponents.add(place / SHARED);
+                    merge(codes, exponent, from.first_chunk().unwrap(), merged.rounding.key, index);
+                }
+            } else if let (Target::Result(result), true) = (self.target, finish) {
                 // SAFETY: within the result.
                 let to = unsafe { std::slice::from_raw_parts_mut(result.start.add(place), size.1) };
                 let added = result.added.map(|added| &added[place..place + size.1]);

@@ -73,6 +73,7 @@ fn choice_of(
     compute: &str,
     dropout: f64,
     held: usize,
+    unit: usize,
     training: bool,
     threads: usize,
 ) -> PyResult<Choice> {
@@ -101,6 +102,7 @@ fn choice_of(
         compute,
         dropout,
         held,
+        unit,
         training,
         threads,
     })
@@ -110,7 +112,7 @@ fn choice_of(
 impl NativeGPT {
     #[new]
     #[pyo3(signature = (shape, *, micro_batch, seq_len, chunk, recompute, optimizer, weights, compute, dropout,
-                        document_mask, held, training, threads))]
+                        document_mask, held, unit, training, threads))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -125,6 +127,7 @@ impl NativeGPT {
         dropout: f64,
         document_mask: bool,
         held: usize,
+        unit: usize,
         training: bool,
         threads: usize,
     ) -> PyResult<NativeGPT> {
@@ -141,6 +144,7 @@ impl NativeGPT {
                 compute,
                 dropout,
                 held,
+                unit,
                 training,
                 threads,
             )?;
@@ -157,7 +161,7 @@ impl NativeGPT {
     /// Bytes by part. Together they are the memory of the model.
     #[staticmethod]
     #[pyo3(signature = (shape, *, micro_batch, seq_len, chunk, recompute, optimizer, weights, compute, dropout,
-                        document_mask, held, training, threads))]
+                        document_mask, held, unit, training, threads))]
     #[allow(clippy::too_many_arguments)]
     fn parts<'py>(
         py: Python<'py>,
@@ -172,6 +176,7 @@ impl NativeGPT {
         dropout: f64,
         document_mask: bool,
         held: usize,
+        unit: usize,
         training: bool,
         threads: usize,
     ) -> PyResult<Bound<'py, PyDict>> {
@@ -188,6 +193,7 @@ impl NativeGPT {
                 compute,
                 dropout,
                 held,
+                unit,
                 training,
                 threads,
             )?;
@@ -211,7 +217,7 @@ impl NativeGPT {
         })
     }
 
-    /// The gradients, as `tensors`. Those of the embedding that are held back are not in it.
+    /// The gradients, as `tensors`; in 8 bits, their codes. Those of the embedding that are held back are not in it.
     fn gradients<'py>(&self, py: Python<'py>) -> PyResult<Vec<Described<'py>>> {
         guarded(|| match self.0.choice().training {
             true => self.described(py, self.0.layout().tensors(self.0.places(), self.0.choice(), true)),
@@ -231,14 +237,6 @@ impl NativeGPT {
     fn initialize(&mut self, py: Python<'_>, seed: u64) -> PyResult<()> {
         guarded(|| {
             py.detach(|| self.0.initialize(seed));
-            Ok(())
-        })
-    }
-
-    /// After weights were written: updates the copy for products.
-    fn refresh(&mut self, py: Python<'_>) -> PyResult<()> {
-        guarded(|| {
-            py.detach(|| self.0.refresh());
             Ok(())
         })
     }

@@ -28,7 +28,7 @@ from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
-from ramlet.runtime.settled import waiting_memory
+from ramlet.runtime.settled import settled_memory, waiting_memory
 from ramlet.settings.declared import options
 from ramlet.training.settings import RunSettings
 
@@ -151,6 +151,7 @@ class _Runner:
     @staticmethod
     def wait_for(command: list[str], *, stdout: int | None) -> Any:
         """The output of a process; it prints its own errors."""
+        settled_memory()  # the memory of all processes counts, and this one only waits
         done = subprocess.run(command, stdout=stdout, text=True)
         if done.returncode in (130, -2):
             raise Interrupted("interrupted; run the demo again to resume")

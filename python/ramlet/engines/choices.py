@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ramlet.engines import EIGHT_BIT, Division
-from ramlet.engines.order import group_rows, unit_rows
+from ramlet.engines.order import TORCH_ORDER, Order, group_rows, unit_rows
 from ramlet.engines.plan import Choice, Task
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
@@ -87,13 +87,13 @@ def recomputes(forced: Forced) -> list[bool]:
     return [forced["recompute"]] if "recompute" in forced else [False, True]
 
 
-def micro_batches(seq_len: int, share: int, forced: Forced, *, unit: int | None = None) -> Iterator[int]:
-    """From the fastest down; only those that do not change results: with whole units [default: those of order.py]."""
-    unit = unit or unit_rows(seq_len)
+def micro_batches(seq_len: int, share: int, forced: Forced, order: Order = TORCH_ORDER) -> Iterator[int]:
+    """From the fastest down; only those that do not change results: with whole units."""
+    unit = unit_rows(seq_len, order)
     if "micro_batch" in forced:
         yield min(forced["micro_batch"], share)
         return
-    micro_batch = group_rows(seq_len)
+    micro_batch = group_rows(seq_len, order)
     while micro_batch >= 2 * share and micro_batch > unit:
         micro_batch //= 2  # all of these are capped to the share
     while micro_batch >= unit:
@@ -101,25 +101,25 @@ def micro_batches(seq_len: int, share: int, forced: Forced, *, unit: int | None 
         micro_batch //= 2
 
 
-def held_tokens(shape: Shape, seq_len: int, share: int, micro_batch: int, *, unit: int | None = None) -> int:
+def held_tokens(shape: Shape, seq_len: int, share: int, micro_batch: int, order: Order = TORCH_ORDER) -> int:
     """Tokens of a group, if a tied embedding must wait until it is complete; else 0."""
-    group = min(share, group_rows(seq_len))
-    waits = shape.tied and micro_batch < group and in_order(seq_len, share, micro_batch, unit)
+    group = min(share, group_rows(seq_len, order))
+    waits = shape.tied and micro_batch < group and in_order(seq_len, share, micro_batch, order)
     return group * seq_len if waits else 0
 
 
-def in_order(seq_len: int, share: int, micro_batch: int, unit: int | None = None) -> bool:
+def in_order(seq_len: int, share: int, micro_batch: int, order: Order = TORCH_ORDER) -> bool:
     """Whether gradients are bit-identical to other micro-batches: whole units that divide a group."""
-    unit = unit or unit_rows(seq_len)
-    return micro_batch >= share or (micro_batch % unit == 0 and group_rows(seq_len) % micro_batch == 0)
+    unit, group = unit_rows(seq_len, order), group_rows(seq_len, order)
+    return micro_batch >= share or (micro_batch % unit == 0 and group % micro_batch == 0)
 
 
 def notes(
-    choice: Choice, seq_len: int, share: int, forced: Forced, *, ordered: bool = True, unit: int | None = None
+    choice: Choice, seq_len: int, share: int, forced: Forced, *, ordered: bool = True, order: Order = TORCH_ORDER
 ) -> tuple[str, ...]:
     """Sentences that the user should read; `ordered` if results do not depend on how a step is divided."""
     found = []
-    if ordered and not in_order(seq_len, share, choice.micro_batch, unit):
+    if ordered and not in_order(seq_len, share, choice.micro_batch, order):
         found.append(
             f"micro-batches of {choice.micro_batch} sum gradients in a different order: "
             "the last digits differ from those with the default micro-batch"

@@ -126,6 +126,8 @@ class Plan:
     """Bytes of all sequences if they were in memory at once; 0 if unknown."""
     measured: int = 0
     """The highest peak that the probe measured, also at a smaller micro-batch; 0 without a probe."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """On parts, where the engine stores something else than `choice` says."""
     held: int = 0
     """Bytes that a process waiting for this run uses of the budget asked for; not in `budget`."""
 
@@ -169,6 +171,7 @@ class Plan:
             "data": "the loader and the micro-batch"
             + (f", instead of {format_bytes(self.whole_data)} for all data" if self.whole_data else ""),
             "overhead": "Python and libraries" if self.device == "cpu" else "workspace of the libraries",
+            **self.remarks,
         }
         rows = [(name, format_bytes(self.parts[name]), remarks[name]) for name in PARTS]
         of = f"of {format_bytes(self.budget + self.held)}"

@@ -11,6 +11,12 @@ def flags(root: str | os.PathLike[str] = "/") -> frozenset[str]:
     return frozenset(described(root).get("flags", described(root).get("Features", "")).split())
 
 
+def has_amx() -> bool:
+    """Units for products of small matrices. Processors with them have slow vectors of bf16. RAMLET_VECTORS, which limits
+    the instructions of a run, excludes them."""
+    return "amx_bf16" in flags() and "RAMLET_VECTORS" not in os.environ
+
+
 def described(root: str | os.PathLike[str] = "/") -> dict[str, str]:
     """The first processor of /proc/cpuinfo, by the names there."""
     try:

@@ -21,7 +21,7 @@ from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget, with_reserve
 from ramlet.runtime.memory import free_memory, resident_memory
 from ramlet.runtime.meter import Meter
-from ramlet.runtime.processor import flags
+from ramlet.runtime.processor import flags, has_amx
 from ramlet.runtime.settled import release_heap, settled_memory
 from ramlet.runtime.threads import available_threads
 
@@ -37,6 +37,9 @@ LEARNING_SHARE = 0.5
 @dataclass(frozen=True)
 class NativeEngine:
     threads: int
+    """At most one per core: more would need memory and make nothing faster."""
+    asked_threads: int = 0
+    """If they are more than that."""
     kind: ClassVar[str] = "cpu"
     name: ClassVar[str] = "cpu"
     ranks: ClassVar[Ranks] = Ranks()
@@ -53,7 +56,8 @@ class NativeEngine:
 
         # The arena is one block; nothing else is so large that returning it would take time.
         _native.keep_large_blocks(False)
-        return cls(threads or available_threads())
+        cores = available_threads()
+        return cls(min(threads or cores, cores), threads if threads and threads > cores else 0)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -74,7 +78,7 @@ class NativeEngine:
             raise choices.needs_a_gpu(wanted)
         if wanted != "auto":
             return wanted
-        return "bf16" if "avx512_bf16" in flags() else "fp32"
+        return "bf16" if "avx512_bf16" in flags() and not has_amx() else "fp32"
 
     # Memory.
 
@@ -121,7 +125,11 @@ class NativeEngine:
     # Plans.
 
     def sketch(self, task: Task) -> Plan:
-        return make_plan(task, threads=self.threads)
+        plan = make_plan(task, threads=self.threads)
+        if not self.asked_threads:
+            return plan
+        note = f"{self.asked_threads} threads are more than there are cores: using {self.threads}"
+        return replace(plan, notes=(*plan.notes, note))
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
         plan = self.sketch(task)

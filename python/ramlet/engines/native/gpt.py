@@ -19,6 +19,7 @@ from ramlet._native import NativeDecoder, NativeGPT
 from ramlet.engines import Continuation, Sampling, training_names
 from ramlet.engines.native.rotary import rotary_tables
 from ramlet.engines.native.tensors import Tensor, stored_parts
+from ramlet.engines.order import Order, unit_rows
 from ramlet.engines.plan import Choice
 from ramlet.model.files import read_weights
 from ramlet.model.folder import ModelFolder
@@ -43,6 +44,8 @@ class Layout:
     dropout: float
     document_mask: bool
     held: int
+    unit: int
+    """Sequences whose gradients are summed before they are rounded to 8 bits; 0 if gradients are fp32."""
     training: bool
     """Without it there are weights and a forward pass only."""
     threads: int
@@ -61,6 +64,7 @@ class Layout:
             choice.dropout,
             document_mask,
             choice.held,
+            grad_unit(choice.weights, seq_len),
             training=True,
             threads=threads,
         )
@@ -70,8 +74,41 @@ class Layout:
         cls, precision: str, *, micro_batch: int, seq_len: int, chunk: int, document_mask: bool, threads: int
     ) -> Layout:
         """To evaluate, or to generate text."""
-        sizes = (micro_batch, seq_len, chunk)
-        return cls(*sizes, False, "adamw", precision, precision, 0.0, document_mask, 0, training=False, threads=threads)
+        return cls(
+            micro_batch,
+            seq_len,
+            chunk,
+            False,
+            "adamw",
+            precision,
+            precision,
+            0.0,
+            document_mask,
+            held=0,
+            unit=0,
+            training=False,
+            threads=threads,
+        )
+
+
+ORDER = Order(unit=1, group=512)
+"""Every sequence is a unit. 512 tokens cost 3 to 4% of the speed of 2,048 on two threads, and save most of the
+activations' memory (docs/design/native.md)."""
+WIDE_ORDER, WIDE = Order(unit=1, group=1024), 256
+"""From this width on, weights and states are so much of the memory that 1,024 tokens are worth their speed."""
+ROUNDED_ORDER = Order(unit=256, group=512)
+"""With gradients in 8 bits, which are rounded after each unit."""
+
+
+def sum_order(weights: str, shape: Shape) -> Order:
+    if weights == "bf16":
+        return ROUNDED_ORDER
+    return WIDE_ORDER if shape.width >= WIDE else ORDER
+
+
+def grad_unit(weights: str, seq_len: int) -> int:
+    """Gradients of bf16 weights have 8 bits: see `Layout.unit`."""
+    return unit_rows(seq_len, ROUNDED_ORDER) if weights == "bf16" else 0
 
 
 def arena_parts(shape: Shape, layout: Layout) -> dict[str, int]:
@@ -113,11 +150,6 @@ class GPT:
 
     def load_weights(self, found: ModelFolder) -> None:
         read_weights(found, self.shape, self.weights())
-        self.refresh()
-
-    def refresh(self) -> None:
-        """After weights were read into: updates the copy for matrix products."""
-        self._native.refresh()
 
     def states(self) -> list[Tensor]:
         return [Tensor(*each) for each in self._native.states()]

@@ -3,7 +3,8 @@
     peak = what is resident (Python, measured) + the arena + the loader and a micro-batch + LATER or a sample
 
 Here a result depends neither on the micro-batch, as long as it divides a group of sequences (order.py), nor on the
-chunk: every sum over tokens is one chain in the order of the tokens.
+chunk: every sum over tokens is one chain in the order of the tokens. Only gradients of bf16 weights, which have 8 bits,
+are rounded in between: after each unit, and for the head after each chunk, whose size is then always the same.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramlet.engines import EIGHT_BIT, choices
-from ramlet.engines.native.gpt import Layout, arena_parts, continuing_parts
-from ramlet.engines.order import head_chunk
+from ramlet.engines.native.gpt import ROUNDED_ORDER, Layout, arena_parts, continuing_parts, sum_order
+from ramlet.engines.order import MOST_CHUNK, even_part, head_chunk, unit_rows
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
+from ramlet.model.shape import Shape
 from ramlet.runtime.budget import DRIFT
 
 LATER = 1_000_000
@@ -24,6 +26,8 @@ LATER = 1_000_000
 generated in the memory that is free between these."""
 SMALLEST_CHUNK = 16
 """Tokens: logits of fewer are not much smaller than anything else."""
+LEAST_ROUNDED_CHUNK = 32
+"""With gradients in 8 bits, fewer tokens would make the head slow."""
 
 
 def make_plan(task: Task, *, threads: int) -> Plan:
@@ -44,8 +48,9 @@ def make_plan(task: Task, *, threads: int) -> Plan:
                 parts,
                 task.budget.total,
                 logits=parts["logits"],
-                notes=choices.notes(choice, task.seq_len, task.batch_size, forced, unit=1),
+                notes=_notes(choice, task, forced),
                 document_mask=task.document_mask,
+                remarks={"weights": choice.weights, "gradients": "8-bit" if choice.weights == "bf16" else "fp32"},
                 held=task.budget.held,
             )
         if least is None or sum(parts.values()) < sum(least[1].values()):
@@ -79,7 +84,8 @@ def sample_bytes(task: Task, choice: Choice, threads: int) -> int:
     if not task.sampled:
         return 0
     settings = OneSample(task.sampled)
-    return sum(continuing_parts(task.shape, precision=choice.weights, settings=settings, threads=threads).values())
+    parts = continuing_parts(task.shape, precision=choice.weights, settings=settings, threads=threads)
+    return sum(parts.values())
 
 
 @dataclass(frozen=True)
@@ -103,20 +109,40 @@ def _choices(task: Task, forced: Mapping[str, Any]) -> Iterator[Choice]:
     dropout = forced.get("dropout", 0.0)
     for optimizer, weights in choices.states(task.optimizer, compute, forced, updates):
         for recompute in choices.recomputes(forced):
-            for micro_batch, chunk in _divisions(task, forced):
-                held = choices.held_tokens(task.shape, task.seq_len, task.batch_size, micro_batch, unit=1)
+            for micro_batch, chunk in _divisions(task, weights, forced):
+                order = sum_order(weights, task.shape)
+                held = choices.held_tokens(task.shape, task.seq_len, task.batch_size, micro_batch, order)
                 yield Choice(micro_batch, chunk, recompute, optimizer, weights, compute, held=held, dropout=dropout)
 
 
-def _divisions(task: Task, forced: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+def _divisions(task: Task, weights: str, forced: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """Micro-batches, and the chunks of the smallest: a smaller chunk costs more than a smaller micro-batch."""
-    for micro_batch in choices.micro_batches(task.seq_len, task.batch_size, forced, unit=1):
+    is_rounded, order = weights == "bf16", sum_order(weights, task.shape)
+    shape, seq_len = task.shape, task.seq_len
+    wanted = _rounded_chunk(shape, seq_len) if is_rounded else head_chunk(seq_len, shape.width)
+    for micro_batch in choices.micro_batches(task.seq_len, task.batch_size, forced, order):
         tokens = micro_batch * task.seq_len
-        chunk = min(forced.get("chunk", head_chunk(task.seq_len, task.shape.width)), tokens)
+        chunk = min(forced.get("chunk", wanted), tokens)
         yield micro_batch, chunk
-    while "chunk" not in forced and chunk > SMALLEST_CHUNK:
+    while "chunk" not in forced and not is_rounded and chunk > SMALLEST_CHUNK:
         chunk = max(SMALLEST_CHUNK, chunk // 2)
         yield micro_batch, chunk
+
+
+def _rounded_chunk(shape: Shape, seq_len: int) -> int:
+    """For any budget: as many tokens as have logits no larger than what a layer keeps, whose place they take."""
+    unit = unit_rows(seq_len, ROUNDED_ORDER) * seq_len
+    heads = 2 * shape.heads + 2 * shape.kv_heads
+    kept = unit * (heads * shape.head_width + shape.width + 2 * shape.feed_forward)
+    return even_part(unit, min(MOST_CHUNK, max(LEAST_ROUNDED_CHUNK, kept // shape.padded_vocab)))
+
+
+def _notes(choice: Choice, task: Task, forced: Mapping[str, Any]) -> tuple[str, ...]:
+    order = sum_order(choice.weights, task.shape)
+    found = choices.notes(choice, task.seq_len, task.batch_size, forced, order=order)
+    if choice.weights == "bf16":
+        found = (*found, "the gradients of bf16 weights are stored in 8 bits, with an exponent for every 32 of a row")
+    return found
 
 
 def updates(optimizer: str) -> tuple[str, ...]:
