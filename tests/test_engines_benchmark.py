@@ -109,7 +109,9 @@ class TestAPlanKnowsWhatItsOwnStepsLoad:
     @pytest.mark.parametrize("more", [{"dropout": 0.1}, {"recompute": True}])
     def test_every_choice_can_be_rehearsed(self, optimizer: str, more: dict[str, Any]) -> None:
         for mask in (False, True):
-            task = replace(self.TASK, forced={"optimizer": optimizer, **more}, document_mask=mask)
+            forced = {"optimizer": optimizer, **more}
+            ample = Budget(1 << 40)  # whatever this process has in memory
+            task = replace(self.TASK, forced=forced, document_mask=mask, budget=ample)
             assert NativeEngine(1).fit(task, RunSettings(), Meter()).choice.optimizer == optimizer
 
 

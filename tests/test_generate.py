@@ -363,7 +363,8 @@ class TestModels:
         ("options", "how"),
         [
             ({"device": "tpu"}, "unknown device 'tpu': use auto, cpu or cuda"),
-            ({"precision": "int4"}, "unknown precision 'int4': use auto, bf16"),
+            ({"precision": "int4"}, "unknown precision 'int4': use auto, "),
+            ({"precision": "fp8"}, "fp8 is only for training"),
             ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
             ({"num_samples": True}, "num_samples must be a whole number, not True"),
             ({"top_k": 0}, "top_k must be at least 1, not 0"),

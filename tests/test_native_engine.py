@@ -254,7 +254,7 @@ class TestPlans:
 
     def test_bf16_weights_come_last(self) -> None:
         with pytest.raises(BudgetError) as refused:
-            self.plan("50MB", precision="bf16")
+            self.plan("42MB", precision="bf16")
         assert "bf16 weights" in str(refused.value)
         smallest = self.plan(refused.value.facts["needed"] - DRIFT, precision="bf16")
         assert (smallest.choice.weights, smallest.choice.optimizer) == ("bf16", "adamw8bit")

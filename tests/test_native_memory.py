@@ -70,9 +70,11 @@ def test_products_need_no_copy_of_the_weights() -> None:
         assert number * elements(SHAPE) < parts["weights"] < number * elements(SHAPE) + 40_000
 
 
-@pytest.mark.parametrize(("seq_len", "rows"), [(64, 8), (256, 2), (1024, 1)])
-def test_a_micro_batch_is_no_larger_than_what_makes_it_faster(seq_len: int, rows: int) -> None:
-    shape = Shape(vocab_size=8192, context=1024, layers=6, width=320, heads=5)
+@pytest.mark.parametrize(
+    ("width", "seq_len", "rows"), [(192, 64, 8), (192, 256, 2), (192, 1024, 1), (320, 64, 16), (320, 1024, 1)]
+)
+def test_a_micro_batch_is_no_larger_than_what_makes_it_faster(width: int, seq_len: int, rows: int) -> None:
+    shape = Shape(vocab_size=8192, context=1024, layers=6, width=width, heads=width // 64)
     plan = make_plan(Task(shape, seq_len, 64, Budget.parse("4GB"), precision="bf16"), threads=2)
     assert (plan.choice.micro_batch, plan.choice.held, plan.notes) == (rows, 0, ())
 

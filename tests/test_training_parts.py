@@ -79,7 +79,7 @@ def test_default_rates_fall_with_size() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"precision": "fp8"}, "precision must be one of auto, bf16, fp16, fp32, not 'fp8'"),
+        ({"precision": "fp4"}, "precision must be one of auto, fp8, bf16, fp16, fp32, not 'fp4'"),
         ({"optimizer": "sgd"}, "optimizer must be one of auto, adamw, adamw8bit, muon, muon8bit, not 'sgd'"),
         ({"schedule": "step"}, "schedule must be one of"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),

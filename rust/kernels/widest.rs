@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+#[cfg_attr(test, allow(dead_code))] // tests set limits of their own
 pub const VARIABLE: &str = "RAMLET_VECTORS";
 
 /// From the narrowest on.
@@ -28,6 +29,7 @@ impl Widest {
 }
 
 /// The limit of the environment; the error is a value that names no vectors.
+#[cfg_attr(test, allow(dead_code))]
 pub fn limit() -> Result<Widest, &'static str> {
     static LIMIT: OnceLock<Result<Widest, String>> = OnceLock::new();
     let found = LIMIT.get_or_init(|| match std::env::var_os(VARIABLE) {

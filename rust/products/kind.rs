@@ -110,6 +110,7 @@ impl Kind {
 /// CPUs with AMX (Intel's, from Sapphire Rapids on) leave bf16 to it: their instruction for pairs is slower than two
 /// fused multiply-adds (0.76 times the speed of a step in `f32`).
 #[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe)] // the function is safe since Rust 1.94
 fn has_amx() -> bool {
     const AMX_BF16: u32 = 1 << 22;
     // SAFETY: every CPU with AVX-512 has this leaf.

@@ -255,12 +255,12 @@ def _data(pipeline: Pipeline, section: Section, tokenizer: Stage | None, text: _
     if settings.dedup_cache is not None:
         decisive["dedup_cache"] = place_of(pipeline.path, settings.dedup_cache)
     reads = {"text": text.identity(section), "tokenizer": identity}
-    del decisive["exclude"]
+    decisive.pop("exclude", None)
     if exclude:
         reads["exclude"] = _excluded_identity(pipeline, exclude)
-    else:
-        # Without it they have no effect, and pipelines of earlier versions need no rebuild.
-        del decisive["exclude_ngram"], decisive["exclude_field"]
+    else:  # without it they have no effect
+        for name_of_setting in ("exclude_ngram", "exclude_field"):
+            decisive.pop(name_of_setting, None)
     return Stage(
         "data",
         out,
