@@ -38,7 +38,7 @@ def test_every_file_of_the_core_and_of_the_engine() -> None:
     core = {name.partition("/")[0] for name in names(table("`rust/`"))}
     assert core == {path.name for path in (ROOT / "rust").iterdir()} - {"lib.rs", "error.rs"}
     section = PAGE.partition("### `engines/torch/`\n\n")[2].partition("\n\n")[0]
-    engine = {name.strip("/") for name in re.findall(r"`([a-z_]+(?:\.py|/))`", section)}
+    engine = {name.strip("/") for name in re.findall(r"`([a-z0-9_]+(?:\.py|/))`", section)}
     there = {path.name for path in (ROOT / "python/ramlet/engines/torch").iterdir()}
     assert engine <= there
     assert there - engine <= {"__init__.py", "__pycache__", "batches.py", "model_files.py", "sizes.py", "stored.py"}

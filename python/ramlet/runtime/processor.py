@@ -12,8 +12,10 @@ def flags(root: str | os.PathLike[str] = "/") -> frozenset[str]:
 
 
 def has_amx() -> bool:
-    """Units for products of small matrices. Processors with them have slow vectors of bf16. RAMLET_VECTORS, which limits
-    the instructions of a run, excludes them."""
+    """Units for products of small matrices. Processors with them have slow vectors of bf16.
+
+    RAMLET_VECTORS, which limits the instructions of a run, excludes them.
+    """
     return "amx_bf16" in flags() and "RAMLET_VECTORS" not in os.environ
 
 
