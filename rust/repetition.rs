@@ -9,6 +9,7 @@
 //! hash is below a limit that is halved whenever there are more. Copies have the same hash, so a text is in the sample
 //! with all its copies or with none.
 
+use crate::near::left::Left;
 use crate::words::{Ngrams, Words};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -147,6 +148,7 @@ pub struct Repetition {
     roller: Ngrams,
     reading: Reading,
     documents: Documents,
+    near: Left,
     /// Documents of the second reading.
     document: u64,
 }
@@ -157,6 +159,7 @@ impl Repetition {
             roller: Ngrams::new(n),
             reading: Reading::First { lines: Sketch::default(), ngrams: Sketch::default() },
             documents: Documents { counts: HashMap::new(), limit: u64::MAX, total: 0 },
+            near: Left::default(),
             document: 0,
         }
     }
@@ -167,6 +170,7 @@ impl Repetition {
         match &mut self.reading {
             Reading::First { lines, ngrams } => {
                 self.documents.add(xxh3_64(text.as_bytes()));
+                self.near.add(text);
                 lines_of(text).for_each(|(_, line)| lines.add(xxh3_64(line.as_bytes())));
                 Words::of(text)
                     .filter_map(|word| self.roller.push(word))
@@ -199,7 +203,8 @@ impl Repetition {
             Reading::First { .. } => (Value::Null, Value::Null),
             Reading::Second { lines, ngrams } => (lines.to_json(most), ngrams.to_json(most)),
         };
-        json!({"documents": self.documents.to_json(), "lines": lines, "ngrams": ngrams})
+        let near = self.near.to_json();
+        json!({"documents": self.documents.to_json(), "near_duplicates": near, "lines": lines, "ngrams": ngrams})
     }
 }
 

@@ -11,9 +11,10 @@ import pytest
 
 import oracles_near as oracle
 from conftest import AMPLE
+from ramlet.dataset.duplicates import FILE
 from ramlet.dataset.reader import Dataset
 from ramlet.errors import SettingsError
-from ramlet.preparing.near import NAME, bands_for
+from ramlet.preparing.near import bands_for
 from ramlet.preparing.run import Prepared, prepare, prepare_to
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.budget import Budget
@@ -98,7 +99,7 @@ def test_threads_budgets_and_resuming_change_nothing(tmp_path: Path) -> None:
     inputs = written(tmp_path / "in", texts(1))
     run(inputs, tmp_path / "a", threads=1, task_bytes=3000)
     wanted = files(tmp_path / "a")
-    assert NAME in wanted
+    assert FILE in wanted
     run(inputs, tmp_path / "b", threads=3, budget=80_000_000, task_bytes=3000)
     assert files(tmp_path / "b") == wanted
 
@@ -118,7 +119,7 @@ def test_the_pairs_are_told(tmp_path: Path) -> None:
     documents = list(dict.fromkeys(texts(3)))
     inputs = written(tmp_path / "in", documents, parts=1)
     result = run(inputs, tmp_path / "out")
-    lines = [json.loads(line) for line in (tmp_path / "out" / NAME).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "out" / FILE).read_text().splitlines()]
     pairs = [line for line in lines if "similarity" in line]
     count = result.manifest["ledger"]["documents"]["dropped"]["near_duplicate"]
     assert len(pairs) == min(count, 200)
@@ -161,7 +162,7 @@ def test_appending_with_a_cache(tmp_path: Path) -> None:
     run(early, tmp_path / "out", **given)
     run(late, tmp_path / "out", **given, append=True)
     check(documents, kept_texts(tmp_path / "out"), 0.8)
-    assert (tmp_path / "out" / NAME).exists()
+    assert (tmp_path / "out" / FILE).exists()
 
 
 @pytest.mark.parametrize("value", [0, -0.5, 1.5, "much"])
@@ -202,7 +203,7 @@ def test_a_tokenizer_of_another_library(tmp_path: Path) -> None:
     inputs = written(tmp_path / "in", documents, parts=1)
     run(inputs, tmp_path / "out", tokenizer=str(tmp_path / "tokenizer.json"), task_bytes=4000)
     run(inputs, tmp_path / "bytes", task_bytes=4000)
-    pairs = [(folder / NAME).read_text() for folder in (tmp_path / "out", tmp_path / "bytes")]
+    pairs = [(folder / FILE).read_text() for folder in (tmp_path / "out", tmp_path / "bytes")]
     dropped = [
         {json.loads(line)["dropped"]["document"] for line in text.splitlines() if "dropped" in line} for text in pairs
     ]
@@ -227,7 +228,7 @@ def test_the_files_of_pairs_are_named(tmp_path: Path) -> None:
             f"{text} {n}\n" if n % 2 else f"{n} other words here in this one {n}\n"
         )
     run(tmp_path / "in", tmp_path / "out")
-    [pair, cluster] = [json.loads(line) for line in (tmp_path / "out" / NAME).read_text().splitlines()]
+    [pair, cluster] = [json.loads(line) for line in (tmp_path / "out" / FILE).read_text().splitlines()]
     assert [Path(pair[side]["source"]).name for side in ("dropped", "kept")] == ["3.txt", "1.txt"]
     assert pair["dropped"]["text"].endswith("word49 3")
     assert (Path(cluster["cluster"]["source"]).name, cluster["documents"]) == ("1.txt", 1)

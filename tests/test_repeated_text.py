@@ -129,6 +129,16 @@ def test_repetition_is_counted_exactly(tmp_path: Path) -> None:
     assert [each["count"] for each in found["ngrams"]["most_frequent"]].count(50) == 1
 
 
+def test_the_share_of_near_duplicates_is_estimated(tmp_path: Path) -> None:
+    """400 texts of 60 words, and 100 copies of them in which one word is another: a similarity of 51/61."""
+    words = [[f"w{text}x{at}" for at in range(60)] for text in range(400)]
+    changed = [[*each[:30], "another", *each[31:]] for each in words[:100]]
+    found = measure(Dataset(dataset(tmp_path, [" ".join(each) for each in [*words, *changed]])))
+    assert found["documents"]["copies"] == 0
+    assert found["near_duplicates"]["sampled"] == 500
+    assert found["near_duplicates"]["share"] == pytest.approx(0.2, abs=0.03)
+
+
 def test_inspect_measures_small_datasets_and_saves_on_request(tmp_path: Path, ramlet: RunRamlet) -> None:
     made = dataset(tmp_path, repetitive())
     shown = ramlet("data", "inspect", "data", "--samples", "0").stdout
@@ -139,7 +149,7 @@ def test_inspect_measures_small_datasets_and_saves_on_request(tmp_path: Path, ra
     assert "repetition" not in ramlet("data", "inspect", "data", "--no-repetition").stdout
     found = json.loads(ramlet("data", "inspect", "data", "--repetition", "--json").stdout)["repetition"]
     assert saved(made, Dataset(made).manifest) == found
-    assert found["near_duplicates"] is None
+    assert found["near_duplicates"] == {"similarity": 0.8, "sampled": 50, "share": pytest.approx(0.6, abs=0.4)}
     # Another dataset in its place: what was measured is not about it.
     package.prepare(tmp_path / "corpus.jsonl", made, memory=AMPLE, append=True, dedup="line")
     assert saved(made, Dataset(made).manifest) is None

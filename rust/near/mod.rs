@@ -9,6 +9,7 @@
 pub mod band_records;
 pub mod cache;
 mod in_order;
+pub mod left;
 pub mod ordinal;
 mod pair_code;
 pub mod pairs;

@@ -12,7 +12,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from ramlet.errors import DatasetError
 from ramlet.runtime.small_files import open_regular
 
 FILE = "near_duplicates.jsonl"
+"""Of a dataset: some of the pairs, and the largest clusters."""
 LINE_BYTES = 1 << 20
 """No line of ours is longer."""
 
@@ -90,6 +90,8 @@ def differences(one: str, other: str) -> tuple[Marked, Marked]:
     >>> differences("on May 3.", "on June 4.")
     ([('on ', False), ('May 3', True), ('.', False)], [('on ', False), ('June 4', True), ('.', False)])
     """
+    from difflib import SequenceMatcher  # only here: `prepare` needs the name of the file
+
     left, right = _PIECES.findall(one), _PIECES.findall(other)
     found = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
     marked: tuple[Marked, Marked] = ([], [])

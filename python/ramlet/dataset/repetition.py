@@ -2,13 +2,15 @@
 
     found = measure(Dataset("my-dataset"))      reads it twice; memory does not depend on its size
     found["documents"]                          {"total", "sampled", "copies", "share"}
+    found["near_duplicates"]                    {"similarity", "sampled", "share"}
     found["lines"]["most_frequent"]             [{"text": "Home | About", "count": 500}, ...]
     found["lines"]["unlisted_at_most"]          no line that is missing from the list is more frequent than this
 
 Counts in the lists are exact. `unlisted_at_most` is at most 1/65,536 of all lines (or n-grams of 13 words), plus what a
 candidate beyond the first 4,096 had; if it is below the last count of the list, these are the most frequent ones. Of
 n-grams that overlap, only the most frequent is listed. The share of copies is exact up to 131,072 different documents;
-beyond that it is estimated from those with the smallest hashes, each with all its copies.
+beyond that it is estimated from those with the smallest hashes, each with all its copies. The share of documents that
+are similar to an earlier one, copies included, is always an estimate (rust/near/left.rs).
 """
 
 from __future__ import annotations
@@ -53,8 +55,7 @@ def measure(dataset: Dataset, progress: Callable[[int, int], None] | None = None
             if progress is not None:
                 progress(done, total)
     found: Json = json.loads(repetition.result(LISTED))
-    # The share of near-duplicates is not measured yet.
-    return {"ngram": NGRAM, **found, "near_duplicates": None, "mark": _mark(dataset.manifest)}
+    return {"ngram": NGRAM, **found, "mark": _mark(dataset.manifest)}
 
 
 def save(dataset: Dataset, found: Json) -> None:

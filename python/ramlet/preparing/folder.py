@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ramlet.dataset.duplicates import FILE as NEAR_DUPLICATES
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
-from ramlet.preparing.near import NAME as NEAR_DUPLICATES
 from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import CHARACTERS, read_json_object

@@ -16,9 +16,6 @@ from ramlet import _native
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.digest import digest
 
-NAME = "near_duplicates.jsonl"
-"""The file of a dataset with some of the pairs, and the largest clusters."""
-
 BANDS = 16
 MOST_ROWS = 8
 """16 bands of 8 rows are 128 hash functions: all that the native core has."""

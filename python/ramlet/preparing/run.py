@@ -28,6 +28,7 @@ from threading import Thread
 from typing import Any
 
 from ramlet import __version__, _native
+from ramlet.dataset.duplicates import FILE as NEAR_DUPLICATES
 from ramlet.dataset.ledger import Ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Split
 from ramlet.errors import SettingsError, SourceError, option
@@ -380,10 +381,10 @@ class _Run:
 
     def _finish_near(self, tokenizer: Tokenizer, *, append: bool) -> None:
         """Some of the pairs for the user, and what was kept for later runs with the same cache."""
-        found = self.folder.work / near.NAME
+        found = self.folder.work / NEAR_DUPLICATES
         encoder, decode = decoder_of(tokenizer)
         _native.finish_near(self.folder.work, self.folder.out, found, encoder=encoder, decode=decode)
-        near.write_examples(found, self.folder.out / near.NAME, append=append)
+        near.write_examples(found, self.folder.out / NEAR_DUPLICATES, append=append)
 
 
 def _has_run(manifest: Manifest, identity: str) -> bool:

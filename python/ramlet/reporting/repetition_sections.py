@@ -54,6 +54,9 @@ def repetition(dataset: DatasetFound) -> str:
         estimated = ", estimated" if documents["sampled"] < documents["total"] else ""
         copies = share(documents["copies"], documents["sampled"])
         drawn = f"<p>{copies} of the documents are copies of another{estimated}.</p>"
+        if near := found.get("near_duplicates"):
+            what = f"near-duplicates (similarity {float(near['similarity'])} or more)"
+            drawn += f"<p>About {float(near['share']):.1%} are {what} of an earlier one.</p>"
         for title, part in (("most frequent lines", "lines"), (f"most frequent {found['ngram']}-grams", "ngrams")):
             drawn += _frequent(title, found[part])
     return drawn

@@ -164,6 +164,10 @@ def _show_repetition(found: dict[str, Any] | None) -> None:
     sampled = documents["sampled"]
     estimated = f", estimated from {sampled:,}" if sampled < documents["total"] else ""
     print(f"\nrepetition\n  {documents['share']:.2%} of the documents are copies of another{estimated}")
+    near = found.get("near_duplicates")  # not in what earlier versions saved
+    if near:
+        what = f"near-duplicates (similarity {near['similarity']} or more)"
+        print(f"  about {near['share']:.2%} are {what} of an earlier one")
     for name, part in (("lines", "lines"), (f"{found['ngram']}-grams", "ngrams")):
         counted = found[part]
         if not counted["most_frequent"]:
