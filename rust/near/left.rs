@@ -51,7 +51,7 @@ impl Left {
         if count == 0 || key > self.limit {
             return;
         }
-        let set = self.shingler.set(text);
+        let mut set = self.shingler.set(text);
         let group = self.groups.entry(key).or_default();
         group.documents += 1;
         let nearest = group.sets.iter().map(|other| similarity(&set, other, SIMILARITY)).fold(0.0, f64::max);
@@ -59,6 +59,7 @@ impl Left {
             group.similar += 1.0 / nearest;
         } else if group.sets.len() < FIRST {
             self.held += set.len();
+            set.shrink_to_fit();
             group.sets.push(set);
         }
         while self.held > HELD && self.limit > 0 {
