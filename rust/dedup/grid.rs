@@ -121,6 +121,17 @@ impl GridWriter {
         self.cell_start += length;
     }
 
+    /// A row of which each column ends at one of these places.
+    pub fn append_row(&mut self, row: &[u8], ends: &[u32]) -> Result<()> {
+        let mut start = 0;
+        for &end in ends {
+            self.append(&row[start..end as usize])?;
+            self.close_column();
+            start = end as usize;
+        }
+        self.end_row()
+    }
+
     /// The remaining columns are empty.
     pub fn end_row(&mut self) -> Result<()> {
         while self.column() < self.columns {

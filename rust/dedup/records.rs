@@ -83,13 +83,7 @@ impl RecordWriter {
             *place += RECORD as u32;
         }
         // Each place has advanced to where the next partition starts.
-        let mut start = 0;
-        for &end in &self.places[..self.places.len() - 1] {
-            self.grid.append(&self.row[start..end as usize])?;
-            self.grid.close_column();
-            start = end as usize;
-        }
-        self.grid.end_row()?;
+        self.grid.append_row(&self.row, &self.places[..self.places.len() - 1])?;
         self.base += self.hashes.len() as u64;
         self.hashes.clear();
         Ok(())

@@ -4,7 +4,7 @@
 //! (u64) and the document's index within the task (u32); within a cell the indices increase. The partition is the first
 //! bits of the key.
 
-use crate::dedup::grid::{GridWriter, Magic};
+use crate::dedup::grid::{GridFile, GridWriter, Magic};
 use crate::error::Result;
 use std::path::Path;
 
@@ -19,6 +19,26 @@ pub fn key_range(partition: u32, partitions: u32) -> (u64, u64) {
     let bits = partitions.ilog2();
     let first = u64::from(partition).checked_shl(64 - bits).unwrap_or(0);
     (first, first | u64::MAX.checked_shr(bits).unwrap_or(0))
+}
+
+/// Calls `each` with the key and the index of every record of a partition.
+pub fn for_each(
+    file: &GridFile,
+    partition: usize,
+    block: &mut [u8],
+    mut each: impl FnMut(u64, u32) -> Result<()>,
+) -> Result<()> {
+    for row in 0..file.rows() {
+        let mut cell = file.cell(row, partition, RECORD)?;
+        while let Some(bytes) = cell.next(block)? {
+            for record in bytes.chunks_exact(RECORD) {
+                let key = u64::from_le_bytes(record[..8].try_into().unwrap());
+                let index = u32::from_le_bytes(record[8..].try_into().unwrap());
+                each(key, index)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 pub struct BandWriter {
@@ -79,13 +99,7 @@ impl BandWriter {
             self.places[partition] += RECORD as u32;
         }
         // Each place has advanced to where the next partition starts.
-        let mut start = 0;
-        for &end in &self.places[..self.places.len() - 1] {
-            self.grid.append(&self.row[start..end as usize])?;
-            self.grid.close_column();
-            start = end as usize;
-        }
-        self.grid.end_row()?;
+        self.grid.append_row(&self.row, &self.places[..self.places.len() - 1])?;
         self.keys.clear();
         Ok(())
     }

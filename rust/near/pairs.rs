@@ -139,16 +139,9 @@ impl Source for Keys<'_> {
         for (task, path) in self.plan.records.iter().enumerate() {
             self.progress.check()?;
             let file = self.open(path)?;
-            for row in 0..file.rows() {
-                let mut cell = file.cell(row, self.partition, band_records::RECORD)?;
-                while let Some(bytes) = cell.next(&mut block)? {
-                    for record in bytes.chunks_exact(band_records::RECORD) {
-                        let key = u64::from_le_bytes(record[..8].try_into().unwrap());
-                        let index = u32::from_le_bytes(record[8..].try_into().unwrap());
-                        each(key, Ordinal::own(task as u32, index).number())?;
-                    }
-                }
-            }
+            band_records::for_each(&file, self.partition, &mut block, |key, index| {
+                each(key, Ordinal::own(task as u32, index).number())
+            })?;
         }
         Ok(())
     }

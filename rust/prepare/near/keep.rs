@@ -77,19 +77,10 @@ impl Source for Kept<'_> {
         for task in 0..self.job.plan.tasks {
             self.progress.check()?;
             let file = GridFile::open(&bands_path(self.job, task), band_records::MAGIC)?;
-            for row in 0..file.rows() {
-                let mut cell = file.cell(row, self.partition, band_records::RECORD)?;
-                while let Some(bytes) = cell.next(&mut block)? {
-                    for record in bytes.chunks_exact(band_records::RECORD) {
-                        let key = u64::from_le_bytes(record[..8].try_into().unwrap());
-                        let index = u32::from_le_bytes(record[8..].try_into().unwrap());
-                        let number = self.bits.number(task, index).ok_or_else(|| file.damaged())?;
-                        if !self.bits.has(task, index) {
-                            each(key, number)?;
-                        }
-                    }
-                }
-            }
+            band_records::for_each(&file, self.partition, &mut block, |key, index| {
+                let number = self.bits.number(task, index).ok_or_else(|| file.damaged())?;
+                if self.bits.has(task, index) { Ok(()) } else { each(key, number) }
+            })?;
         }
         Ok(())
     }
