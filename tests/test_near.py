@@ -152,6 +152,7 @@ def test_a_cache_finds_what_earlier_runs_kept(tmp_path: Path) -> None:
         run(late, tmp_path / "c", dedup_cache=str(cache), near=0.7)
     with pytest.raises(SettingsError, match="different cleaning settings"):
         run(late, tmp_path / "c", dedup_cache=str(cache), max_symbols=0.9, dedup="none")
+    assert not (tmp_path / "c").exists()  # refused before any work was done
 
 
 def test_appending_with_a_cache(tmp_path: Path) -> None:

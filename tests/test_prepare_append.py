@@ -177,6 +177,7 @@ def test_caches_that_cannot_be_used(tmp_path: Path, first: Path, second: Path) -
     for other, said in (({"min_chars": 3}, "different cleaning"), ({"dedup": "line"}, "hashes of documents")):
         with pytest.raises(RamletError, match=said):
             run(second, tmp_path / "b", **given, **other)
+    assert not (tmp_path / "b").exists()  # refused before any work was done
     (cache,) = (tmp_path / "cache").iterdir()
     cache.write_bytes(cache.read_bytes()[:-1] + b"x")
     with pytest.raises(RamletError, match="damaged"):

@@ -19,6 +19,7 @@ __all__ = [
     "adamw8bit_step",
     "assemble_shards",
     "build_exclude_set",
+    "check_dedup_cache",
     "clean_text",
     "commit_dedup_cache",
     "contaminated_documents",
@@ -57,6 +58,7 @@ __all__ = [
     "split_pieces",
     "subtract_rounded",
     "train_bpe",
+    "vectors",
     "xxh64_file",
 ]
 
@@ -174,6 +176,7 @@ def assemble_shards(
     threads: int,
     progress: _Watch | None,
 ) -> str: ...
+def check_dedup_cache(plan: str) -> None: ...
 def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
 def near_partitions(total_bytes: int, bands: int) -> int: ...
 def finish_near(

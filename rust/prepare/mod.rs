@@ -133,6 +133,17 @@ impl Job {
     }
 }
 
+/// Opens what earlier runs put into the plan's cache: files that this run cannot compare with are an error, before any
+/// work is done.
+pub fn check_caches(plan: Plan) -> Result<()> {
+    let job = Job { plan, work: PathBuf::new(), out: PathBuf::new(), grown: Mutex::default() };
+    scan::caches(&job)?;
+    if job.plan.near.is_some() {
+        near::caches(&job)?;
+    }
+    Ok(())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Scan,

@@ -9,7 +9,9 @@ use super::{BufferSizes, Job, Stage};
 use crate::atomic::commit_note;
 use crate::clean::{Cleaner, Dropped, Verdict};
 use crate::crew::Progress;
-use crate::dedup::{self, Drops, RecordWriter, SettlePlan, Unit, drop_file, fresh_file, open_caches};
+use crate::dedup::{
+    self, CacheFile, Drops, RecordWriter, SettlePlan, Unit, drop_file, fresh_file, open_caches,
+};
 use crate::error::{Error, Result};
 use crate::own_files;
 use serde::{Deserialize, Serialize};
@@ -118,17 +120,20 @@ pub fn scan(
 }
 
 /// How to settle the partitions.
-pub fn settle_plan(job: &Job, sizes: &BufferSizes) -> Result<SettlePlan> {
-    let caches = match (&job.plan.cache, job.plan.unit) {
+pub fn caches(job: &Job) -> Result<Vec<CacheFile>> {
+    match (&job.plan.cache, job.plan.unit) {
         (Some(folder), Some(unit)) if folder.is_dir() => {
-            open_caches(folder, &job.plan.id, unit, cache_fingerprint(job)?)?
+            open_caches(folder, &job.plan.id, unit, cache_fingerprint(job)?)
         }
-        _ => Vec::new(),
-    };
+        _ => Ok(Vec::new()),
+    }
+}
+
+pub fn settle_plan(job: &Job, sizes: &BufferSizes) -> Result<SettlePlan> {
     Ok(SettlePlan {
         partitions: job.plan.partitions,
         records: (0..job.plan.tasks).map(|task| records_path(job, task)).collect(),
-        caches,
+        caches: caches(job)?,
         keep_fresh: job.plan.cache.is_some(),
         out: drops_folder(job),
         memory: sizes.hash_bytes.min(super::LARGEST_SET),

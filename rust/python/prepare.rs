@@ -12,7 +12,7 @@ use crate::own_files;
 use crate::prepare::assemble::{assemble, assemble_npy};
 use crate::prepare::near::{Decoding, commit_near_cache, compare, write_report};
 use crate::prepare::pack::assemble_packed;
-use crate::prepare::{BufferSizes, Encoding, Job, Plan, Stage, commit_cache, run_stage};
+use crate::prepare::{BufferSizes, Encoding, Job, Plan, Stage, check_caches, commit_cache, run_stage};
 use crate::source::Documents;
 use crate::tasks::{PlanOptions, plan};
 use numpy::PyReadonlyArray1;
@@ -64,10 +64,22 @@ pub fn near_partitions(total_bytes: u64, bands: usize) -> PyResult<u32> {
 #[pyfunction]
 pub fn least_room(py: Python<'_>, plan: &str, merges: bool) -> PyResult<(usize, usize)> {
     guarded(|| {
-        let plan: Plan = serde_json::from_str(plan)
-            .map_err(|error| raise(py, Error::Invalid(format!("cannot read the plan ({error})"))))?;
+        let plan = parsed(plan).map_err(|error| raise(py, error))?;
         Ok((BufferSizes::least_memory(&plan), BufferSizes::shared_memory(&plan, merges)))
     })
+}
+
+/// Refuses a cache of a plan, given as JSON, that cannot be used with its settings.
+#[pyfunction]
+pub fn check_dedup_cache(py: Python<'_>, plan: &str) -> PyResult<()> {
+    guarded(|| {
+        let plan = parsed(plan).map_err(|error| raise(py, error))?;
+        py.detach(|| check_caches(plan)).map_err(|error| raise(py, error))
+    })
+}
+
+fn parsed(plan: &str) -> Result<Plan> {
+    serde_json::from_str(plan).map_err(|error| Error::Invalid(format!("cannot read the plan ({error})")))
 }
 
 /// Runs the parts of a stage (`scan`, `settle`, `write`, `pair`, `near`) that are not done yet, or only `part`. Writing

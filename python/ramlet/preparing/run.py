@@ -190,6 +190,8 @@ class _Run:
             )
         if append and before is not None:
             check_same(before, tokenizer, self.settings, self.plan["end_id"], self.folder.out)
+        if self.plan["cache"]:
+            _native.check_dedup_cache(json.dumps(self.plan))
         self._resume_or_begin()
         self._exclude()
 

@@ -70,7 +70,7 @@ fn documents(job: &Job) -> Result<Vec<u64>> {
     (0..job.plan.tasks).map(count).collect()
 }
 
-fn caches(job: &Job) -> Result<Vec<CacheFile>> {
+pub fn caches(job: &Job) -> Result<Vec<CacheFile>> {
     match &job.plan.cache {
         Some(folder) => open_caches(folder, &job.plan.id, &settings(job)?, &job.plan.cache_fingerprint),
         None => Ok(Vec::new()),
