@@ -148,6 +148,8 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
         _print_table(rows)
         if "exclude" in statistics:
             print(_excluded(statistics["exclude"]))
+        if "near" in statistics:
+            print(_compared(statistics["near"]))
         for split in ("train", "val"):
             shards = [shard for shard in manifest["splits"][split].get("shards", ()) if shard["run"] == latest]
             made = f" in {plural(len(shards), 'shard')}" if shards else ""
@@ -183,6 +185,13 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
         print(f"{made} added to {path}, which now has {in_all:,}")
     else:
         print(f"{made} in {path}")
+
+
+def _compared(near: dict[str, Any]) -> str:
+    """What the bands of --near can be expected to find."""
+    found = near["expected_recall"]
+    expected = [f"{each['recall']:.1%} of pairs with a similarity of {each['similarity']}" for each in found]
+    return f"{near['bands']} bands of {near['rows']} find {', '.join(expected)}"
 
 
 def _excluded(found: dict[str, Any]) -> str:
