@@ -27,7 +27,7 @@ def test_the_small_lock_is_a_part_of_the_large_one() -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_the_demo_installs_the_small_one(tmp_path: Path) -> None:
-    words = ["make", "-n", "demo", f"VENV={tmp_path}"]
+    words = ["make", "--no-print-directory", "-n", "demo", f"VENV={tmp_path}"]
     fresh = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "requirements/build.txt" in fresh
     assert "dev.txt" not in fresh

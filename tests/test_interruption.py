@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,12 +189,29 @@ def test_the_same_counters_after_an_interruption_in_merging(
 def test_a_finished_count_is_not_done_again(tmp_path: Path, corpus: list[Any], whole: dict[str, Any]) -> None:
     settings = settings_for(corpus, tmp_path / "work")
     interrupt_merging(settings)
-    stages: list[str] = []
     # Another size of vocabulary needs no other count; nor do other threads or memory.
     settings.update(threads=1, memory=100 << 20)
-    trained = native_train(**settings, progress=lambda stage, *_: stages.append(stage))
-    assert "counting" not in stages
-    assert outcome(trained) == outcome(whole)
+    with other_text(corpus):  # another count would find other pieces
+        assert outcome(native_train(**settings)) == outcome(whole)
+
+
+@contextmanager
+def other_text(corpus: list[Any]) -> Iterator[None]:
+    """Other bytes in the files, which otherwise look the same."""
+    texts = {path: Path(path).read_bytes() for path, *_ in corpus}
+    try:
+        for path, text in texts.items():
+            replace_bytes(path, b"x" * len(text))
+        yield
+    finally:
+        for path, text in texts.items():
+            replace_bytes(path, text)
+
+
+def replace_bytes(path: str, data: bytes) -> None:
+    before = os.stat(path)
+    Path(path).write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def interrupt(settings: dict[str, Any]) -> None:
