@@ -20,7 +20,8 @@ class KVCache:
         self, shape: Shape, *, rows: int, capacity: int, device: torch.device | str, dtype: torch.dtype
     ) -> None:
         size = (shape.layers, 2, rows, shape.kv_heads, capacity, shape.head_width)
-        self._held = torch.empty(size, device=device, dtype=dtype)
+        # With zeros: a captured pass reads all of it, and 0 times what an empty tensor may contain need not be 0.
+        self._held = torch.zeros(size, device=device, dtype=dtype)
         self.capacity = capacity
         self.length = 0
         """Tokens cached per row."""
@@ -43,3 +44,25 @@ class KVCache:
 
     def clear(self) -> None:
         self.length = 0
+
+    def at(self, place: Tensor) -> OneToken:
+        return OneToken(self._held, place)
+
+
+class OneToken:
+    """The same memory for one more token of each row, whose place is a tensor: a CUDA graph can be replayed with it."""
+
+    def __init__(self, held: Tensor, place: Tensor) -> None:
+        self._held, self._place = held, place
+        self.capacity = held.shape[-2]
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns all of the cache; `mask` says how much of it is filled."""
+        held = self._held[layer]
+        held[0].index_copy_(2, self._place, keys)
+        held[1].index_copy_(2, self._place, values)
+        return held[0], held[1]
+
+    def mask(self) -> Tensor:
+        """(1, 1, 1, capacity), True up to the new token."""
+        return (torch.arange(self.capacity, device=self._place.device) <= self._place)[None, None, None]

@@ -14,6 +14,7 @@ from torch import Tensor
 from ramlet.engines import Sampling
 from ramlet.engines.continuing import ContinuingLoop, cached_tokens
 from ramlet.engines.torch.cache import KVCache
+from ramlet.engines.torch.captured import CapturedToken
 from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.gpt import GPT
 
@@ -42,10 +43,16 @@ class Continuation(ContinuingLoop[Tensor]):
         )
         self._last: Tensor
         """Hidden states, (rows, width)."""
+        self._token: CapturedToken | None = None
 
     @torch.no_grad()
     def feed(self, ids: Sequence[Sequence[int]]) -> None:
         device = self._model.device
+        if device.type == "cuda" and len(ids[0]) == 1 and len(ids) == self._settings.num_samples:
+            self._token = self._token or self._model.captured().token(ids, self._cache)
+            self._last = self._token(ids)
+            self._cache.advance(1)
+            return
         piece = torch.tensor(ids, device=device)
         rows, count = piece.shape
         before = self._cache.length

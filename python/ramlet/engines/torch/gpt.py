@@ -26,6 +26,7 @@ from ramlet.engines.choices import EVAL_CHUNK
 from ramlet.engines.order import even_parts, unit_rows
 from ramlet.engines.torch import fp8
 from ramlet.engines.torch.attention import FlashAttention, QKNorm
+from ramlet.engines.torch.captured import CapturedForward, Pool
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.layers import (
@@ -49,7 +50,7 @@ from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
 if TYPE_CHECKING:
-    from ramlet.engines.torch.cache import KVCache
+    from ramlet.engines.torch.cache import KVCache, OneToken
     from ramlet.engines.torch.continuing import Continuation
 
 
@@ -84,6 +85,7 @@ class GPT:
         self._learning = [layer._replace(use_fp8=use_fp8) for layer in self._layers]
         """In a pass with gradients."""
         self._rotary = RotaryTables(shape, self.device)
+        self._captured: CapturedForward | None = None
 
     def _layer(self, number: int) -> Layer:
         names = LAYER_WEIGHTS + (QK_NORMS if self.shape.qk_norm else ())
@@ -103,7 +105,7 @@ class GPT:
         *,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
-        cache: KVCache | None = None,
+        cache: KVCache | OneToken | None = None,
         dropout: Dropout | None = None,
     ) -> Tensor:
         """The last hidden states, (batch x tokens, width).
@@ -146,7 +148,7 @@ class GPT:
         unit: int,
         mask: Tensor | None,
         dropout: Dropout | None,
-        cache: KVCache | None = None,
+        cache: KVCache | OneToken | None = None,
     ) -> Tensor:
         # The first place is the embedding; each layer has two.
         drops = [None if dropout is None else dropout._replace(place=2 * number + place) for place in (1, 2)]
@@ -166,7 +168,13 @@ class GPT:
         return FeedForward.apply(x, layer, unit, drops[1])  # type: ignore[no-any-return, no-untyped-call]
 
     def _attention(
-        self, number: int, layer: Layer, parts: Iterable[Tensor], batch: int, mask: Tensor | None, cache: KVCache | None
+        self,
+        number: int,
+        layer: Layer,
+        parts: Iterable[Tensor],
+        batch: int,
+        mask: Tensor | None,
+        cache: KVCache | OneToken | None,
     ) -> Tensor:
         """(tokens, heads x head width) of queries, keys and values."""
         q, k, v = (self._heads(part, batch) for part in parts)
@@ -253,14 +261,23 @@ class GPT:
         placed = {
             name: torch.as_tensor(batch[name]).to(self.device) for name in training_names("document_ids" in batch)
         }
-        losses = self.losses(
+        losses = self.batch_losses(placed) if self.device.type == "cpu" else self.captured().losses(placed)
+        rows: list[list[float]] = losses.view(placed["targets"].shape).tolist()
+        return rows
+
+    def batch_losses(self, placed: Mapping[str, Tensor]) -> Tensor:
+        return self.losses(
             placed["input_ids"],
             placed["targets"],
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
         )
-        rows: list[list[float]] = losses.view(placed["targets"].shape).tolist()
-        return rows
+
+    def captured(self, pool: Pool | None = None) -> CapturedForward:
+        """On a GPU; the first call decides the pool."""
+        if self._captured is None:
+            self._captured = CapturedForward(self, pool)
+        return self._captured
 
     def continuation(
         self, prompt: Sequence[int], settings: Sampling, *, end_ids: Collection[int], known: bytearray | None = None

@@ -127,9 +127,12 @@ class Trainee:
             first = next(iter(self._captured.values()), None)
             self._captured[len(blank["targets"])] = CapturedStep(self._learn, blank, scale, shared=first)
         self.model.weights.clear_gradients()
-        if self._capturable and self._captured:
+        shared = next(iter(self._captured.values()), None)
+        if shared is None:
+            return
+        self.model.captured(shared.pool)
+        if self._capturable:
             self._grad_norm()  # compiles its kernel
-            shared = next(iter(self._captured.values()))
             self._captured_update = CapturedUpdate(self._update, self.model.device, shared)
 
     def over_ranks(self, loss: Pending, tokens: int) -> tuple[Pending, int]:

@@ -52,13 +52,14 @@ def _peak(plan: Plan, build: Callable[[Choice], Trainee], device: Device, eval_r
         scale = 1.0 / (plan.batch_size * plan.seq_len)
         trainee.capture(plan.part_sizes(), plan.seq_len, scale, document_mask=plan.document_mask)
         names = training_names(plan.document_mask)
-        for rows in plan.part_sizes():
-            batch = {name: torch.zeros((rows, plan.seq_len), dtype=torch.int64) for name in names}
-            trainee.learn({**batch, "samples": range(rows)}, scale)
+        for part in plan.part_sizes():
+            batch = {name: torch.zeros((part, plan.seq_len), dtype=torch.int64) for name in names}
+            trainee.learn({**batch, "samples": range(part)}, scale)
         trainee.update(0.0, 1.0)
-        few = batch["input_ids"][:eval_rows].to(device.name)
-        trainee.model.losses(few, few)
-        device.synchronize()
+        rows = min(eval_rows, plan.choice.micro_batch)
+        few = {name: torch.zeros((rows, plan.seq_len), dtype=torch.int64) for name in names}
+        for _ in range(2):  # the second is captured
+            trainee.model.token_losses(few)
     except torch.OutOfMemoryError:
         return None
     return torch.cuda.max_memory_reserved(device.index)
