@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from oracles_model import SHAPES, model_of
+from ramlet.engines.torch import gpt
 from ramlet.engines.torch.cache import KVCache
+from ramlet.engines.torch.layers import Rotary
 from ramlet.model.shape import Shape
 
 torch.set_num_threads(1)
@@ -40,6 +42,21 @@ def test_the_same_states_as_without_a_cache(shape: Shape) -> None:
             )
             whole = model.hidden(ids[:, : number + 1]).view(ROWS, number + 1, -1)[:, -1]
         torch.testing.assert_close(last, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_get_a_position_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expanded rows with one token each share one number; a kernel on a GPU would read what lies after it."""
+    given: list[torch.Tensor] = []
+
+    def spy(*tables_and_positions: torch.Tensor) -> Rotary:
+        given.append(tables_and_positions[-1])
+        return Rotary(*tables_and_positions)
+
+    monkeypatch.setattr(gpt, "Rotary", spy)
+    shape = SHAPES["small"]
+    model_of(shape).logits(torch.ones((ROWS, 1), dtype=torch.int64), positions=torch.tensor([[0]]).expand(ROWS, 1))
+    assert given[0].tolist() == [0] * ROWS
+    assert given[0].stride() == (1,)
 
 
 def test_the_mask_ends_at_the_new_token() -> None:

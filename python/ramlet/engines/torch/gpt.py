@@ -119,7 +119,8 @@ class GPT:
         if positions is None:
             positions = torch.arange(tokens, device=ids.device).expand(batch, tokens)
         tables = self._rotary.of(tokens if cache is None else cache.capacity)
-        rotary = Rotary(*tables, positions.reshape(-1))
+        # Kernels read them one after the other, but of rows that `expand` made, `reshape` may be a view of one number.
+        rotary = Rotary(*tables, positions.reshape(-1).contiguous())
         x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
         if dropout is not None:
             x = Drop.apply(x, dropout, self.kernels)  # type: ignore[no-untyped-call]
