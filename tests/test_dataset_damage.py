@@ -40,6 +40,18 @@ def test_any_byte_of_any_shard(tmp_path: Path, pack: int | None) -> None:
     assert verify(path).problems == []
 
 
+@pytest.mark.parametrize("pack", [None, 16])
+def test_ends_that_are_garbage(tmp_path: Path, pack: int | None) -> None:
+    """Readers do not verify checksums, but say that something is wrong, whatever an index contains."""
+    path = write_dataset(tmp_path / "d", TRAIN, VAL, pack=pack)
+    index = next(path.glob("train/*.idx"))
+    chance = random.Random(2)
+    for _ in range(50):
+        index.write_bytes(chance.randbytes(index.stat().st_size))
+        with pytest.raises(RamletError, match="is damaged"):
+            list(Dataset(path).documents("train"))
+
+
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The way to every value of a JSON document."""
     if path:

@@ -80,6 +80,9 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert read_json(path, DatasetError) == "\N{GRINNING FACE}"
     path.write_text('{"a": 1, "a": 2}')
     assert read_json(path, DatasetError) == {"a": 2}
+    path.write_text(f'{{"{"1" * 40}": [{2**64 - 1}, {-(2**63)}]}}')
+    assert read_json(path, DatasetError) == {"1" * 40: [2**64 - 1, -(2**63)]}
+    path.write_text('{"a": 1, "a": 2}')
     assert read_text(path, DatasetError, most=16) == '{"a": 1, "a": 2}'
     with pytest.raises(DatasetError, match=r"x\.json is larger than 1\.5e-05 MB"):
         read_bytes(path, DatasetError, most=15)
@@ -88,6 +91,8 @@ def test_what_is_read(tmp_path: Path) -> None:
         (b"[" * 100_000, "it is not JSON"),
         (b"{", "it is not JSON"),
         (b'["\\ud800"]', "lone surrogate"),
+        (b"[18446744073709551616]", "a number is too large"),
+        (b"[-" + b"1" * 5000 + b"]", "a number is too large"),
     ):
         path.write_bytes(content)
         with pytest.raises(DatasetError, match=reason):

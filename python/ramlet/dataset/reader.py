@@ -190,6 +190,10 @@ class Dataset:
             raise DatasetError(
                 f"{self.path / shard.index} is damaged: its ends are not increasing; run `ramlet data verify`"
             )
+        if stop > shard.tokens:
+            raise DatasetError(
+                f"{self.path / shard.index} is damaged: a document ends at {stop:,}, the shard at {shard.tokens:,}"
+            )
         return read_at(self.path / shard.file, self.dtype, start, stop)
 
     def _read_ends(self, shard: Shard, start: int, stop: int) -> Ends:

@@ -37,6 +37,10 @@ LARGE = 100_000_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """As JSON escapes it. Two form a character; a string with a lone one cannot be encoded."""
 
+_MANY_DIGITS = re.compile(r"\d{19}")
+LARGEST_INTEGER = (1 << 64) - 1
+"""In files of ours. Python reads any, but cannot convert them to what numbers are used as."""
+
 UNCHECKED = 16_000_000
 """Every budget has space for files that take less."""
 
@@ -128,20 +132,30 @@ def read_json(
     text = read_text(path, error, most)
     _require(path, parsed_bytes(text))
     try:
-        return json.loads(text) if lone_surrogates else parse_json(text)
+        return _loads(text) if lone_surrogates else parse_json(text)
     except (ValueError, RecursionError) as reason:
         raise error(f"{path} is damaged: it is not JSON ({reason})") from None
 
 
 def parse_json(text: str) -> Any:
-    """The parsed JSON; ValueError if it is not JSON, or has a lone surrogate."""
-    value = json.loads(text)
+    """The parsed JSON; ValueError if it is not JSON, or has a lone surrogate or an absurdly large integer."""
+    value = _loads(text)
     if _SURROGATE.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise ValueError("it has a lone surrogate") from None
     return value
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_int=_integer if _MANY_DIGITS.search(text) else None)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > len(str(LARGEST_INTEGER)) or abs(int(digits)) > LARGEST_INTEGER:
+        raise ValueError("a number is too large")
+    return int(digits)
 
 
 def read_json_object(
