@@ -88,6 +88,10 @@ class Ranks:
         """True on all ranks if it is true on any, so that all do the same."""
         return flag
 
+    def most(self, number: int) -> int:
+        """The largest of the numbers that the ranks give, on all of them."""
+        return number
+
     def wait(self) -> None:
         """Barrier: returns when all ranks have called it."""
 

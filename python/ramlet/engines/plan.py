@@ -22,6 +22,9 @@ from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reser
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 
+SHARDS = ("none", "states", "gradients", "weights")
+"""What ranks can divide among them, from what costs least time to what saves most memory."""
+
 JITTER = 12_000_000
 """How much the memory resident before the model varies from run to run with the libraries of an engine; added to the
 smallest budget that errors name."""
@@ -75,12 +78,15 @@ class Choice:
     """Tokens whose embedding gradients are summed together if micro-batches are smaller (engines/order.py)."""
     dropout: float = 0.0
     """The rate."""
+    shard: str = "none"
+    """What several ranks divide among them, each with what comes before it: optimizer states, gradients, weights."""
 
     def __post_init__(self) -> None:
         for name, known in (
             ("optimizer", OPTIMIZERS),
             ("weights", ("fp32", "bf16")),
             ("compute", ("fp8", *PRECISIONS)),
+            ("shard", SHARDS),
         ):
             if getattr(self, name) not in known:
                 raise SettingsError(f"unknown {name} {getattr(self, name)!r}: choose from {', '.join(known)}")

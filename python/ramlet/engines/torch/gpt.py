@@ -26,6 +26,7 @@ from ramlet.engines.choices import EVAL_CHUNK
 from ramlet.engines.order import even_parts, unit_rows
 from ramlet.engines.torch import fp8
 from ramlet.engines.torch.attention import FlashAttention, QKNorm
+from ramlet.engines.torch.exchange import EMBEDDING, Sharding
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.layers import (
@@ -36,6 +37,7 @@ from ramlet.engines.torch.layers import (
     BackwardFrom,
     Drop,
     Embed,
+    Entering,
     FeedForward,
     HeldGrads,
     Layer,
@@ -67,16 +69,18 @@ class GPT:
         recompute: bool = False,
         held: int = 0,
         use_fp8: bool = False,
+        sharding: Sharding | None = None,
     ) -> None:
         """`dtype` is that of the stored weights, `compute` that of matrix products; `chunk` is the number of tokens
         whose logits exist at once; `recompute` is activation checkpointing; `held` is the number of tokens whose
-        embedding gradients are summed together (order.py); `use_fp8` is for training (fp8.py)."""
+        embedding gradients are summed together (order.py); `use_fp8` is for training (fp8.py); `sharding` if several
+        ranks divide the model: then all of them make the same calls."""
         self.shape = shape
         self.device = torch.device(device)
         self.compute = compute or dtype
         self.chunk = chunk
         self.recompute = recompute
-        self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute, use_fp8=use_fp8)
+        self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute, use_fp8=use_fp8, sharding=sharding)
         self.kernels = kernels_for(self.device)
         self._held = HeldGrads(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
@@ -95,6 +99,8 @@ class GPT:
     @property
     def head(self) -> Tensor:
         """(padded vocabulary, width), in the dtype of matrix products."""
+        if self.weights.exchange is not None:
+            self.weights.exchange.ready_head()
         return self.weights["embedding" if self.shape.tied else "head"].compute
 
     def hidden(
@@ -118,10 +124,16 @@ class GPT:
             positions = torch.arange(tokens, device=ids.device).expand(batch, tokens)
         tables = self._rotary.of(tokens if cache is None else cache.capacity)
         rotary = Rotary(*tables, positions.reshape(-1))
+        exchange = self.weights.exchange
+        if exchange is not None:
+            exchange.ready(EMBEDDING)
         x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
         if dropout is not None:
             x = Drop.apply(x, dropout, self.kernels)  # type: ignore[no-untyped-call]
         for number, layer in enumerate(self._learning if torch.is_grad_enabled() else self._layers):
+            if exchange is not None:
+                exchange.enter(number)
+                x = Entering.apply(x, exchange, number)  # type: ignore[no-untyped-call]
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(
                     *(self._through, x, number, layer, rotary, batch, unit, mask, dropout),
@@ -203,18 +215,27 @@ class GPT:
         """The summed loss of a batch, fp64; adds `scale` times its gradient to the weights' gradients."""
         hidden = self.hidden(ids, positions=positions, mask=mask, dropout=dropout)
         unit = self._unit(ids.shape[1])
+        exchange = self.weights.exchange
+        if exchange is not None:
+            exchange.begin_head()
         grad, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
+        if exchange is not None:
+            exchange.end_head()
         root = BackwardFrom.apply(hidden, grad)  # type: ignore[no-untyped-call]
         del hidden, grad  # each as large as the residual stream, and not needed in the backward pass
         root.backward()
+        if exchange is not None:
+            exchange.end_backward()
         return total
 
     def flush_gradients(self) -> None:
-        """After the last micro-batch of a step: adds the gradients that were held back."""
+        """After the last micro-batch of a step: adds the gradients that were held back, or are on their way."""
         if self._held is not None:
             weight = self.weights["embedding"]
             assert weight.grad is not None
             self._held.flush(weight.grad)
+        if self.weights.exchange is not None:
+            self.weights.exchange.settle()
 
     def _head_backward(self, hidden: Tensor, labels: Tensor, scale: float, unit: int) -> tuple[Tensor, Tensor]:
         weight = self.weights["embedding" if self.shape.tied else "head"]
