@@ -27,6 +27,7 @@ from ramlet.generation import Sampler
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.files import save_description
 from ramlet.model.folder import find_model
+from ramlet.model.tensor_file import send_tensors
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint, kept
@@ -228,21 +229,22 @@ class Trainer:
             engine=engine,
             meter=self.meter,
             progress=progress,
-            saver=self._saver(progress, averaging),
+            saver=self._saver(progress, averaging, plan.choice.shard != "none"),
             averaging=averaging,
             signals=StopSignals(listener.stopping),
             pace=self._pace(),
             sampler=self._sampler,
         )
 
-    def _saver(self, progress: Progress, averaging: Averaging | None) -> Saver:
+    def _saver(self, progress: Progress, averaging: Averaging | None, is_divided: bool) -> Saver:
         return Saver(
             self.folder,
             self.job.settings.keep,
             resumed=progress.step,
             stable=self.job.schedule.stable_until,
             averaging=averaging,
-            background=not self.engine.uses_host_memory,
+            # Tensors that are divided over ranks are written by all of them together.
+            background=not self.engine.uses_host_memory and not is_divided,
             host=self.meter.budget,
         )
 
@@ -355,6 +357,8 @@ class Trainer:
         if self.engine.ranks.first:
             kept.write(self.folder.path, model, run.trainee)
             self.folder.finish(statistics)
+        elif run.evaluates_together and model.averaged:
+            send_tensors(run.trainee.weights())
         return _result(self.folder.path, statistics)
 
 

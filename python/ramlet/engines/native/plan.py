@@ -17,6 +17,7 @@ from ramlet.engines import EIGHT_BIT, choices
 from ramlet.engines.native.gpt import ROUNDED_ORDER, Layout, arena_parts, continuing_parts, sum_order
 from ramlet.engines.order import MOST_CHUNK, even_part, head_chunk, unit_rows
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
+from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import DRIFT
 
@@ -34,6 +35,8 @@ def make_plan(task: Task, *, threads: int) -> Plan:
     """The fastest choice that fits."""
     choices.check_task(task)
     forced = choices.forced_of(task)
+    if forced.get("shard", "none") != "none" or task.ranks > 1:
+        raise SettingsError(f"the native engine is a single process: use {option('engine', 'torch')} to train on ranks")
     available = task.budget.total - task.budget.reserve
     least: tuple[Choice, dict[str, int]] | None = None
     for choice in _choices(task, forced):

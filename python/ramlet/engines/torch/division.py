@@ -27,7 +27,7 @@ class Range(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return self.end - self.start
 
     def within(self, other: Range) -> Range:
@@ -72,7 +72,12 @@ def owners_of(shape: Shape, *, whole_matrices: bool, world: int) -> tuple[Owned,
 def can_divide(shape: Shape, *, whole_matrices: bool, world: int) -> bool:
     """Whether each rank gets something of each group."""
     owners = owners_of(shape, whole_matrices=whole_matrices, world=world)
-    return all(each.count for owned in owners for each in owned.values())
+    return all(each.size for owned in owners for each in owned.values())
+
+
+def most_ranks(shape: Shape, *, whole_matrices: bool, world: int) -> int:
+    """The largest number of ranks below `world` that can divide it."""
+    return next(n for n in range(world, 0, -1) if can_divide(shape, whole_matrices=whole_matrices, world=n))
 
 
 def held_by(shape: Shape, owned: Owned | None = None) -> Held:
@@ -81,13 +86,13 @@ def held_by(shape: Shape, owned: Owned | None = None) -> Held:
     if owned is None:
         start = hidden_start(shape)
         return Held(shape, matrices, start, matrices - start, gains)
-    counts = {name: each.count for name, each in owned.items()}
+    counts = {name: each.size for name, each in owned.items()}
     total = sum(counts.values())
     return Held(shape, total, counts.get("embeddings", 0), counts.get("hidden", 0), gains)
 
 
 def _blocks(whole: Range, world: int) -> list[Range]:
-    blocks = -(-whole.count // ALIGNMENT)
+    blocks = -(-whole.size // ALIGNMENT)
     ends = [min(whole.end, whole.start + blocks * rank // world * ALIGNMENT) for rank in range(world + 1)]
     return [Range(start, end) for start, end in pairwise(ends)]
 
@@ -95,7 +100,7 @@ def _blocks(whole: Range, world: int) -> list[Range]:
 def _matrices(shape: Shape, whole: Range, world: int) -> list[Range]:
     """Ends at the matrix that starts nearest to an equal share."""
     starts = [*layer_starts(shape), whole.end]
-    ends = [starts[nearest(starts, whole.start + whole.count * rank / world)] for rank in range(world + 1)]
+    ends = [starts[nearest(starts, whole.start + whole.size * rank / world)] for rank in range(world + 1)]
     return [Range(start, end) for start, end in pairwise(ends)]
 
 

@@ -20,18 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ramlet.engines.torch.division import Owned, Range
 from ramlet.engines.torch.ranks import Sent, TorchRanks
-from ramlet.engines.torch.sizes import embedding_elements, hidden_start, layer_range
+from ramlet.engines.torch.sizes import LAYER_BUFFERS, embedding_elements, hidden_start, layer_range
 from ramlet.model.shape import Shape
 
 EMBEDDING, HEAD = "embedding", "head"
 Unit = int | str
 """A layer by its number, or one of the names above."""
-LAYER_BUFFERS = 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Sharding:
     def pieces(self, some: Range) -> list[tuple[int, Range]]:
         """The owners of a range of the flat matrices, with what each has of it, in order."""
         found = [(rank, some.within(each)) for rank, owned in enumerate(self.owners) for each in owned.values()]
-        return sorted(((rank, each) for rank, each in found if each.count), key=lambda piece: piece[1])
+        return sorted(((rank, each) for rank, each in found if each.size), key=lambda piece: piece[1])
 
 
 @dataclass
@@ -118,7 +116,7 @@ class _Buffers:
 
     def _own(self, some: Range, *, grad: bool = False) -> Tensor:
         """What this rank stores of a range that it owns."""
-        part = next(part for part in self._parts if part.range.within(some).count)
+        part = next(part for part in self._parts if part.range.within(some).size)
         held = part.weights.grad if grad else part.weights
         assert held is not None
         return held[some.start - part.range.start : some.end - part.range.start]

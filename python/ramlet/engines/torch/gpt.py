@@ -80,7 +80,9 @@ class GPT:
         self.compute = compute or dtype
         self.chunk = chunk
         self.recompute = recompute
-        self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute, use_fp8=use_fp8, sharding=sharding)
+        self.weights = Weights(
+            shape, device=device, dtype=dtype, compute=self.compute, use_fp8=use_fp8, sharding=sharding
+        )
         self.kernels = kernels_for(self.device)
         self._held = HeldGrads(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)

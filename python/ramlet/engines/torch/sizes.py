@@ -94,6 +94,16 @@ def embedding_elements(shape: Shape) -> int:
     return shape.padded_vocab * shape.width
 
 
+LAYER_BUFFERS = 2
+"""In an exchange: one is used while the other is sent or received."""
+
+
+def buffer_elements(shape: Shape) -> int:
+    """Of the buffers for the units of an exchange (exchange.py): some layers, and the embedding or the head."""
+    start, end = layer_range(shape, 0)
+    return min(LAYER_BUFFERS, shape.layers) * (end - start) + embedding_elements(shape)
+
+
 def stacks(shape: Shape) -> list[Stack]:
     """All matrices inside layers; queries, keys, values, gate and up are matrices of their own."""
     stride = _aligned([*_layer_matrices(shape), 0])

@@ -36,9 +36,9 @@ def divided_weight(weights: Weights, some: Range, shape: tuple[int, ...]) -> Sto
     for rank, piece in weights.sharding.pieces(some):
         own = None
         if rank == ranks.rank:
-            part = next(part for part in weights.parts.values() if part.range.within(piece).count)
+            part = next(part for part in weights.parts.values() if part.range.within(piece).size)
             own = part.weights[piece.start - part.range.start : piece.end - part.range.start]
-        owners.append((rank, piece.count, own))
+        owners.append((rank, piece.size, own))
     return _DividedTensor(owners, shape, weights.matrices.dtype, ranks)
 
 
@@ -51,8 +51,8 @@ def stored_states(tensors: Mapping[str, Tensor], sharding: Sharding) -> dict[str
             found |= stored({name: tensor})
             continue
         # An element of the state for each element, or for each block of them.
-        each = 1 if tensor.numel() == sharding.mine[group].count else BLOCK
-        counts = [-(-owned[group].count // each) for owned in sharding.owners]
+        each = 1 if tensor.numel() == sharding.mine[group].size else BLOCK
+        counts = [-(-owned[group].size // each) for owned in sharding.owners]
         owners = [(rank, count, tensor if rank == sharding.ranks.rank else None) for rank, count in enumerate(counts)]
         found[name] = _DividedTensor(owners, (sum(counts),), tensor.dtype, sharding.ranks)
     return found

@@ -100,7 +100,7 @@ class Weights:
         self._total = ends[2]
         held = ends[2]
         if sharding is not None and sharding.divides_weights:
-            held = sum(each.count for each in sharding.mine.values())
+            held = sum(each.size for each in sharding.mine.values())
         self.matrices = torch.zeros(held, device=device, dtype=dtype)
         self.gains = torch.zeros(ends[1], device=device, dtype=torch.float32)
         self.compute = self.matrices
@@ -133,7 +133,7 @@ class Weights:
             some = {name: (self.matrices[each.start : each.end], each) for name, each in whole.items()}
             some["matrices"] = self.matrices, whole["matrices"]
         elif self.sharding.divides_weights:
-            flat = self.matrices.split([each.count for each in self.sharding.mine.values()])
+            flat = self.matrices.split([each.size for each in self.sharding.mine.values()])
             some = dict(zip(self.sharding.mine, zip(flat, self.sharding.mine.values())))
         else:
             some = {name: (self.matrices[each.start : each.end], each) for name, each in self.sharding.mine.items()}

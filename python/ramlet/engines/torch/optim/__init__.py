@@ -57,7 +57,7 @@ def group(name: str, weights: Weights, weight_decay: float) -> dict[str, Any]:
     else:
         part = weights.parts[name]
         flat, products = part.weights, part.products
-        first, whole = part.range.start - part.whole.start, part.whole.count
+        first, whole = part.range.start - part.whole.start, part.whole.size
     named: dict[str, Any] = {"name": name, "params": [flat], "products": products, "weight_decay": weight_decay}
     return {**named, "first": first, "whole": whole}
 

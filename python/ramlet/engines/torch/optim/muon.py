@@ -174,7 +174,9 @@ class Muon(torch.optim.Optimizer):
         first = 0 if self._owned is None else share.start
         for stack, some, squares in self._stacks(share, row_squares):
             if some:
-                yield Views._make([*(_view(each, stack, some, first) for each in flat), squares[some.start : some.stop]])
+                yield Views._make(
+                    [*(_view(each, stack, some, first) for each in flat), squares[some.start : some.stop]]
+                )
 
     def _stacks(self, share: Share, row_squares: Tensor) -> Iterator[tuple[Stack, range, Tensor]]:
         """Every stack, the layers of it that are in the share, and the mean squares of the rows of all layers."""
