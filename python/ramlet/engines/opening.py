@@ -68,8 +68,11 @@ def require_torch(what: str) -> None:
         raise SettingsError(f"{what} needs PyTorch: pip install 'ramlet[torch]'")
 
 
-def choose_engine(name: str, device: str) -> Chosen:
-    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here."""
+def choose_engine(name: str, device: str, *, ranks: int = 1) -> Chosen:
+    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here.
+
+    `ranks` are processes to plan for; a run has those that torchrun started.
+    """
     if name == "native" and device == "cuda":
         raise SettingsError(
             f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', 'torch')}"
@@ -83,17 +86,17 @@ def choose_engine(name: str, device: str) -> Chosen:
         raise SettingsError(
             f"PyTorch is not installed: pip install 'ramlet[torch]', or use {option('engine', 'native')}"
         )
-    return Chosen(name, "") if name != "auto" else _best(device)
+    return Chosen(name, "") if name != "auto" else _best(device, ranks)
 
 
-def _best(device: str) -> Chosen:
+def _best(device: str, ranks: int) -> Chosen:
     """What `auto` stands for."""
     gpu = device == "cuda" or (device == "auto" and has_gpu())
     if gpu and has_torch():
         return Chosen("torch", "which uses the GPU")
     if gpu:
         return Chosen("native", "on the CPU: using the GPU needs PyTorch, pip install 'ramlet[torch]'")
-    if several_processes() and has_torch():
+    if (ranks > 1 or several_processes()) and has_torch():
         return Chosen("torch", "because several processes train together")
     if has_amx() and has_torch():
         return Chosen("torch", "which multiplies bf16 with AMX")

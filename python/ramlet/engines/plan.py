@@ -227,7 +227,7 @@ def too_small(
     more = "give more"
     if world > 1:
         how += "" if choice.shard == "none" else f", {choice.shard} divided over the ranks"
-        more += ", or use more ranks"
+        more += ", use more ranks"
     return BudgetError(
         f"needs at least {enough}MB{f' on each of {world} ranks' if world > 1 else ''}: "
         f"{format_parts(parts, enough)}, with {how} "

@@ -17,7 +17,6 @@ from ramlet.engines import EIGHT_BIT, choices
 from ramlet.engines.native.gpt import ROUNDED_ORDER, Layout, arena_parts, continuing_parts, sum_order
 from ramlet.engines.order import MOST_CHUNK, even_part, head_chunk, unit_rows
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
-from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import DRIFT
 
@@ -35,8 +34,10 @@ def make_plan(task: Task, *, threads: int) -> Plan:
     """The fastest choice that fits."""
     choices.check_task(task)
     forced = choices.forced_of(task)
-    if forced.get("shard", "none") != "none" or task.ranks > 1:
-        raise SettingsError(f"the native engine is a single process: use {option('engine', 'torch')} to train on ranks")
+    if task.ranks > 1:
+        raise choices.single_process()
+    if forced.get("shard", "none") != "none":
+        raise choices.needs_ranks(forced["shard"])
     available = task.budget.total - task.budget.reserve
     least: tuple[Choice, dict[str, int]] | None = None
     for choice in _choices(task, forced):

@@ -76,4 +76,11 @@ class Continuation(ContinuingLoop[Tensor]):
         self._cache.clear()
 
     def choose(self, logits: Tensor) -> list[int]:
-        return self._choose(logits)
+        chosen = self._choose(logits)
+        sharding = self._model.weights.sharding
+        if sharding is None or not sharding.divides_weights:
+            return chosen
+        # Each rank generates the text; a last bit that differs must not lead to another one.
+        ids = torch.tensor(chosen, device=sharding.ranks.device)
+        sharding.ranks.send_to_all(ids, 0).wait()
+        return [int(each) for each in ids.tolist()]

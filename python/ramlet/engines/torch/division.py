@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ def groups_of(shape: Shape, whole_matrices: bool) -> dict[str, Range]:
     return {"embeddings": Range(0, start), "hidden": Range(start, total)}
 
 
-@cache
+@lru_cache(maxsize=8)
 def owners_of(shape: Shape, *, whole_matrices: bool, world: int) -> tuple[Owned, ...]:
     """What each rank owns; a range may be empty if there are too many of them."""
     divided = {
@@ -77,7 +77,12 @@ def can_divide(shape: Shape, *, whole_matrices: bool, world: int) -> bool:
 
 def most_ranks(shape: Shape, *, whole_matrices: bool, world: int) -> int:
     """The largest number of ranks below `world` that can divide it."""
-    return next(n for n in range(world, 0, -1) if can_divide(shape, whole_matrices=whole_matrices, world=n))
+    groups = groups_of(shape, whole_matrices)
+    pieces = [
+        len(layer_starts(shape)) if name == "hidden" else -(-each.size // ALIGNMENT) for name, each in groups.items()
+    ]
+    most = min(world, *pieces)
+    return next(n for n in range(most, 0, -1) if can_divide(shape, whole_matrices=whole_matrices, world=n))
 
 
 def held_by(shape: Shape, owned: Owned | None = None) -> Held:

@@ -93,17 +93,15 @@ class TorchRanks(Ranks):
         else:
             torch.distributed.send(tensor.view(torch.uint8), dst=0)
 
-    def any(self, flag: bool) -> bool:
-        return self.most(int(flag)) == 1
-
-    def most(self, number: int) -> int:
+    def every(self, number: int) -> list[int]:
         if not self._talks:
-            return number
+            return [number]
         import torch.distributed
 
-        given = torch.tensor([number], device=self.device)
-        torch.distributed.all_reduce(given, torch.distributed.ReduceOp.MAX)
-        return int(given.item())
+        numbers = torch.zeros(self.world, dtype=torch.int64, device=self.device)
+        numbers[self.rank] = number
+        torch.distributed.all_reduce(numbers)
+        return [int(each) for each in numbers.tolist()]
 
     def wait(self) -> None:
         if self._talks:
