@@ -13,7 +13,14 @@ from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.training.settings import RunSettings
 
 
-def _agreed(ranks: Ranks, settings: RunSettings, evals: Mapping[str, str], budget: Budget, *, fixed: bool) -> Budget:
+def agreed_budget(
+    ranks: Ranks,
+    settings: RunSettings,
+    evals: Mapping[str, str],
+    budget: Budget,
+    *,
+    asked: Budget | str | int | None,
+) -> Budget:
     """The budget of all ranks, the smallest of theirs; refuses ranks that were not started alike.
 
     `asked` is the setting that this rank's `budget` is from.
