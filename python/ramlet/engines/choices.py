@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ramlet.engines import EIGHT_BIT, Division
-from ramlet.engines.opening import several_processes
 from ramlet.engines.order import TORCH_ORDER, Order, group_rows, unit_rows
 from ramlet.engines.plan import Choice, Task
 from ramlet.errors import SettingsError, option
@@ -63,26 +62,6 @@ def cannot_update(forced: Forced) -> SettingsError:
     return SettingsError(
         f"{forced['optimizer']} cannot update {forced['weights']} weights: use "
         f"{option('optimizer', EIGHT_BIT.get(forced['optimizer'], 'adamw8bit'))}, which rounds them stochastically"
-    )
-
-
-def require_ranks(shard: str, engine: str) -> None:
-    """Refuses to divide a model without several processes, or with an engine that is always one."""
-    if not several_processes():
-        raise needs_ranks(shard)
-    if engine != "torch":
-        raise single_process()
-
-
-def single_process() -> SettingsError:
-    return SettingsError(f"the native engine is a single process: use {option('engine', 'torch')} to train on ranks")
-
-
-def needs_ranks(shard: str) -> SettingsError:
-    """If a single process should divide something."""
-    return SettingsError(
-        f"{option('shard', shard)} divides a model over several processes: start them with torchrun, "
-        f"or use {option('shard', 'none')}"
     )
 
 

@@ -62,6 +62,26 @@ def several_processes() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
+def require_ranks(shard: str, engine: str) -> None:
+    """Refuses to divide a model without several processes, or with an engine that is always one."""
+    if not several_processes():
+        raise needs_ranks(shard)
+    if engine != "torch":
+        raise single_process()
+
+
+def single_process() -> SettingsError:
+    return SettingsError(f"the native engine is a single process: use {option('engine', 'torch')} to train on ranks")
+
+
+def needs_ranks(shard: str) -> SettingsError:
+    """If a single process should divide something."""
+    return SettingsError(
+        f"{option('shard', shard)} divides a model over several processes: start them with torchrun, "
+        f"or use {option('shard', 'none')}"
+    )
+
+
 def require_torch(what: str) -> None:
     """Refuses to do `what` ("training on a GPU") without PyTorch."""
     if not has_torch():

@@ -11,8 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines.choices import require_ranks
-from ramlet.engines.opening import choose_engine, open_engine
+from ramlet.engines.opening import choose_engine, open_engine, require_ranks
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.paths import check_path
 from ramlet.runtime.budget import Budget

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ramlet.engines import choices
+from ramlet.engines.opening import needs_ranks
 from ramlet.engines.order import head_chunk
 from ramlet.engines.plan import SHARDS, Choice, Correction, Plan, Task, too_small
 from ramlet.engines.torch.division import can_divide, most_ranks
@@ -129,7 +130,7 @@ def _shards(shape: Shape, optimizer: str, compute: str, forced: Mapping[str, Any
 
 def _cannot_divide(shape: Shape, optimizer: str, shard: str, world: int, divisible: bool) -> SettingsError:
     if world == 1:
-        return choices.needs_ranks(shard)
+        return needs_ranks(shard)
     if divisible:
         return SettingsError(f"fp8 products need all weights on each rank: use {option('shard', 'gradients')} or bf16")
     most = most_ranks(shape, whole_matrices=needs_whole_matrices(optimizer), world=world)
