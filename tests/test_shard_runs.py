@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+import ramlet
 from oracles_training import losses, make_data, metrics, ranks, run, steps_kept
 from ramlet.engines.plan import SHARDS
 from ramlet.errors import BudgetError, Interrupted, SettingsError
@@ -158,4 +158,7 @@ def test_bad_input(data: Path, tmp_path: Path) -> None:
     assert ranks(2, refused, data, tmp_path / "out") == [0, 0]
     with pytest.raises(SettingsError, match="start them with torchrun"):
         run(data, tmp_path / "out", shard="weights")
-    assert torch.distributed.is_available()
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(f"data: {data}\nmodel: {{params: 40k}}\ntraining: {{shard: weights, max_steps: 2}}\n")
+    with pytest.raises(SettingsError, match="start them with torchrun"):
+        ramlet.run_pipeline(file)

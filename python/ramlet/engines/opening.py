@@ -63,7 +63,9 @@ def several_processes() -> bool:
 
 
 def require_ranks(shard: str, engine: str) -> None:
-    """Refuses to divide a model without several processes, or with an engine that is always one."""
+    """Refuses a setting `shard` without several processes to divide a model, or with an engine that is always one."""
+    if shard in ("auto", "none"):
+        return
     if not several_processes():
         raise needs_ranks(shard)
     if engine != "torch":

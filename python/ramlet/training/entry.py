@@ -64,8 +64,7 @@ def train(
     if (data is None) == (stream is None):
         raise SettingsError("give either a dataset or a stream of text to train on")
     found = choose_engine(chosen.engine, chosen.device)
-    if chosen.shard not in ("auto", "none"):
-        require_ranks(chosen.shard, found.name)
+    require_ranks(chosen.shard, found.name)
     budget = Budget.parse(memory if chosen.device == "cpu" or found.name == "native" else host_memory or memory)
     with nullcontext(meter) if meter is not None else Meter(budget) as watching:
         # Before the engine, which takes seconds to load: errors in the data are reported at once.
