@@ -108,7 +108,7 @@ def differing(device: str, dtype: torch.dtype, other: Any, other_device: str) ->
     start = torch.randn(count, generator=draw).to(dtype)
     runs = [(engine_of(device), device), (other, other_device)]
     weights = [start.to(place, copy=True) for _, place in runs]
-    moments = [Moments.of(new_state(tensor, 0)) for tensor in weights]
+    moments = [Moments.of(new_state(tensor, quantized=True)) for tensor in weights]
     for step in range(1, 6):
         noise = torch.randn(2, count, generator=draw)
         gradient = (noise[0] * torch.exp(2 * noise[1]) * 1e-3).to(dtype)

@@ -126,7 +126,7 @@ def test_torch_takes_the_same_step(
     monkeypatch.setattr(tiled, "TILE", 2048)
     count = 256 * 31 + 77
     ours, theirs = (spread(count, 0).to(weight_type) * 100 for _ in range(2))
-    our_state, their_state = (Moments.of(new_state(ours, 0)) for _ in range(2))
+    our_state, their_state = (Moments.of(new_state(ours, quantized=True)) for _ in range(2))
     for step in range(1, 20):
         gradients = spread(count, step).to(gradient_type)
         gradients[:300] = 0
@@ -144,7 +144,7 @@ def test_torch_takes_the_same_step(
 def test_torchs_own_root_moves_a_code_by_one_at_most() -> None:
     count = 20_000
     weights = spread(count, 0)
-    state = Moments.of(new_state(weights, 0))
+    state = Moments.of(new_state(weights, quantized=True))
     for step in range(1, 20):
         gradients = spread(count, step)
         other_weights = weights.clone()
@@ -173,7 +173,7 @@ for count in (1, 256 * 5 + 77):
         for gradient_type in (torch.float32, torch.bfloat16):
             ours = torch.randn(count, generator=draw).to(weight_type)
             theirs = ours.clone()
-            our_state, their_state = (Moments.of(new_state(ours, 0)) for _ in range(2))
+            our_state, their_state = (Moments.of(new_state(ours, quantized=True)) for _ in range(2))
             for step in range(1, 6):
                 noise = torch.randn(2, count, generator=draw)
                 gradients = (noise[0] * torch.exp(3 * noise[1]) * 1e-3).to(gradient_type)

@@ -15,7 +15,6 @@ from ramlet.engines.plan import Task
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.optim import param_groups
 from ramlet.engines.torch.predict import state_bytes
-from ramlet.engines.torch.sizes import flat_elements
 from ramlet.engines.torch.step import Trainee
 from ramlet.errors import SettingsError
 from ramlet.model.shape import Shape
@@ -40,7 +39,7 @@ def momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("momentum")
     vars(module).update(
         WEIGHTS=("fp32",),
-        state_bytes=lambda shape, item: sum(4 * each for each in flat_elements(shape)),
+        state_bytes=lambda held, item: held.matrices * item + held.gains * 4,
         make=lambda weights, settings: Momentum(param_groups(weights, settings), lr=0.0, momentum=0.9),
     )
     monkeypatch.setitem(sys.modules, "ramlet.engines.torch.optim.momentum", module)

@@ -21,12 +21,22 @@ from ramlet.training.settings import DATA, LENGTH, MEMORY, MODEL, RunSettings
     *options(
         TrainSettings, "vocab_size", help="Vocabulary size.", short="", panel=MODEL, shown="that of the data, or 8192"
     ),
-    *options(RunSettings, "document_mask", "device", "engine", "batch_size", "precision", "optimizer"),
+    *options(RunSettings, "document_mask", "device", "engine", "batch_size", "precision", "optimizer", "shard"),
     panels=(MODEL, DATA, LENGTH, MEMORY),
 )
 def plan(
     data: Annotated[str | None, data_option(DATA, "DIR")] = None,
     memory: DeviceMemory = "auto",
+    ranks: Annotated[
+        int,
+        typer.Option(
+            "--ranks",
+            metavar="N",
+            min=1,
+            rich_help_panel=MEMORY,
+            help="Plan for this many processes of torchrun: the budget and the result are those of each.",
+        ),
+    ] = 1,
     num_sequences: Annotated[
         int | None,
         typer.Option(
@@ -48,17 +58,18 @@ def plan(
     ramlet plan
     ramlet plan --params 124M --memory 4GB
     ramlet plan --data my-dataset --memory 2GB --device cpu
+    ramlet plan --params 7B --memory 70GB --ranks 8
     """
-    if not given.keys() & {"params", "config", "vocab_size"} and num_sequences is None:
+    if not given.keys() & {"params", "config", "vocab_size", "shard"} and num_sequences is None and ranks == 1:
         _propose(data, memory, given.get("device"), given.get("engine", "auto"), threads, json)
         return
     from ramlet.training.propose import plan as make
 
-    made = make(data=data, memory=memory, num_sequences=num_sequences, threads=threads, **given)
+    made = make(data=data, memory=memory, ranks=ranks, num_sequences=num_sequences, threads=threads, **given)
     from ramlet.engines.opening import choose_engine, open_engine
     from ramlet.training.machine import look
 
-    engine = choose_engine(given.get("engine", "auto"), given.get("device", "auto")).name
+    engine = choose_engine(given.get("engine", "auto"), given.get("device", "auto"), ranks=ranks).name
     machine = look(open_engine(made.device, threads, name=engine))
     seconds = machine.seconds(made.shape.step_flops(10**6, made.seq_len))
     described = {**made.to_dict(), "engine": engine, "tokens_per_second": 1e6 / seconds}
@@ -84,6 +95,7 @@ def show_plan(described: Mapping[str, Any], *, quiet: bool = False) -> None:
     print(
         f"\na step of {plural(made.batch_size, 'sequence')} of {made.seq_len} tokens, "
         f"{made.choice.micro_batch} at a time: {plural(made.accumulation, 'micro-batch', 'micro-batches')}"
+        f"{f' on each of {made.world} ranks' if made.world > 1 else ''}"
     )
     speed = f"{described['tokens_per_second']:,.0f} tokens per second"
     print(f"about {speed}, estimated from the speed of matrix products here")

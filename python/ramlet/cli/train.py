@@ -226,6 +226,21 @@ def _format_rise(rise: float | None) -> str:
     return "" if rise is None else f" ({rise:+.4f} since the start)"
 
 
+def _shared(plan: Any) -> str:
+    """What the ranks divide among them."""
+    if plan.world == 1:
+        return ""
+    divided = "" if plan.choice.shard == "none" else f", which divide {_DIVIDED[plan.choice.shard]}"
+    return f", {plan.world} ranks{divided}"
+
+
+_DIVIDED = {
+    "states": "the optimizer's states",
+    "gradients": "states and gradients",
+    "weights": "states, gradients and weights",
+}
+
+
 class _Printer(Listener):
     """Prints what happens in a run."""
 
@@ -254,7 +269,7 @@ class _Printer(Listener):
         split = f" in {plan.accumulation} micro-batches of {choice.micro_batch}" if plan.accumulation > 1 else ""
         self._line(
             f"{plan.batch_size} x {plan.seq_len} tokens per step{split}, {choice.compute}, {choice.optimizer}"
-            f"{', activation checkpointing' if choice.recompute else ''}; predicted peak "
+            f"{', activation checkpointing' if choice.recompute else ''}{_shared(plan)}; predicted peak "
             f"{format_bytes(plan.peak)} of {format_bytes(plan.budget)}"
         )
         for line in plan.notes:

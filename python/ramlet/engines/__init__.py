@@ -72,7 +72,7 @@ class Pending(Protocol):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together. An engine that supports several overrides the methods."""
+    """This process among those that train together. An engine that supports several overrides `every` and `wait`."""
 
     rank: int = 0
     world: int = 1
@@ -86,7 +86,15 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """True on all ranks if it is true on any, so that all do the same."""
-        return flag
+        return self.most(int(flag)) == 1
+
+    def every(self, number: int) -> list[int]:
+        """The numbers that the ranks give, by rank, on all of them."""
+        return [number]
+
+    def most(self, number: int) -> int:
+        """The largest of the numbers that the ranks give, on all of them."""
+        return max(self.every(number))
 
     def wait(self) -> None:
         """Barrier: returns when all ranks have called it."""

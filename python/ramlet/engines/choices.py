@@ -1,7 +1,8 @@
 """What a plan can choose on a CPU, from the fastest to the smallest: the same for all engines.
 
 The cheapest savings come first: smaller micro-batches (with gradient accumulation, so the effective batch stays the
-same), then activation checkpointing. None of these changes a bit of the result (order.py). Only if that is not enough,
+same), then activation checkpointing. None of these changes a bit of the result (order.py). Several ranks may then
+divide the model among them, with the torch engine. Only if that is not enough,
 and the user has not fixed them, come the two that change results: 8-bit optimizer states and bf16 weights; the plan's
 notes say so.
 """

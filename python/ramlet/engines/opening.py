@@ -62,14 +62,39 @@ def several_processes() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
+def require_ranks(shard: str, engine: str) -> None:
+    """Refuses a setting `shard` without several processes to divide a model, or with an engine that is always one."""
+    if shard in ("auto", "none"):
+        return
+    if not several_processes():
+        raise needs_ranks(shard)
+    if engine != "torch":
+        raise single_process()
+
+
+def single_process() -> SettingsError:
+    return SettingsError(f"the native engine is a single process: use {option('engine', 'torch')} to train on ranks")
+
+
+def needs_ranks(shard: str) -> SettingsError:
+    """If a single process should divide something."""
+    return SettingsError(
+        f"{option('shard', shard)} divides a model over several processes: start them with torchrun, "
+        f"or use {option('shard', 'none')}"
+    )
+
+
 def require_torch(what: str) -> None:
     """Refuses to do `what` ("training on a GPU") without PyTorch."""
     if not has_torch():
         raise SettingsError(f"{what} needs PyTorch: pip install 'ramlet[torch]'")
 
 
-def choose_engine(name: str, device: str) -> Chosen:
-    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here."""
+def choose_engine(name: str, device: str, *, ranks: int = 1) -> Chosen:
+    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here.
+
+    `ranks` are processes to plan for; a run has those that torchrun started.
+    """
     if name == "native" and device == "cuda":
         raise SettingsError(
             f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', 'torch')}"
@@ -83,17 +108,17 @@ def choose_engine(name: str, device: str) -> Chosen:
         raise SettingsError(
             f"PyTorch is not installed: pip install 'ramlet[torch]', or use {option('engine', 'native')}"
         )
-    return Chosen(name, "") if name != "auto" else _best(device)
+    return Chosen(name, "") if name != "auto" else _best(device, ranks)
 
 
-def _best(device: str) -> Chosen:
+def _best(device: str, ranks: int) -> Chosen:
     """What `auto` stands for."""
     gpu = device == "cuda" or (device == "auto" and has_gpu())
     if gpu and has_torch():
         return Chosen("torch", "which uses the GPU")
     if gpu:
         return Chosen("native", "on the CPU: using the GPU needs PyTorch, pip install 'ramlet[torch]'")
-    if several_processes() and has_torch():
+    if (ranks > 1 or several_processes()) and has_torch():
         return Chosen("torch", "because several processes train together")
     if has_amx() and has_torch():
         return Chosen("torch", "which multiplies bf16 with AMX")

@@ -22,6 +22,9 @@ from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reser
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 
+SHARDS = ("none", "states", "gradients", "weights")
+"""What ranks can divide among them, from what costs least time to what saves most memory."""
+
 JITTER = 12_000_000
 """How much the memory resident before the model varies from run to run with the libraries of an engine; added to the
 smallest budget that errors name."""
@@ -52,6 +55,8 @@ class Task:
     loader_bytes: LoaderBytes = 0
     sampled: int = 100
     """Tokens of a text that is generated between steps, with its prompt; 0 without any."""
+    ranks: int = 0
+    """Processes that train together; 0 means those that the engine has joined."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,15 @@ class Choice:
     """Tokens whose embedding gradients are summed together if micro-batches are smaller (engines/order.py)."""
     dropout: float = 0.0
     """The rate."""
+    shard: str = "none"
+    """What several ranks divide among them, each with what comes before it: optimizer states, gradients, weights."""
 
     def __post_init__(self) -> None:
         for name, known in (
             ("optimizer", OPTIMIZERS),
             ("weights", ("fp32", "bf16")),
             ("compute", ("fp8", *PRECISIONS)),
+            ("shard", SHARDS),
         ):
             if getattr(self, name) not in known:
                 raise SettingsError(f"unknown {name} {getattr(self, name)!r}: choose from {', '.join(known)}")
@@ -151,6 +159,13 @@ class Plan:
         """Micro-batches in a batch; the last may be smaller."""
         return -(-self.share // self.choice.micro_batch)
 
+    def calls(self, sequences: int) -> int:
+        """How often every rank learns in a step of this many sequences, if ranks exchange something each time: as often
+        as the first, which has most."""
+        if self.choice.shard not in ("gradients", "weights"):
+            return 0
+        return -(-len(range(0, sequences, self.world)) // min(self.choice.micro_batch, self.share))
+
     def part_sizes(self, rank: int = 0) -> set[int]:
         """The sizes of a rank's micro-batches: the planned one, and that of the last."""
         share = len(range(rank, self.batch_size, self.world))
@@ -171,11 +186,23 @@ class Plan:
             "data": "the loader and the micro-batch"
             + (f", instead of {format_bytes(self.whole_data)} for all data" if self.whole_data else ""),
             "overhead": "Python and libraries" if self.device == "cpu" else "workspace of the libraries",
+            **self._shares(),
             **self.remarks,
         }
         rows = [(name, format_bytes(self.parts[name]), remarks[name]) for name in PARTS]
         of = f"of {format_bytes(self.budget + self.held)}"
         return [*rows, ("predicted peak", format_bytes(self.peak), of)]
+
+    def _shares(self) -> dict[str, str]:
+        """Remarks on what the ranks divide among them."""
+        choice, of = self.choice, f"of {self.world} ranks"
+        level = SHARDS.index(choice.shard)
+        sent = "and what is in use of all"
+        return {
+            **({"optimizer": f"{choice.optimizer}, the share of one {of}"} if level >= 1 else {}),
+            **({"gradients": f"{choice.weights}, the share of one {of} {sent}"} if level >= 2 else {}),
+            **({"weights": f"{choice.weights}, the share of one {of} {sent}, {choice.compute}"} if level >= 3 else {}),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "shape": self.shape.to_dict(), "notes": list(self.notes), "peak": self.peak}
@@ -190,14 +217,21 @@ class Plan:
         return cls(**given)
 
 
-def too_small(budget: Budget, choice: Choice, needed: Mapping[str, int], *, jitter: int = JITTER) -> BudgetError:
-    """The error that names the smallest budget that works, part by part."""
+def too_small(
+    budget: Budget, choice: Choice, needed: Mapping[str, int], *, jitter: int = JITTER, world: int = 1
+) -> BudgetError:
+    """The error that names the smallest budget that works, part by part, for each of `world` ranks."""
     enough = math.ceil((smallest_budget(sum(needed.values()), jitter) + budget.held) / 1e6)
     parts = budget.all_parts({name: size for name, size in needed.items() if size})
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
+    more = "give more"
+    if world > 1:
+        how += "" if choice.shard == "none" else f", {choice.shard} divided over the ranks"
+        more += ", use more ranks"
     return BudgetError(
-        f"needs at least {enough}MB: {format_parts(parts, enough)}, with {how} "
-        f"(the budget is {budget}); give more, or use a smaller model, a shorter {option('seq_len')}"
+        f"needs at least {enough}MB{f' on each of {world} ranks' if world > 1 else ''}: "
+        f"{format_parts(parts, enough)}, with {how} "
+        f"(the budget is {budget}); {more}, or use a smaller model, a shorter {option('seq_len')}"
         f"{' or ' + option('optimizer', EIGHT_BIT[choice.optimizer]) if choice.optimizer in EIGHT_BIT else ''}",
         needed=enough * 1_000_000,
         parts=parts,

@@ -54,8 +54,9 @@ class Stored(Protocol):
     def pieces(self, dtype: str, most: int) -> Iterator[memoryview]:
         """Its elements as `dtype`, row by row, in pieces of at most `most` bytes, each valid until the next."""
 
-    def places(self, dtype: str, most: int) -> Iterator[memoryview]:
-        """The same to write into: a piece is stored when the next one is requested."""
+    def places(self, dtype: str, most: int) -> Iterator[memoryview | int]:
+        """The same to write into: a piece is stored when the next one is requested. A number instead of a piece is
+        that of bytes that belong to another process, and are skipped."""
 
     def copied(self) -> Stored:
         """A copy in RAM, which later steps do not change. The next copy may be made in the same memory."""
@@ -91,6 +92,17 @@ def write_tensors(
     """Writes the tensors atomically and returns the file's XXH64; `dtype` applies to floating-point tensors."""
     listed = {name: (_stored(tensor.dtype, dtype), tensor.shape) for name, tensor in tensors.items()}
     return _write(path, listed, lambda name: tensors[name].pieces(listed[name][0], BUFFER), metadata)
+
+
+def send_tensors(tensors: Mapping[str, Stored], *, blended: bool = False) -> None:
+    """Where another process writes tensors that are divided among processes: what this one does meanwhile.
+
+    `blended` if the other one calls `blend_tensors`.
+    """
+    listed = {name: ("F32" if blended else tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    for name in _order(listed):
+        for _ in tensors[name].pieces(listed[name][0], BLEND_BUFFER if blended else BUFFER):
+            pass
 
 
 def blend_tensors(
@@ -171,14 +183,18 @@ def _stored(given: str, wanted: str | None) -> str:
     return wanted if wanted is not None and DTYPES[given].floating else given
 
 
+def _order(listed: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
+    """The widest dtype first, so that every tensor is aligned and readers can use it in place."""
+    return sorted(listed, key=lambda name: -DTYPES[listed[name][0]].itemsize)
+
+
 def _write(
     path: str | os.PathLike[str],
     listed: Mapping[str, tuple[str, tuple[int, ...]]],
     data: Callable[[str], Iterator[memoryview]],
     metadata: Mapping[str, str] | None,
 ) -> str:
-    # The widest dtype first, so that every tensor is aligned and readers can use it in place.
-    order = sorted(listed, key=lambda name: -DTYPES[listed[name][0]].itemsize)
+    order = _order(listed)
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name in order:
@@ -212,7 +228,10 @@ def read_tensors_into(path: str | os.PathLike[str], tensors: Mapping[str, Stored
             entry = header.tensors[name]
             file.seek(entry.start)
             for place in tensors[name].places(entry.dtype, BUFFER):
-                _fill(file, place, path)
+                if isinstance(place, int):
+                    file.seek(place, os.SEEK_CUR)
+                else:
+                    _fill(file, place, path)
     return header
 
 

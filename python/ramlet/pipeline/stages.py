@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.dataset.manifest import Manifest
-from ramlet.engines.opening import choose_engine, has_gpu
+from ramlet.engines.opening import choose_engine, has_gpu, require_ranks
 from ramlet.errors import SettingsError
 from ramlet.inputs import sources
 from ramlet.inputs.named import Input, needs_staging
@@ -119,7 +119,7 @@ def refuse_early(pipeline: Pipeline) -> None:
     if pipeline.trained is None:
         return
     settings = pipeline.trained.settings
-    choose_engine(settings.engine, settings.device)
+    require_ranks(settings.shard, choose_engine(settings.engine, settings.device).name)
     for name, path in pipeline.evals.items():
         _require_dataset(path, f"eval {name}")
     for path, _ in parse_data(pipeline.datasets):

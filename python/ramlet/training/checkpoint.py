@@ -24,7 +24,7 @@ from typing import Any
 
 from ramlet.engines import Trainee
 from ramlet.errors import ModelError
-from ramlet.model.tensor_file import Stored, read_header, read_tensors_into, stored_bytes, write_tensors
+from ramlet.model.tensor_file import Stored, read_header, read_tensors_into, send_tensors, stored_bytes, write_tensors
 from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.small_files import read_json_object
@@ -59,6 +59,11 @@ class Snapshot:
     def bytes(self) -> int:
         return stored_bytes(self.model, self.optimizer)
 
+    def send(self) -> None:
+        """On the other ranks of a run that divides its tensors, while the first one saves this checkpoint."""
+        send_tensors(self.model)
+        send_tensors(self.optimizer)
+
 
 def path_of(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step_{step:06}"
@@ -69,7 +74,7 @@ def save(run: Path, snapshot: Snapshot, *, only_state: bool = False) -> Path:
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     final = path_of(run, snapshot.step)
-    if only_state and (final / "state.json").is_file():
+    if only_state and is_complete(final):
         _write_state(final, snapshot, read_state(final)["xxh64"])
         return final
     hidden = folder / f".{final.name}"
@@ -95,12 +100,16 @@ def _write_state(folder: Path, snapshot: Snapshot, sums: Mapping[str, str]) -> N
         json.dump({"step": snapshot.step, **snapshot.state, "xxh64": dict(sums)}, file, indent=1)
 
 
+def is_complete(path: Path) -> bool:
+    return (path / "state.json").is_file()
+
+
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
     """The complete ones, oldest first."""
     found = []
     for path in (run / CHECKPOINTS).glob("step_*"):
         match = _NAME.fullmatch(path.name)
-        if match and (path / "state.json").is_file():
+        if match and is_complete(path):
             found.append((int(match[1]), path))
     return sorted(found)
 

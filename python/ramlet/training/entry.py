@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines.opening import choose_engine, open_engine
+from ramlet.engines.opening import choose_engine, open_engine, require_ranks
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.paths import check_path
 from ramlet.runtime.budget import Budget
@@ -64,6 +64,7 @@ def train(
     if (data is None) == (stream is None):
         raise SettingsError("give either a dataset or a stream of text to train on")
     found = choose_engine(chosen.engine, chosen.device)
+    require_ranks(chosen.shard, found.name)
     budget = Budget.parse(memory if chosen.device == "cpu" or found.name == "native" else host_memory or memory)
     with nullcontext(meter) if meter is not None else Meter(budget) as watching:
         # Before the engine, which takes seconds to load: errors in the data are reported at once.

@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramlet.engines import Engine, Pending, Ranks, Trainee
+from ramlet.engines import Engine, Pending, Ranks, Trainee, training_names
 from ramlet.engines.plan import Plan
 from ramlet.errors import Interrupted, TrainingStopped, option
+from ramlet.model.tensor_file import send_tensors
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
 from ramlet.training.average import Averaging
@@ -74,6 +76,16 @@ class Run:
         """Where its files currently are."""
         return self.folder.place
 
+    @property
+    def evaluates_together(self) -> bool:
+        """Whether no rank has all weights, so that a forward pass needs all ranks."""
+        return self.plan.choice.shard == "weights"
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether this rank evaluates and samples. If all do, each has the same results."""
+        return self.ranks.first or self.evaluates_together
+
 
 def run_steps(run: Run) -> None:
     """Runs the remaining steps; when interrupted, saves a checkpoint to resume from."""
@@ -106,7 +118,7 @@ def run_steps(run: Run) -> None:
                 run.mark = run.engine.mark()
             if stopping and (progress.step < run.job.steps or progress.owed):
                 raise _interrupted(run)
-        if run.averaging is not None and run.ranks.any(run.ranks.first and not _evaluate_average(run)):
+        if run.averaging is not None and run.ranks.any(run.takes_part and not _evaluate_average(run)):
             raise _interrupted(run)
 
 
@@ -137,13 +149,16 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
     """Accumulates the gradients of this rank's share of a global batch, and updates the weights."""
     assumed = run.plan.batch_size * run.plan.seq_len
     total: Any = 0.0
-    learned = 0
+    learned = done = 0
     while True:
         batch = next(batches)
         learned += int((batch["targets"] >= 0).sum())
         total = total + run.trainee.learn(batch, 1.0 / assumed)
+        done += 1
         if batch.last_of_step:
             break
+    for _ in range(done, run.plan.calls(batch.step_sequences)):
+        total = total + run.trainee.learn(_nothing_of(batch), 1.0 / assumed)
     total, learned = run.trainee.over_ranks(total, learned)
     if not learned:
         learned = 1  # nothing but padding: the gradients are 0 anyway
@@ -153,6 +168,11 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
     run.progress.tokens += learned
     so_far = run.progress.tokens
     return _StepMetrics(run.progress.step, learned, so_far, rate, total / learned, grad_norm, run.engine.mark())
+
+
+def _nothing_of(batch: Any) -> dict[str, Any]:
+    """A micro-batch without sequences."""
+    return {name: batch[name][:0] for name in (*training_names(batch.document_ids is not None), "samples")}
 
 
 def _report(run: Run, metrics: _StepMetrics) -> None:
@@ -245,7 +265,7 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
     while progress.owed and not stopping:
         began = time.monotonic()
         kind = progress.owed[0]
-        done = not run.ranks.first or (_evaluate(run) if kind == EVAL else _sample(run))
+        done = not run.takes_part or (_evaluate(run) if kind == EVAL else _sample(run))
         stopping = run.ranks.any(not done)
         if not stopping:
             seconds = time.monotonic() - began
@@ -254,6 +274,8 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
             progress.owed = progress.owed[1:]
     if AVERAGE in tasks and run.ranks.first:
         run.saver.average(progress.step, run.trainee.weights())
+    elif AVERAGE in tasks and run.evaluates_together:
+        send_tensors(run.trainee.weights(), blended=True)
     # Only the first rank knows the best step, but either all ranks save or none.
     if progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in tasks):
         _save(run, required=stopping or _is_required(run, tasks))
@@ -282,6 +304,8 @@ def _save(run: Run, *, required: bool) -> None:
         snapshot = checkpoint.Snapshot.of(run.trainee, run.progress.step, state)
         run.saver.save(snapshot, run.progress.best, run.listener.saved, required=required)
         run.journal.follow(run.path, run.progress.step)
+    elif run.plan.choice.shard != "none":
+        run.saver.follow(checkpoint.Snapshot.of(run.trainee, run.progress.step, {}))
     run.ranks.wait()
     run.pace.paused(SAVE, time.monotonic() - began)
 
@@ -308,11 +332,22 @@ def _evaluate(run: Run) -> bool:
 
 def _scores(run: Run) -> dict[str, Score]:
     """Evaluates the model on all sets; raises GaveUp if interrupted."""
-    with run.signals.giving_up():
+    with _giving_up(run):
         return {
-            wanted.name: evaluate_model(run.trainee.model, wanted, partial(run.listener.evaluating, wanted.name))
+            wanted.name: evaluate_model(run.trainee.model, wanted, partial(_evaluating, run, wanted.name))
             for wanted in run.evals
         }
+
+
+def _evaluating(run: Run, name: str, done: int, total: int) -> None:
+    run.listener.evaluating(name, done, total)
+    if run.evaluates_together and run.ranks.any(run.signals.asked):
+        raise GaveUp
+
+
+def _giving_up(run: Run) -> AbstractContextManager[None]:
+    """A block that a signal leaves with `GaveUp`: at once, unless other ranks would then wait for this one."""
+    return nullcontext() if run.evaluates_together else run.signals.giving_up()
 
 
 def _judged(run: Run, scores: dict[str, Score]) -> Score | None:
@@ -323,6 +358,8 @@ def _evaluate_average(run: Run) -> bool:
     """Loads the average in place of the weights, which are saved, and evaluates it; False if interrupted."""
     assert run.averaging is not None
     run.saver.wait()
+    if run.evaluates_together:
+        run.ranks.wait()  # until the first rank has written it
     count = run.averaging.load(run.path, run.trainee)
     if not count:
         return True
@@ -341,7 +378,7 @@ def _evaluate_average(run: Run) -> bool:
 def _sample(run: Run) -> bool:
     """Generates a sample; False if interrupted."""
     try:
-        with run.signals.giving_up():
+        with _giving_up(run):
             text = run.sampler(run.trainee.model, run.progress.step)
     except GaveUp:
         return False

@@ -54,6 +54,8 @@ def plan_run(
     if noted is None:
         return engine.fit(task, job.settings, meter)
     before = dict(noted["plan"]["choice"])
+    if noted["plan"].get("world", 1) != engine.ranks.world:
+        before.pop("shard", None)  # for another number of ranks
     # Its states are stored in this form; only how a step is divided may change, and with it the last bits on a GPU.
     kept = {name: before[name] for name in (*KEPT, "compute")}
     for name in KEPT:
@@ -82,5 +84,6 @@ def fixed(settings: RunSettings) -> dict[str, Any]:
         "optimizer": None if settings.optimizer == "auto" else settings.optimizer,
         "weights": None if settings.weights == "auto" else settings.weights,
         "dropout": settings.dropout or None,
+        "shard": None if settings.shard == "auto" else settings.shard,
     }
     return {name: value for name, value in wanted.items() if value is not None}

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ramlet.engines.opening import open_engine
+from ramlet.engines.opening import choose_engine, open_engine
 from ramlet.engines.plan import Plan, Task
 from ramlet.errors import BudgetError, SettingsError, option
+from ramlet.loading.division import check_counts
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.runtime.budget import Budget
@@ -79,6 +80,8 @@ def plan(
     weights: str = "auto",
     micro_batch: int | None = None,
     recompute: bool | None = None,
+    shard: str = "auto",
+    ranks: int = 1,
     document_mask: bool = False,
     num_sequences: int | None = None,
     vocab_size: int | None = None,
@@ -89,16 +92,19 @@ def plan(
     >>> ramlet.plan(params="10M", data="my-dataset", memory="2GB").peak       # doctest: +SKIP
     694000000
 
-    Without `params` or `config` the size depends on the data; give `vocab_size` if there is no data yet.
+    Without `params` or `config` the size depends on the data; give `vocab_size` if there is no data yet. With several
+    `ranks` it is the memory of each of them, if torchrun starts that many.
     `num_sequences` is only used to report the size of all data, which is never in memory at once. Raises BudgetError if
     it does not fit. Loads the engine, because a plan starts from the memory resident then.
     """
     given: dict[str, Any] = {"params": params, "config": config, "seq_len": seq_len, "micro_batch": micro_batch}
     given |= {"recompute": recompute, "document_mask": document_mask, "optimizer": optimizer, "weights": weights}
-    given |= {"precision": precision, "device": device or "auto", "engine": engine}
+    given |= {"shard": shard, "precision": precision, "device": device or "auto", "engine": engine}
     given |= {} if batch_size is None else {"batch_size": batch_size}
     chosen = RunSettings(**given)
-    site = _Site(memory, chosen.device, engine, precision, threads)
+    check_counts(ranks=ranks)
+    engine = choose_engine(engine, chosen.device, ranks=ranks).name
+    site = _Site(memory, chosen.device, engine, precision, threads, ranks)
     found = None if data is None else _known(data)
     known_vocab = vocab_size or (found.vocab_size if found else None)
     vocab_size = known_vocab or VOCABULARY
@@ -196,8 +202,15 @@ class _Site:
     """The device, the budget, and what is resident before training."""
 
     def __init__(
-        self, memory: Budget | str | int | None, device: str | None, engine: str, precision: str, threads: int | None
+        self,
+        memory: Budget | str | int | None,
+        device: str | None,
+        engine: str,
+        precision: str,
+        threads: int | None,
+        ranks: int = 1,
     ) -> None:
+        self._ranks = ranks
         self.engine = open_engine(device or "auto", threads, name=engine)
         # A run has loaded this when it plans.
         from ramlet.training import trainer  # noqa: F401
@@ -219,6 +232,7 @@ class _Site:
                 forced,
                 resident=self._base and self._base + TOKENIZER_BYTES * shape.vocab_size,
                 loader_bytes=lambda rows: _loader_bytes(rows, seq_len, document_mask),
+                ranks=self._ranks,
             )
         )
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from ramlet.engines import Engine
 from ramlet.engines.opening import ENGINES
+from ramlet.engines.plan import SHARDS
 from ramlet.errors import ModelError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.runtime.atomic_files import is_temporary, replacing
@@ -228,6 +229,7 @@ def _invalid(noted: Mapping[str, Any]) -> str | None:
         # Older runs do not have it.
         "plan.choice.held": chosen.get("held", 0) == 0 or _is_count(chosen.get("held")),
         "plan.choice.dropout": _is_share(chosen.get("dropout", 0.0)),
+        "plan.choice.shard": chosen.get("shard", "none") in SHARDS,
     }
     return next((name for name, holds in checks.items() if not holds), None)
 

@@ -84,6 +84,12 @@ class Saver:
         else:
             self._held = _Held(snapshot.on_host(), best, saved)
 
+    def follow(self, snapshot: Snapshot) -> None:
+        """On another rank of a run that divides its tensors: what it does while the first one saves."""
+        path = checkpoint.path_of(self._folder.place, snapshot.step)
+        if snapshot.step != self._resumed or not checkpoint.is_complete(path):
+            snapshot.send()
+
     def average(self, step: int, weights: Mapping[str, Stored]) -> None:
         """Adds the weights to their average: before the checkpoint of the same step, which relies on it."""
         self._join()

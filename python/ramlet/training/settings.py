@@ -14,6 +14,7 @@ from typing import Any
 
 from ramlet.engines import EIGHT_BIT, OPTIMIZERS
 from ramlet.engines.opening import DEVICES, ENGINES, PRECISIONS
+from ramlet.engines.plan import SHARDS
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import LONGEST_USUAL
 from ramlet.settings.declared import Declared, setting
@@ -198,6 +199,13 @@ class RunSettings(Declared):
 
     micro_batch: int | None = setting(
         None, Count(), "Sequences per forward pass.", panel=MEMORY, shown="what fits", decides=False
+    )
+    shard: str = setting(
+        "auto",
+        Choice(("auto", *SHARDS)),
+        "What several processes divide among them, each with what is before it; auto divides what must be to fit.",
+        panel=MEMORY,
+        decides=False,
     )
     recompute: bool | None = setting(
         None,

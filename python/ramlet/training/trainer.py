@@ -27,9 +27,11 @@ from ramlet.generation import Sampler
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.files import save_description
 from ramlet.model.folder import find_model
+from ramlet.model.tensor_file import send_tensors
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint, kept
+from ramlet.training.agreeing import agreed_budget
 from ramlet.training.average import Averaging
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths
@@ -85,8 +87,8 @@ def train_run(
 ) -> TrainResult:
     """Trains in `out`, or resumes the run that is there; `chosen` says why with this engine."""
     with engine.joined() as joined:
-        budget = joined.budget(memory)
         ranks = joined.ranks
+        budget = agreed_budget(joined.ranks, settings, evals, joined.budget(memory), asked=memory)
         # Only the first rank writes, and locks the folder.
         with RunFolder(out) if ranks.first else nullcontext(RunFolder(out)) as folder:
             ranks.wait()  # until the first has completed what a kill interrupted
@@ -228,21 +230,22 @@ class Trainer:
             engine=engine,
             meter=self.meter,
             progress=progress,
-            saver=self._saver(progress, averaging),
+            saver=self._saver(progress, averaging, plan.choice.shard != "none"),
             averaging=averaging,
             signals=StopSignals(listener.stopping),
             pace=self._pace(),
             sampler=self._sampler,
         )
 
-    def _saver(self, progress: Progress, averaging: Averaging | None) -> Saver:
+    def _saver(self, progress: Progress, averaging: Averaging | None, is_divided: bool) -> Saver:
         return Saver(
             self.folder,
             self.job.settings.keep,
             resumed=progress.step,
             stable=self.job.schedule.stable_until,
             averaging=averaging,
-            background=not self.engine.uses_host_memory,
+            # Tensors that are divided over ranks are written by all of them together.
+            background=not self.engine.uses_host_memory and not is_divided,
             host=self.meter.budget,
         )
 
@@ -332,6 +335,8 @@ class Trainer:
         run, progress = self._run, self._run.progress
         model = kept.choose(self.folder.path, progress, run.averaged)
         self.meter.stage("finishing")
+        ranks, peak, predicted = self.engine.ranks, self.engine.peak(self.meter), run.plan.peak
+        by_rank = list(zip(ranks.every(peak), ranks.every(predicted)))
         statistics = {
             "steps": progress.step,
             "tokens": progress.tokens,
@@ -347,14 +352,17 @@ class Trainer:
                 **self.meter.summary(),
                 "device": self.engine.kind,
                 "device_budget": self.budget.asked,
-                "device_peak": self.engine.peak(self.meter),
-                "predicted": run.plan.peak,
+                "device_peak": peak,
+                "predicted": predicted,
                 "predicted_parts": run.plan.parts,
+                **({"ranks": [{"peak": each, "predicted": was} for each, was in by_rank]} if len(by_rank) > 1 else {}),
             },
         }
         if self.engine.ranks.first:
             kept.write(self.folder.path, model, run.trainee)
             self.folder.finish(statistics)
+        elif run.evaluates_together and model.averaged:
+            send_tensors(run.trainee.weights())
         return _result(self.folder.path, statistics)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ramlet.engines import EIGHT_BIT, choices
 from ramlet.engines.native.gpt import ROUNDED_ORDER, Layout, arena_parts, continuing_parts, sum_order
+from ramlet.engines.opening import needs_ranks, single_process
 from ramlet.engines.order import MOST_CHUNK, even_part, head_chunk, unit_rows
 from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
 from ramlet.model.shape import Shape
@@ -34,6 +35,10 @@ def make_plan(task: Task, *, threads: int) -> Plan:
     """The fastest choice that fits."""
     choices.check_task(task)
     forced = choices.forced_of(task)
+    if task.ranks > 1:
+        raise single_process()
+    if forced.get("shard", "none") != "none":
+        raise needs_ranks(forced["shard"])
     available = task.budget.total - task.budget.reserve
     least: tuple[Choice, dict[str, int]] | None = None
     for choice in _choices(task, forced):

@@ -48,7 +48,7 @@ class Continuation(ContinuingLoop[Tensor]):
     @torch.no_grad()
     def feed(self, ids: Sequence[Sequence[int]]) -> None:
         device = self._model.device
-        if device.type == "cuda" and len(ids[0]) == 1 and len(ids) == self._settings.num_samples:
+        if self._model.can_capture and len(ids[0]) == 1 and len(ids) == self._settings.num_samples:
             self._token = self._token or self._model.captured().token(ids, self._cache)
             self._last = self._token(ids)
             self._cache.advance(1)
@@ -83,4 +83,11 @@ class Continuation(ContinuingLoop[Tensor]):
         self._cache.clear()
 
     def choose(self, logits: Tensor) -> list[int]:
-        return self._choose(logits)
+        chosen = self._choose(logits)
+        sharding = self._model.weights.sharding
+        if sharding is None or not sharding.divides_weights:
+            return chosen
+        # Each rank generates the text; a last bit that differs must not lead to another one.
+        ids = torch.tensor(chosen, device=sharding.ranks.device)
+        sharding.ranks.send_to_all(ids, 0).wait()
+        return [int(each) for each in ids.tolist()]

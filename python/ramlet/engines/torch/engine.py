@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -77,23 +77,27 @@ class TorchEngine(Device):
         return self._plan(task, correction=allowance(task.budget) if self.kind == "cpu" else None)
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
-        replan = partial(self._plan, task)
+        # Ranks make the same plan: that of the one that needs most.
+        replan = partial(self._plan, replace(task, resident=self.ranks.most(task.resident)))
 
         def build(choice: Choice) -> Trainee:
-            return Trainee(task.shape, choice, settings, device=self.name)
+            # On a GPU a rank that runs out of memory would leave the others waiting for it.
+            ranks = replace(self.ranks, silent=self.kind == "cuda") if choice.shard != "none" else None
+            return Trainee(task.shape, choice, settings, device=self.name, ranks=ranks)
 
         if self.kind == "cuda":
             rows = self.eval_rows(task.seq_len)
-            plan = tried(replan, build, device=self, budget=task.budget, eval_rows=rows)
+            plan = tried(replan, build, device=self, budget=task.budget, eval_rows=rows, ranks=self.ranks)
         else:
             plan = replan(correction=allowance(task.budget))
-            task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
-            plan = probe(plan, build, gauge=ResidentGauge(meter), replan=replan).at_least(meter.peak)
+            task.budget.require(self.ranks.most(meter.peak), f"{self.baseline}, while they are loaded")
+            gauge = ResidentGauge(meter, self.ranks)
+            plan = gauge.of_this_rank(probe(plan, build, gauge=gauge, replan=replan)).at_least(meter.peak)
         self.release()
         return plan
 
     def _plan(self, task: Task, *, correction: Correction | None) -> Plan:
-        world = self.ranks.world
+        world = task.ranks or self.ranks.world
         return make_plan(task, device=self.kind, world=world, threads=self.threads, correction=correction)
 
     def eval_rows(self, seq_len: int) -> int:

@@ -27,6 +27,7 @@ from ramlet.engines.order import even_parts, unit_rows
 from ramlet.engines.torch import fp8
 from ramlet.engines.torch.attention import FlashAttention, QKNorm
 from ramlet.engines.torch.captured import CapturedForward, Pool
+from ramlet.engines.torch.exchange import EMBEDDING, Sharding
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.layers import (
@@ -37,6 +38,7 @@ from ramlet.engines.torch.layers import (
     BackwardFrom,
     Drop,
     Embed,
+    Entering,
     FeedForward,
     HeldGrads,
     Layer,
@@ -68,16 +70,20 @@ class GPT:
         recompute: bool = False,
         held: int = 0,
         use_fp8: bool = False,
+        sharding: Sharding | None = None,
     ) -> None:
         """`dtype` is that of the stored weights, `compute` that of matrix products; `chunk` is the number of tokens
         whose logits exist at once; `recompute` is activation checkpointing; `held` is the number of tokens whose
-        embedding gradients are summed together (order.py); `use_fp8` is for training (fp8.py)."""
+        embedding gradients are summed together (order.py); `use_fp8` is for training (fp8.py); `sharding` if several
+        ranks divide the model: then all of them make the same calls."""
         self.shape = shape
         self.device = torch.device(device)
         self.compute = compute or dtype
         self.chunk = chunk
         self.recompute = recompute
-        self.weights = Weights(shape, device=device, dtype=dtype, compute=self.compute, use_fp8=use_fp8)
+        self.weights = Weights(
+            shape, device=device, dtype=dtype, compute=self.compute, use_fp8=use_fp8, sharding=sharding
+        )
         self.kernels = kernels_for(self.device)
         self._held = HeldGrads(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
@@ -97,6 +103,8 @@ class GPT:
     @property
     def head(self) -> Tensor:
         """(padded vocabulary, width), in the dtype of matrix products."""
+        if self.weights.exchange is not None:
+            self.weights.exchange.ready_head()
         return self.weights["embedding" if self.shape.tied else "head"].compute
 
     def hidden(
@@ -121,10 +129,16 @@ class GPT:
         tables = self._rotary.of(tokens if cache is None else cache.capacity)
         # Kernels read them one after the other, but of rows that `expand` made, `reshape` may be a view of one number.
         rotary = Rotary(*tables, positions.reshape(-1).contiguous())
+        exchange = self.weights.exchange
+        if exchange is not None:
+            exchange.ready(EMBEDDING)
         x = Embed.apply(self._anchor, ids.reshape(-1), self.weights["embedding"], unit, self._held)  # type: ignore[no-untyped-call]
         if dropout is not None:
             x = Drop.apply(x, dropout, self.kernels)  # type: ignore[no-untyped-call]
         for number, layer in enumerate(self._learning if torch.is_grad_enabled() else self._layers):
+            if exchange is not None:
+                exchange.enter(number)
+                x = Entering.apply(x, exchange, number)  # type: ignore[no-untyped-call]
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(
                     *(self._through, x, number, layer, rotary, batch, unit, mask, dropout),
@@ -212,18 +226,27 @@ class GPT:
         """The summed loss of a batch, fp64; adds `scale` times its gradient to the weights' gradients."""
         hidden = self.hidden(ids, positions=positions, mask=mask, dropout=dropout)
         unit = self._unit(ids.shape[1])
+        exchange = self.weights.exchange
+        if exchange is not None:
+            exchange.begin_head()
         grad, total = self._head_backward(hidden.detach(), labels.reshape(-1), scale, unit)
+        if exchange is not None:
+            exchange.end_head()
         root = BackwardFrom.apply(hidden, grad)  # type: ignore[no-untyped-call]
         del hidden, grad  # each as large as the residual stream, and not needed in the backward pass
         root.backward()
+        if exchange is not None:
+            exchange.end_backward()
         return total
 
     def flush_gradients(self) -> None:
-        """After the last micro-batch of a step: adds the gradients that were held back."""
+        """After the last micro-batch of a step: adds the gradients that were held back, or are on their way."""
         if self._held is not None:
             weight = self.weights["embedding"]
             assert weight.grad is not None
             self._held.flush(weight.grad)
+        if self.weights.exchange is not None:
+            self.weights.exchange.settle()
 
     def _head_backward(self, hidden: Tensor, labels: Tensor, scale: float, unit: int) -> tuple[Tensor, Tensor]:
         weight = self.weights["embedding" if self.shape.tied else "head"]
@@ -262,7 +285,7 @@ class GPT:
         placed = {
             name: torch.as_tensor(batch[name]).to(self.device) for name in training_names("document_ids" in batch)
         }
-        losses = self.batch_losses(placed) if self.device.type == "cpu" else self.captured().losses(placed)
+        losses = self.captured().losses(placed) if self.can_capture else self.batch_losses(placed)
         rows: list[list[float]] = losses.view(placed["targets"].shape).tolist()
         return rows
 
@@ -273,6 +296,11 @@ class GPT:
             positions=placed.get("position_ids"),
             mask=document_mask(placed.get("document_ids")),
         )
+
+    @property
+    def can_capture(self) -> bool:
+        """Not if ranks exchange weights in a forward pass."""
+        return self.device.type == "cuda" and self.weights.exchange is None
 
     def captured(self, pool: Pool | None = None) -> CapturedForward:
         """On a GPU; the first call decides the pool."""

@@ -5,7 +5,9 @@
     plan.choice.micro_batch, plan.accumulation, plan.peak, plan.notes
 
 The cheapest savings come first (engines/choices.py); on a GPU smaller chunks of logits come before smaller
-micro-batches. If nothing fits, the error names the smallest budget that does.
+micro-batches. If several ranks train a model that does not fit each of them, they divide it (division.py): optimizer
+states, then also gradients, then also weights. That costs time and changes no result, so it comes before 8-bit states
+and bf16 weights. If nothing fits, the error names the smallest budget that does.
 
 With enough memory the micro-batch is not the largest that fits but the fastest: beyond `FAST_TOKENS` a larger one only
 costs memory.
@@ -17,10 +19,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ramlet.engines import choices
+from ramlet.engines.opening import needs_ranks
 from ramlet.engines.order import head_chunk
-from ramlet.engines.plan import Choice, Correction, Plan, Task, too_small
-from ramlet.engines.torch.optim import optimizer_module
+from ramlet.engines.plan import SHARDS, Choice, Correction, Plan, Task, too_small
+from ramlet.engines.torch.division import can_divide, most_ranks
+from ramlet.engines.torch.optim import needs_whole_matrices, optimizer_module
 from ramlet.engines.torch.predict import Prediction, predict
+from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 
 FAST_TOKENS = 16384
@@ -43,7 +48,7 @@ def make_plan(
     share = -(-task.batch_size // world)
     available = budget.total - budget.reserve
     least: tuple[Choice, Prediction] | None = None
-    for choice in _choices(task, share, device, forced):
+    for choice in _choices(task, share, device, forced, world):
         prediction = predict(
             shape,
             choice,
@@ -53,6 +58,7 @@ def make_plan(
             loader_bytes=loader_bytes if isinstance(loader_bytes, int) else loader_bytes(choice.micro_batch),
             document_mask=task.document_mask,
             threads=threads,
+            world=world,
             correction=correction,
         )
         if prediction.peak <= available:
@@ -76,27 +82,62 @@ def make_plan(
             least = (choice, prediction)
     if least is None:
         raise choices.cannot_update(forced)
-    raise too_small(budget, least[0], least[1].parts)
+    raise too_small(budget, least[0], least[1].parts, world=world)
 
 
-def _choices(task: Task, share: int, device: str, forced: Mapping[str, Any]) -> Iterator[Choice]:
+def _choices(task: Task, share: int, device: str, forced: Mapping[str, Any], world: int) -> Iterator[Choice]:
     """All possible choices, the cheapest first."""
-    shape, seq_len = task.shape, task.seq_len
     compute = forced.get("compute", task.precision)
-    dropout = forced.get("dropout", 0.0)
     for optimizer, weights in choices.states(task.optimizer, compute, forced, _updates):
-        for recompute in choices.recomputes(forced):
-            for reuse in [forced["reuse"]] if "reuse" in forced else [True, False]:
-                for micro_batch in _micro_batches(seq_len, share, device, forced):
-                    fragments = recompute or weights == "bf16"
-                    if "reuse" in forced or _may_reuse(
-                        reuse, micro_batch, micro_batch * seq_len, device, fragments, forced
-                    ):
-                        held = choices.held_tokens(shape, seq_len, share, micro_batch) if device == "cpu" else 0
-                        for chunk in _chunks(shape, seq_len, micro_batch, device, forced):
-                            yield Choice(
-                                micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held, dropout
-                            )
+        for shard in _shards(task.shape, optimizer, compute, forced, world):
+            for recompute in choices.recomputes(forced):
+                for reuse, micro_batch in _reusing(task.seq_len, share, device, recompute or weights == "bf16", forced):
+                    held = _held_tokens(task, share, micro_batch) if device == "cpu" else 0
+                    for chunk in _chunks(task.shape, task.seq_len, micro_batch, device, forced):
+                        yield Choice(
+                            *(micro_batch, chunk, recompute, optimizer, weights, compute, reuse, held),
+                            dropout=forced.get("dropout", 0.0),
+                            shard=shard,
+                        )
+
+
+def _held_tokens(task: Task, share: int, micro_batch: int) -> int:
+    return choices.held_tokens(task.shape, task.seq_len, share, micro_batch)
+
+
+def _reusing(
+    seq_len: int, share: int, device: str, fragments: bool, forced: Mapping[str, Any]
+) -> Iterator[tuple[bool, int]]:
+    """Whether freed tensors are reused, and micro-batches; `fragments` as for `_may_reuse`."""
+    for reuse in [forced["reuse"]] if "reuse" in forced else [True, False]:
+        for micro_batch in _micro_batches(seq_len, share, device, forced):
+            tokens = micro_batch * seq_len
+            if "reuse" in forced or _may_reuse(reuse, micro_batch, tokens, device, fragments, forced):
+                yield reuse, micro_batch
+
+
+def _shards(shape: Shape, optimizer: str, compute: str, forced: Mapping[str, Any], world: int) -> Iterator[str]:
+    """What the ranks may divide, from nothing to everything; refuses what the user wants and cannot be."""
+    whole = needs_whole_matrices(optimizer)
+    divisible = world > 1 and can_divide(shape, whole_matrices=whole, world=world)
+    named = forced.get("shard")
+    for shard in SHARDS if named is None else (named,):
+        if shard == "none" or (divisible and not (shard == "weights" and compute == "fp8")):
+            yield shard
+        elif named is not None:
+            raise _cannot_divide(shape, optimizer, named, world, divisible)
+
+
+def _cannot_divide(shape: Shape, optimizer: str, shard: str, world: int, divisible: bool) -> SettingsError:
+    if world == 1:
+        return needs_ranks(shard)
+    if divisible:
+        return SettingsError(f"fp8 products need all weights on each rank: use {option('shard', 'gradients')} or bf16")
+    most = most_ranks(shape, whole_matrices=needs_whole_matrices(optimizer), world=world)
+    return SettingsError(
+        f"this model cannot be divided over {world} ranks with {optimizer}, only over up to {most}: "
+        f"start fewer with torchrun, or use {option('shard', 'none')}"
+    )
 
 
 def _may_reuse(

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ramlet.engines.torch import fp8
+from ramlet.engines.torch.exchange import Exchange
 from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.engines.torch.weights import Weight
 
@@ -109,6 +110,20 @@ class Embed(Function):
         add = _add_rows if ctx.held is None else ctx.held.hold
         add(grad_of(ctx.weight), ids, grad_outputs[0], ctx.unit)
         return None, None, None, None, None
+
+
+class Entering(Function):
+    """x before a layer, if ranks exchange gradients or weights: in the backward pass, the layer is done here."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: Exchange, layer: int) -> Tensor:
+        ctx.exchange, ctx.layer = exchange, layer
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        ctx.exchange.leave(ctx.layer)
+        return grad_outputs[0], None, None
 
 
 class Drop(Function):

@@ -9,19 +9,22 @@ padding rows are not written; nothing is copied as a whole, in either direction.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ramlet.engines.torch.division import Range
 from ramlet.engines.torch.gpt import GPT
-from ramlet.engines.torch.stored import NAMES, stored
+from ramlet.engines.torch.stored import NAMES, Copies, stored
+from ramlet.engines.torch.stored_shares import divided_weight
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.files import read_weights, save_description
 from ramlet.model.folder import WEIGHTS, ModelFolder, find_model
 from ramlet.model.names import named_tensors
-from ramlet.model.tensor_file import write_tensors
+from ramlet.model.tensor_file import Stored, write_tensors
 
 
 def tensors_by_name(weights: Weights) -> dict[str, Tensor]:
@@ -30,6 +33,22 @@ def tensors_by_name(weights: Weights) -> dict[str, Tensor]:
         tensor.name: weights[tensor.fused].master[tensor.start : tensor.start + tensor.shape[0]]
         for tensor in named_tensors(weights.shape)
     }
+
+
+def stored_weights(weights: Weights, copies: Copies | None = None) -> dict[str, Stored]:
+    """The weights to write or read into; in a run that divides them, all ranks together."""
+    sharding = weights.sharding
+    if sharding is None or not sharding.divides_weights:
+        return stored(tensors_by_name(weights), copies)
+    found: dict[str, Stored] = {}
+    for tensor in named_tensors(weights.shape):
+        start, size = weights.place(tensor.fused)
+        if len(size) == 1:
+            found |= stored({tensor.name: weights[tensor.fused].master})
+        else:
+            first = start + tensor.start * size[1]
+            found[tensor.name] = divided_weight(weights, Range(first, first + math.prod(tensor.shape)), tensor.shape)
+    return found
 
 
 def save_model(
@@ -69,5 +88,5 @@ def load_model(
 def load_weights(model: GPT, folder: str | os.PathLike[str] | ModelFolder) -> None:
     """Reads the weights of a folder directly into a model."""
     found = folder if isinstance(folder, ModelFolder) else find_model(folder)
-    read_weights(found, model.shape, stored(tensors_by_name(model.weights)))
+    read_weights(found, model.shape, stored_weights(model.weights))
     model.weights.refresh()

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from ramlet.engines.plan import Choice, Correction
 from ramlet.engines.torch.blocks import Sizes, gradient_scratch, layer_blocks, sizes_of
-from ramlet.engines.torch.optim import optimizer_module
-from ramlet.engines.torch.sizes import BYTES, flat_elements, rotary_bytes, tensors_of
+from ramlet.engines.torch.division import Held, held_by, owners_of
+from ramlet.engines.torch.optim import needs_whole_matrices, optimizer_module
+from ramlet.engines.torch.sizes import BYTES, buffer_elements, flat_elements, rotary_bytes, tensors_of
 from ramlet.model.shape import Shape
 
 SCRATCH = {"cpu": 54_000_000, "cuda": 100_000_000}
@@ -49,16 +50,33 @@ class Prediction:
         return sum(self.parts.values())
 
 
-def state_bytes(shape: Shape, choice: Choice) -> dict[str, int]:
-    """Weights, gradients and optimizer states: the same for every batch size."""
+def state_bytes(shape: Shape, choice: Choice, *, world: int = 1, rank: int | None = None) -> dict[str, int]:
+    """Weights, gradients and optimizer states: the same for every batch size.
+
+    In a sharded run, of a rank, or of the one that has most. What is not divided yet is on all of them.
+    """
+    if choice.shard == "none":
+        return _state_bytes(shape, choice, held_by(shape))
+    owners = owners_of(shape, whole_matrices=needs_whole_matrices(choice.optimizer), world=world)
+    every = [_state_bytes(shape, choice, held_by(shape, owned)) for owned in owners]
+    return every[rank] if rank is not None else max(every, key=lambda parts: sum(parts.values()))
+
+
+def _state_bytes(shape: Shape, choice: Choice, own: Held) -> dict[str, int]:
+    """Of a rank whose optimizer updates these."""
     matrices, gains = flat_elements(shape)
     stored, computed = BYTES[choice.weights], tensors_of(choice.compute)
     copy = BYTES[computed] if computed != choice.weights else 0
     copy += 1 if choice.compute == "fp8" else 0
+    weights, gradients = matrices * (stored + copy), matrices * stored
+    if choice.shard in ("gradients", "weights"):
+        gradients = (own.matrices + buffer_elements(shape)) * stored
+    if choice.shard == "weights":
+        weights = own.matrices * stored + buffer_elements(shape) * BYTES[computed]
     return {
-        "weights": matrices * (stored + copy) + gains * 4,
-        "gradients": matrices * stored + gains * 4,
-        "optimizer": optimizer_module(choice.optimizer).state_bytes(shape, stored),
+        "weights": weights + gains * 4,
+        "gradients": gradients + gains * 4,
+        "optimizer": optimizer_module(choice.optimizer).state_bytes(own, stored),
     }
 
 
@@ -97,7 +115,11 @@ def _moments(shape: Shape, choice: Choice, sizes: Sizes, device: str, threads: i
 
 def _is_captured(choice: Choice) -> bool:
     """Whether a CUDA graph has the update (`Trainee.capture`)."""
-    return choice.compute != "fp16" and getattr(optimizer_module(choice.optimizer), "CAPTURABLE", False)
+    return (
+        choice.shard == "none"
+        and choice.compute != "fp16"
+        and getattr(optimizer_module(choice.optimizer), "CAPTURABLE", False)
+    )
 
 
 def _update_scratch(shape: Shape, choice: Choice, device: str, threads: int) -> int:
@@ -115,15 +137,17 @@ def predict(
     loader_bytes: int = 0,
     document_mask: bool = False,
     threads: int = 1,
+    world: int = 1,
     correction: Correction | None = None,
 ) -> Prediction:
-    """The parts at the peak of a run; `base` is what is resident before the model is built."""
+    """The parts at the peak of a run, on the rank of `world` that needs most; `base` is what is resident before the
+    model is built."""
     correction = correction or Correction()
     sizes, moments = _walk(shape, choice, seq_len, device, document_mask, threads)
     moment = max(moments, key=lambda name: moments[name])
     logits = sizes.logits if moment == "head" else 0
     work = work_bytes(shape, choice, seq_len=seq_len, device=device, document_mask=document_mask, threads=threads)
-    states = state_bytes(shape, choice)
+    states = state_bytes(shape, choice, world=world)
     parts = {
         **states,
         "gradients": states["gradients"] + choice.held * (shape.width * BYTES[tensors_of(choice.compute)] + 8),
@@ -144,7 +168,7 @@ def _scratch(shape: Shape, choice: Choice, device: str, states: Mapping[str, int
         return SCRATCH["cpu"]
     total = sum(states.values())
     pieces = PIECES * total // (total + PIECES_FROM)
-    captured = 0 if choice.compute == "fp16" else UNCAPTURED
+    captured = 0 if choice.compute == "fp16" or choice.shard in ("gradients", "weights") else UNCAPTURED
     update = 0 if _is_captured(choice) else _update_scratch(shape, choice, device, threads=1)
     return SCRATCH["cuda"] - UNCAPTURED + captured + pieces + update
 

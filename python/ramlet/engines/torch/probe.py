@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramlet.engines import Trainee
+from ramlet.engines import Ranks, Trainee
 from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.predict import work_bytes
 from ramlet.errors import BudgetError, option
@@ -61,11 +61,21 @@ class Gauge(Protocol):
 
 
 class ResidentGauge:
-    """Resident memory by the kernel's high-water mark, which is reset; the meter remembers the earlier peak."""
+    """Resident memory by the kernel's high-water mark, which is reset; the meter remembers the earlier peak.
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
+    Of several ranks it is that of the one with the highest, on all of them, so that they take the same decisions.
+    """
+
+    def __init__(self, meter: Meter, ranks: Ranks | None = None) -> None:
+        self._meter, self._ranks = meter, ranks or Ranks()
         self._resets = True
+        self._below = 0
+        """How much less this rank had, the last time."""
+
+    def of_this_rank(self, plan: Plan) -> Plan:
+        """A plan with the memory that was measured here."""
+        parts = {**plan.parts, "overhead": plan.parts["overhead"] - self._below}
+        return replace(plan, parts=parts, measured=plan.measured - self._below)
 
     def settle(self) -> None:
         # Not the libraries' pages: the run needs them again, and how many return depends on the page cache.
@@ -80,6 +90,12 @@ class ResidentGauge:
             self._resets = False
 
     def peak(self) -> int:
+        own = self._own_peak()
+        highest = self._ranks.most(own)
+        self._below = highest - own
+        return highest
+
+    def _own_peak(self) -> int:
         self._meter.sample()
         if not self._resets:
             return self._meter.peak

@@ -24,9 +24,13 @@ SMALLEST_QUANTIZED = 4096
 """Smaller tensors keep 32-bit states in the 8-bit optimizer: there is little to save, and norms are sensitive."""
 
 
-def adamw8bit_bytes(elements: int) -> int:
-    """The two states of a tensor: a byte per element each, and two fp32 scales per block."""
-    return elements * 8 if elements < SMALLEST_QUANTIZED else 2 * (elements + 4 * -(-elements // BLOCK))
+def adamw8bit_bytes(elements: int, whole: int | None = None) -> int:
+    """The two states of a tensor: a byte per element each, and two fp32 scales per block.
+
+    Of a part of a tensor, `whole` is the size of that, which decides whether its states are quantized.
+    """
+    small = (elements if whole is None else whole) < SMALLEST_QUANTIZED
+    return elements * 8 if small else 2 * (elements + 4 * -(-elements // BLOCK))
 
 
 def has_flash(device: str, document_mask: bool, *, fp32: bool) -> bool:
@@ -70,6 +74,36 @@ def hidden_start(shape: Shape) -> int:
     return _aligned([*_embeddings(shape), 0])
 
 
+def layer_starts(shape: Shape) -> list[int]:
+    """Where each fused matrix of each layer starts in the flat matrices, in order."""
+    first, sizes = hidden_start(shape), _layer_matrices(shape)
+    stride = _aligned([*sizes, 0])
+    within = [_aligned([*sizes[:before], 0]) for before in range(len(sizes))]
+    return [first + layer * stride + start for layer in range(shape.layers) for start in within]
+
+
+def layer_range(shape: Shape, layer: int) -> tuple[int, int]:
+    """From the first element of a layer's matrices to the end of its last."""
+    sizes = _layer_matrices(shape)
+    start = hidden_start(shape) + layer * _aligned([*sizes, 0])
+    return start, start + _aligned(sizes)
+
+
+def embedding_elements(shape: Shape) -> int:
+    """Of the embedding, or of the head."""
+    return shape.padded_vocab * shape.width
+
+
+LAYER_BUFFERS = 2
+"""In an exchange: one is used while the other is sent or received."""
+
+
+def buffer_elements(shape: Shape) -> int:
+    """Of the buffers for the units of an exchange (exchange.py): some layers, and the embedding or the head."""
+    start, end = layer_range(shape, 0)
+    return min(LAYER_BUFFERS, shape.layers) * (end - start) + embedding_elements(shape)
+
+
 def stacks(shape: Shape) -> list[Stack]:
     """All matrices inside layers; queries, keys, values, gate and up are matrices of their own."""
     stride = _aligned([*_layer_matrices(shape), 0])
@@ -83,7 +117,7 @@ def stacks(shape: Shape) -> list[Stack]:
 
 
 def _embeddings(shape: Shape) -> list[int]:
-    return [shape.padded_vocab * shape.width] * (1 if shape.tied else 2)
+    return [embedding_elements(shape)] * (1 if shape.tied else 2)
 
 
 def _layer_matrices(shape: Shape) -> list[int]:

@@ -26,13 +26,16 @@ from ramlet.engines.hashing import dropout_keys, seed_key
 from ramlet.engines.plan import Choice, Plan
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.captured import CapturedStep, CapturedUpdate, warm_up
+from ramlet.engines.torch.division import owners_of
+from ramlet.engines.torch.exchange import Sharding
 from ramlet.engines.torch.gpt import GPT, document_mask
 from ramlet.engines.torch.kernels.plain import Dropout
-from ramlet.engines.torch.model_files import load_weights, tensors_by_name
-from ramlet.engines.torch.optim import optimizer_module
+from ramlet.engines.torch.model_files import load_weights, stored_weights
+from ramlet.engines.torch.optim import needs_whole_matrices, optimizer_module
 from ramlet.engines.torch.ranks import TorchRanks
 from ramlet.engines.torch.sizes import tensors_of
 from ramlet.engines.torch.stored import Copies, stored
+from ramlet.engines.torch.stored_shares import stored_states
 from ramlet.engines.torch.weights import DTYPES
 from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
@@ -52,6 +55,7 @@ class Trainee:
     ) -> None:
         self.ranks = ranks or TorchRanks()
         keep_large_blocks(choice.reuse)
+        self._sharding = _sharding(shape, choice, self.ranks)
         self.model = GPT(
             shape,
             device=device,
@@ -61,6 +65,7 @@ class Trainee:
             recompute=choice.recompute,
             held=choice.held,
             use_fp8=choice.compute == "fp8",
+            sharding=self._sharding,
         )
         self.model.weights.make_gradients()
         module = optimizer_module(choice.optimizer)
@@ -79,11 +84,16 @@ class Trainee:
         self._copies: Copies = {}
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> Tensor:
-        if not len(batch["targets"]):  # a step with fewer sequences than ranks
-            return torch.zeros((), device=self.model.device, dtype=torch.float64)
         tensors = {name: torch.as_tensor(batch[name]) for name in training_names("document_ids" in batch)}
+        samples = batch["samples"] if self._dropout else ()
+        if not len(tensors["targets"]):  # a step with fewer sequences than ranks
+            if self.model.weights.exchange is None:
+                return torch.zeros((), device=self.model.device, dtype=torch.float64)
+            # The others need this rank in between: a sequence of which nothing is learned.
+            samples, length = (0,), tensors["targets"].shape[1]
+            tensors = {name: torch.full((1, length), -100 if name == "targets" else 0) for name in tensors}
         if self._dropout:
-            tensors[DROPOUT_KEYS] = self._dropout_keys(batch["samples"])
+            tensors[DROPOUT_KEYS] = self._dropout_keys(samples)
         placed = {name: tensor.to(self.model.device, non_blocking=True) for name, tensor in tensors.items()}
         captured = self._captured.get(len(placed["input_ids"]))
         if captured is not None and captured.fits(placed, scale):
@@ -110,7 +120,7 @@ class Trainee:
 
     def capture(self, sizes: Iterable[int], seq_len: int, scale: float, *, document_mask: bool) -> None:
         """On a GPU: from here on batches of these sizes replay a CUDA graph. Clears the gradients."""
-        if self.model.device.type != "cuda" or self._scaled:
+        if self.model.device.type != "cuda" or self._scaled or self.model.weights.exchange is not None:
             return
         names = training_names(document_mask)
         blanks = [
@@ -150,8 +160,13 @@ class Trainee:
         a CPU, and with fp16, a NaN or infinite norm skips the update; on a GPU the caller reads it a step later, so
         that the device never waits.
         """
+        weights = self.model.weights
         self.model.flush_gradients()
-        self.ranks.sum(*self._grads())
+        if weights.exchange is None:
+            self.ranks.sum(*weights.gradients())
+        else:
+            assert weights.gains.grad is not None
+            self.ranks.sum(weights.gains.grad)
         if self._captured_update is not None:
             return self._captured_update.replay(rate, clip or math.inf, correction)
         return self._update(rate, clip or math.inf, correction)
@@ -167,7 +182,7 @@ class Trainee:
             if complete:
                 self.optimizer.step(grad_scale=factor)
             else:
-                for grad in self._grads():
+                for grad in self.model.weights.gradients():
                     grad.mul_(factor)
                 self.optimizer.step()
         else:
@@ -176,20 +191,21 @@ class Trainee:
                 self.optimizer.step(grad_scale=float(factor))
             complete = complete and good
             self._rescale(good)
-        if complete:
+        if complete and self._sharding is None:
             self.model.weights.refresh_fp8()
         else:
-            self.model.weights.refresh()
+            self.model.weights.updated()
             self.model.weights.clear_gradients()
         return grad_norm
 
-    def _grads(self) -> list[Tensor]:
-        return [flat.grad for flat in self.model.weights.flat if flat.grad is not None]
-
     def _grad_norm(self) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(
-            torch.stack([self.model.kernels.grad_norm(grad) for grad in self._grads()])
-        )
+        norms = [self.model.kernels.grad_norm(grad) for grad in self.model.weights.gradients()]
+        if self.model.weights.exchange is not None:
+            # All but the last, that of the gains, are of what this rank owns.
+            squares = torch.stack(norms[:-1]).double().square().sum()
+            self.ranks.sum(squares)
+            norms = [squares.sqrt().to(norms[-1].dtype), norms[-1]]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
         return norm
 
     def _rescale(self, good: bool) -> None:
@@ -213,10 +229,11 @@ class Trainee:
         self.loss_scale, self._good_steps = float(scale_state["loss_scale"]), int(scale_state["good_steps"])
 
     def weights(self) -> dict[str, Stored]:
-        return stored(tensors_by_name(self.model.weights), self._copies)
+        return stored_weights(self.model.weights, self._copies)
 
     def states(self) -> dict[str, Stored]:
-        return stored(self.optimizer_tensors(), self._copies)
+        tensors = self.optimizer_tensors()
+        return stored(tensors, self._copies) if self._sharding is None else stored_states(tensors, self._sharding)
 
     def load_weights(self, found: ModelFolder) -> None:
         load_weights(self.model, found)
@@ -248,3 +265,10 @@ class Trainee:
             if name.endswith(".step"):
                 value.zero_()
         self.model.weights.initialize(seed)
+
+
+def _sharding(shape: Shape, choice: Choice, ranks: TorchRanks) -> Sharding | None:
+    if choice.shard == "none":
+        return None
+    whole = needs_whole_matrices(choice.optimizer)
+    return Sharding(choice.shard, owners_of(shape, whole_matrices=whole, world=ranks.world), ranks)

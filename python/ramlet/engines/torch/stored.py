@@ -57,11 +57,11 @@ class _StoredTensor:
         for piece, staged in self._staged(TYPES[dtype], most):
             if staged is not piece:
                 staged.copy_(piece)
-            yield _memory(staged)
+            yield memory_of(staged)
 
-    def places(self, dtype: str, most: int) -> Iterator[memoryview]:
+    def places(self, dtype: str, most: int) -> Iterator[memoryview | int]:
         for piece, staged in self._staged(TYPES[dtype], most):
-            yield _memory(staged)
+            yield memory_of(staged)
             if staged is not piece:
                 piece.copy_(staged)
 
@@ -104,7 +104,8 @@ def _page_locked(like: Tensor) -> Tensor:
     return made
 
 
-def _memory(tensor: Tensor) -> memoryview:
+def memory_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor in RAM."""
     array: Any = tensor.view(-1).view(torch.uint8).numpy()
     return memoryview(array)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from ramlet.engines import training_names
+from ramlet.engines import Ranks, training_names
 from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.device import Device
 from ramlet.engines.torch.step import Trainee
@@ -21,14 +21,23 @@ from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget
 
 ATTEMPTS = 8
+REFUSED = 1 << 62
+"""As the peak of a rank whose allocator refused."""
 LEAST_STEP = 50_000_000
 """The smallest correction after a plan that did not fit."""
 
 
 def tried(
-    replan: Callable[..., Plan], build: Callable[[Choice], Trainee], *, device: Device, budget: Budget, eval_rows: int
+    replan: Callable[..., Plan],
+    build: Callable[[Choice], Trainee],
+    *,
+    device: Device,
+    budget: Budget,
+    eval_rows: int,
+    ranks: Ranks | None = None,
 ) -> Plan:
-    """The first plan that fits, with its measured peak as the prediction."""
+    """The first plan that fits all ranks, with the peak that was measured on this one as the prediction."""
+    ranks = ranks or Ranks()
     extra = 0
     for _ in range(ATTEMPTS):
         plan = replan(correction=Correction(extra=extra))
@@ -36,10 +45,11 @@ def tried(
         torch.cuda.reset_peak_memory_stats(device.index)
         peak = _peak(plan, build, device, eval_rows)
         device.release()
-        if peak is not None and peak <= budget.total - budget.reserve:
+        highest = ranks.most(REFUSED if peak is None else peak)
+        if peak is not None and highest <= budget.total - budget.reserve:
             overhead = plan.parts["overhead"] + peak - plan.peak
             return replace(plan, parts={**plan.parts, "overhead": overhead}, measured=peak)
-        missing = 0 if peak is None else peak - budget.total + budget.reserve
+        missing = 0 if highest == REFUSED else highest - budget.total + budget.reserve
         extra += max(LEAST_STEP, budget.total // 32, missing)
     raise BudgetError(f"no plan that was tried fits {budget}: give more {option('memory')}, or use a smaller model")
 

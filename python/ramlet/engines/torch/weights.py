@@ -8,17 +8,23 @@ Two, because weight decay applies to the matrices and not to the gains of the no
 starts at a multiple of 256 elements, the block of the 8-bit optimizer. If matrix products have a lower precision than
 the stored weights, `compute` is a copy of the matrices in that dtype, refreshed after every step: 2 bytes per
 parameter, and no cast in the forward pass. The layers add gradients in place; autograd never sees a weight.
+
+If the run is sharded, this rank's optimizer updates only a part of the matrices; gradients of a layer, and then its
+weights, exist only while they are needed, in the buffers of exchange.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ramlet.engines.torch.division import Range
+from ramlet.engines.torch.exchange import EMBEDDING, HEAD, Exchange, Gathered, Part, Reduced, Sharding, Unit
 from ramlet.engines.torch.fp8 import WEIGHT_SCALE, fits
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.kernels.plain import FP8
@@ -80,44 +86,86 @@ class Weights:
         dtype: torch.dtype = torch.float32,
         compute: torch.dtype | None = None,
         use_fp8: bool = False,
+        sharding: Sharding | None = None,
     ) -> None:
         self.shape = shape
+        self.sharding = sharding
         places: dict[str, tuple[int, tuple[int, ...]]] = {}
         ends = {1: 0, 2: 0}
         for name, size in layout(shape):
             start = -(-ends[len(size)] // ALIGNMENT) * ALIGNMENT
             places[name] = (start, size)
             ends[len(size)] = start + math.prod(size)
-        self.matrices = torch.zeros(ends[2], device=device, dtype=dtype)
-        self.gains = torch.zeros(ends[1], device=device, dtype=torch.float32)
-        start = hidden_start(shape)
-        self.embeddings, self.hidden = self.matrices[:start], self.matrices[start:]
-        self.compute = self.matrices
-        if compute is not None and compute != dtype:
-            self.compute = torch.zeros(ends[2], device=device, dtype=compute)
         self._places = places
-        self._weights = {
-            name: Weight(name, self._view(self._flat(name), name), self._view(self._flat_compute(name), name))
-            for name in places
-        }
+        self._total = ends[2]
+        held = ends[2]
+        if sharding is not None and sharding.divides_weights:
+            held = sum(each.size for each in sharding.mine.values())
+        self.matrices = torch.zeros(held, device=device, dtype=dtype)
+        self.gains = torch.zeros(ends[1], device=device, dtype=torch.float32)
+        self.compute = self.matrices
+        self._gathered: Gathered | None = None
+        self.exchange: Exchange | None = None
+        """If the gradients or the weights are divided among ranks."""
+        self.parts = self._parts()
+        if sharding is not None and sharding.divides_weights:
+            made = partial(torch.zeros, device=device, dtype=compute or dtype)
+            self._gathered = Gathered(shape, sharding, self.parts, made)
+        elif compute is not None and compute != dtype:
+            self.compute = torch.zeros(ends[2], device=device, dtype=compute)
+            self.parts = self._parts()
+        self._weights = {name: self._weight(name) for name in places}
         self._fp8 = torch.zeros(ends[2], device=device, dtype=FP8) if use_fp8 else None
         if self._fp8 is not None:
             for weight in self:
                 if self._is_matrix(weight.name) and fits(*weight.master.shape):
-                    weight.fp8 = self._view(self._fp8, weight.name)
+                    weight.fp8 = self._view(self._fp8, 0, weight.name)
 
-    def _view(self, flat: Tensor, name: str) -> Tensor:
+    def _parts(self) -> dict[str, Part]:
+        """What an optimizer updates here, by the names of its groups; tensors that keep their gradients."""
+        start = hidden_start(self.shape)
+        whole = {
+            "matrices": Range(0, self._total),
+            "embeddings": Range(0, start),
+            "hidden": Range(start, self._total),
+        }
+        if self.sharding is None:
+            some = {name: (self.matrices[each.start : each.end], each) for name, each in whole.items()}
+            some["matrices"] = self.matrices, whole["matrices"]
+        elif self.sharding.divides_weights:
+            flat = self.matrices.split([each.size for each in self.sharding.mine.values()])
+            some = dict(zip(self.sharding.mine, zip(flat, self.sharding.mine.values())))
+        else:
+            some = {name: (self.matrices[each.start : each.end], each) for name, each in self.sharding.mine.items()}
+        return {
+            name: Part(
+                each,
+                whole[name],
+                flat,
+                flat if self.compute is self.matrices else self.compute[each.start : each.end],
+            )
+            for name, (flat, each) in some.items()
+        }
+
+    def _weight(self, name: str) -> Weight:
+        if not self._is_matrix(name):
+            return Weight(name, self._view(self.gains, 0, name), self._view(self.gains, 0, name))
+        if self._gathered is None:
+            return Weight(name, self._view(self.matrices, 0, name), self._view(self.compute, 0, name))
+        gathered = self._view(*self._gathered.flat(_unit_of(name)), name)
+        return Weight(name, gathered, gathered)
+
+    def _view(self, flat: Tensor, first: int, name: str) -> Tensor:
+        """A weight in a flat tensor, which starts with this element of all matrices or gains."""
         start, size = self._places[name]
-        return flat[start : start + math.prod(size)].view(size)
+        return flat[start - first : start - first + math.prod(size)].view(size)
+
+    def place(self, name: str) -> tuple[int, tuple[int, ...]]:
+        """Where a weight starts in its flat tensor, and its shape."""
+        return self._places[name]
 
     def _is_matrix(self, name: str) -> bool:
         return len(self._places[name][1]) == 2
-
-    def _flat(self, name: str) -> Tensor:
-        return self.matrices if self._is_matrix(name) else self.gains
-
-    def _flat_compute(self, name: str) -> Tensor:
-        return self.compute if self._is_matrix(name) else self.gains
 
     def __getitem__(self, name: str) -> Weight:
         return self._weights[name]
@@ -125,29 +173,68 @@ class Weights:
     def __iter__(self) -> Iterator[Weight]:
         return iter(self._weights.values())
 
+    @property
+    def embeddings(self) -> Tensor:
+        return self.parts["embeddings"].weights
+
+    @property
+    def hidden(self) -> Tensor:
+        """The matrices inside layers."""
+        return self.parts["hidden"].weights
+
     def make_gradients(self) -> None:
         """Allocates gradients, all zero; `GPT.learn` needs them."""
-        self.matrices.grad = torch.zeros_like(self.matrices)
         self.gains.grad = torch.zeros_like(self.gains)
-        start = hidden_start(self.shape)
-        self.embeddings.grad, self.hidden.grad = self.matrices.grad[:start], self.matrices.grad[start:]
+        sharding = self.sharding
+        reduced = None
+        if sharding is not None and sharding.divides_gradients:
+            for part in self.parts.values():
+                part.weights.grad = torch.zeros_like(part.weights)
+            made = partial(torch.zeros, device=self.gains.device, dtype=self.matrices.dtype)
+            reduced = Reduced(self.shape, sharding, self.parts, made)
+            self.exchange = Exchange(self.shape, reduced, self._gathered)
+        else:
+            self.matrices.grad = torch.zeros_like(self.matrices)
+            for part in self.parts.values():
+                part.weights.grad = self.matrices.grad[part.range.start : part.range.end]
         for weight in self:
-            flat = self._flat(weight.name).grad
-            assert flat is not None
-            weight.grad = self._view(flat, weight.name)
+            name = weight.name
+            if not self._is_matrix(name):
+                weight.grad = self._view(self.gains.grad, 0, name)
+            elif reduced is not None:
+                weight.grad = self._view(*reduced.flat(_unit_of(name)), name)
+            else:
+                assert self.matrices.grad is not None
+                weight.grad = self._view(self.matrices.grad, 0, name)
 
     def clear_gradients(self) -> None:
-        for flat in self.flat:
-            if flat.grad is not None:
-                flat.grad.zero_()
+        for grad in self.gradients():
+            grad.zero_()
+
+    def gradients(self) -> list[Tensor]:
+        """All that this rank stores between micro-batches."""
+        stored: Iterable[Tensor] = (self.matrices, self.gains)
+        if self.sharding is not None and self.sharding.divides_gradients:
+            stored = (*(part.weights for part in self.parts.values()), self.gains)
+        return [flat.grad for flat in stored if flat.grad is not None]
 
     @property
     def flat(self) -> tuple[Tensor, Tensor]:
-        """The matrices and the gains, for an optimizer."""
+        """The matrices and the gains as they are stored here."""
         return self.matrices, self.gains
+
+    def updated(self) -> None:
+        """After an optimizer step: what is on all ranks is sent to them."""
+        sharding = self.sharding
+        if sharding is not None and not sharding.divides_weights:
+            for name in self.parts:
+                sharding.ranks.spread([self.matrices[owned[name].start : owned[name].end] for owned in sharding.owners])
+        self.refresh()
 
     def refresh(self) -> None:
         """Updates the copies for matrix products."""
+        if self.exchange is not None:
+            self.exchange.forget()
         if self.compute is not self.matrices:
             self.compute.copy_(self.matrices)
         self.refresh_fp8()
@@ -165,22 +252,34 @@ class Weights:
         """
         generator = torch.Generator().manual_seed(seed)
         residual = INITIAL_DEVIATION / math.sqrt(2 * self.shape.layers)
-        for weight in self:
-            if weight.master.dim() == 1:
-                of_heads = weight.name.endswith((".norm_q", ".norm_k"))
-                weight.master.fill_(initial_qk_gain(self.shape.head_width) if of_heads else 1.0)
+        for name, (start, size) in self._places.items():
+            if len(size) == 1:
+                of_heads = name.endswith((".norm_q", ".norm_k"))
+                self[name].master.fill_(initial_qk_gain(self.shape.head_width) if of_heads else 1.0)
                 continue
-            deviation = residual if weight.name.endswith((".out", ".down")) else INITIAL_DEVIATION
-            _fill(weight.master, deviation, generator)
-        for name in ("embedding", "head"):
-            if name in self._places:
-                # Padding rows of the vocabulary stay 0.
-                self[name].master[self.shape.vocab_size :].zero_()
+            deviation = residual if name.endswith((".out", ".down")) else INITIAL_DEVIATION
+            rows = max(1, (1 << 20) // size[1])
+            for first in range(0, size[0], rows):
+                values = torch.empty((min(rows, size[0] - first), size[1]))
+                values.normal_(0.0, deviation, generator=generator)
+                if name in (EMBEDDING, HEAD):
+                    # Padding rows of the vocabulary stay 0.
+                    values[max(0, self.shape.vocab_size - first) :].zero_()
+                self._store(start + first * size[1], values.view(-1))
         self.refresh()
 
+    def _store(self, start: int, values: Tensor) -> None:
+        """Stores what belongs here of some elements of the flat matrices."""
+        given = Range(start, start + values.numel())
+        if self._gathered is None:
+            self.matrices[given.start : given.end].copy_(values)
+            return
+        for part in self.parts.values():
+            mine = given.within(part.range)
+            place = part.weights[mine.start - part.range.start : mine.end - part.range.start]
+            place.copy_(values[mine.start - start : mine.end - start])
 
-def _fill(matrix: Tensor, deviation: float, generator: torch.Generator) -> None:
-    rows = max(1, (1 << 20) // matrix.shape[1])
-    for start in range(0, matrix.shape[0], rows):
-        part = matrix[start : start + rows]
-        part.copy_(torch.empty(part.shape).normal_(0.0, deviation, generator=generator))
+
+def _unit_of(name: str) -> Unit:
+    """The unit of a matrix in an exchange."""
+    return name if name in (EMBEDDING, HEAD) else int(name.split(".")[1])

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.torch.division import Held
 from ramlet.engines.torch.kernels import has_triton
 from ramlet.engines.torch.optim import param_groups, scalar
-from ramlet.engines.torch.sizes import flat_elements
 from ramlet.engines.torch.weights import Weights
-from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32",)
 CAPTURABLE = True
@@ -68,10 +67,9 @@ class AdamW(torch.optim.AdamW):
     """Its name until torch 2.8."""
 
 
-def state_bytes(shape: Shape, item: int) -> int:
+def state_bytes(held: Held, item: int) -> int:
     """Two moments in the precision of the weights."""
-    matrices, gains = flat_elements(shape)
-    return 2 * (matrices * item + gains * 4)
+    return 2 * (held.matrices * item + held.gains * 4)
 
 
 def make(weights: Weights, settings: Hyperparameters) -> AdamW:

@@ -26,6 +26,7 @@ from typing import Any, overload
 import torch
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.torch.division import Held
 from ramlet.engines.torch.kernels import has_triton
 from ramlet.engines.torch.optim import native, param_groups, tiled
 from ramlet.engines.torch.optim.factors import Factors, rounding_key
@@ -33,13 +34,12 @@ from ramlet.engines.torch.optim.state import Moments, new_state
 from ramlet.engines.torch.sizes import SMALLEST_QUANTIZED, adamw8bit_bytes, flat_elements
 from ramlet.engines.torch.weights import Weights
 from ramlet.errors import SettingsError
-from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32", "bf16")
 
 
-def state_bytes(shape: Shape, item: int) -> int:
-    return sum(map(adamw8bit_bytes, flat_elements(shape)))
+def state_bytes(held: Held, item: int) -> int:
+    return adamw8bit_bytes(held.matrices, flat_elements(held.shape)[0]) + adamw8bit_bytes(held.gains)
 
 
 def make(weights: Weights, settings: Hyperparameters) -> AdamW8bit:
@@ -116,8 +116,9 @@ class AdamW8bit(torch.optim.Optimizer):
         if gradient.is_sparse:
             raise SettingsError("AdamW8bit does not support sparse gradients: create the embedding with sparse=False")
         state = self.state[parameter]
+        is_small = group.get("whole", parameter.numel()) < SMALLEST_QUANTIZED
         if not state:
-            state.update(new_state(parameter, SMALLEST_QUANTIZED))
+            state.update(new_state(parameter, quantized=not is_small))
         state["step"] += 1
         step = int(state["step"])
         factors = Factors.of(
@@ -129,12 +130,12 @@ class AdamW8bit(torch.optim.Optimizer):
             grad_scale=grad_scale,
         )
         key = rounding_key(self._seed, number, step)
-        if parameter.numel() < SMALLEST_QUANTIZED:
+        if is_small:
             _step_small(parameter, gradient, state, factors, key)
             return
         run = loops_for(parameter.device.type).step
         for weights, gradients, moments, first_index in _flat_parts(parameter, gradient, Moments.of(state)):
-            run(weights, gradients, moments, factors, key, first_index)
+            run(weights, gradients, moments, factors, key, group.get("first", 0) + first_index)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads what state_dict() returned; as with torch's optimizers, tensors are not copied."""
@@ -150,7 +151,7 @@ class AdamW8bit(torch.optim.Optimizer):
 def _fitting(state: dict[str, Any], parameter: torch.Tensor, number: int) -> dict[str, torch.Tensor]:
     """The state on the parameter's device; refuses one of another size or optimizer."""
     with torch.device("meta"):
-        wanted = new_state(torch.empty(parameter.shape), SMALLEST_QUANTIZED)
+        wanted = new_state(torch.empty(parameter.shape), quantized=parameter.numel() >= SMALLEST_QUANTIZED)
     fits = state.keys() == wanted.keys() and all(
         isinstance(state[name], torch.Tensor) and (state[name].shape, state[name].dtype) == (like.shape, like.dtype)
         for name, like in wanted.items()

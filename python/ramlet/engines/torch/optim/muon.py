@@ -6,7 +6,7 @@
 The factor 0.2 sqrt(longer side) makes updates as large as AdamW's, so that one learning rate serves both. Queries,
 keys, values, gate and up are matrices of their own. Embeddings have no weight decay. The states are one moment and a
 number per row, half of AdamW's. Several ranks divide the matrices among them (`shares.py`) and send each other the
-results. What was tried: docs/design/recipe.md.
+results; in a sharded run each rank updates those that it owns. What was tried: docs/design/recipe.md.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from torch import Tensor
 
 from ramlet.engines import Hyperparameters
 from ramlet.engines.plan import Choice
+from ramlet.engines.torch.division import Held
 from ramlet.engines.torch.kernels import has_triton
 from ramlet.engines.torch.optim import adamw, group, native, plain_update, scalar
 from ramlet.engines.torch.optim.adamw import AdamW
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
 from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN, orthogonalize
-from ramlet.engines.torch.optim.shares import Share, shares
+from ramlet.engines.torch.optim.shares import Share, share_between, shares
 from ramlet.engines.torch.ranks import TorchRanks
-from ramlet.engines.torch.sizes import BYTES, Stack, flat_elements, hidden_start, stacks, tensors_of
+from ramlet.engines.torch.sizes import BYTES, Stack, stacks, tensors_of
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32",)
 CAPTURABLE = True
+WHOLE_MATRICES = True
 Rate = float | Tensor
 """A tensor if the step is captured in a CUDA graph."""
 
@@ -59,10 +61,8 @@ class Views(NamedTuple):
     """(count, rows, 1)"""
 
 
-def state_bytes(shape: Shape, item: int) -> int:
-    matrices, gains = flat_elements(shape)
-    start = hidden_start(shape)
-    return (matrices - start) * item + row_bytes(shape) + 2 * (start * item + gains * 4)
+def state_bytes(held: Held, item: int) -> int:
+    return held.hidden * item + row_bytes(held.shape) + 2 * (held.embeddings * item + held.gains * 4)
 
 
 def scratch_bytes(shape: Shape, choice: Choice, device: str, threads: int) -> int:
@@ -100,11 +100,7 @@ def make(weights: Weights, settings: Hyperparameters) -> Muon:
 
 def others(weights: Weights) -> list[dict[str, Any]]:
     """Groups of everything outside of layers' matrices."""
-    products = weights.compute[: len(weights.embeddings)]
-    return [
-        group("embeddings", weights.embeddings, products, 0.0),
-        group("gains", weights.gains, weights.gains, 0.0),
-    ]
+    return [group("embeddings", weights, 0.0), group("gains", weights, 0.0)]
 
 
 class Muon(torch.optim.Optimizer):
@@ -113,8 +109,14 @@ class Muon(torch.optim.Optimizer):
         self._compute = weights.compute.dtype
         self._rest = rest
         self._ranks = TorchRanks()
-        products = weights.compute[len(weights.embeddings) :]
-        super().__init__([group("hidden", weights.hidden, products, settings.weight_decay)], {"lr": 0.0})
+        sharding, part = weights.sharding, weights.parts["hidden"]
+        self._owned: Share | None = None
+        """If the states are divided: what this rank owns, and nothing else of which is here."""
+        if sharding is not None:
+            first = part.whole.start
+            self._owned = share_between(self._shape, part.range.start - first, part.range.end - first)
+        self._origin = part.range.start - part.weights.storage_offset()
+        super().__init__([group("hidden", weights, settings.weight_decay)], {"lr": 0.0})
         # One optimizer to the outside: its groups, its states.
         rest.state = self.state
         self.param_groups += rest.param_groups
@@ -138,9 +140,10 @@ class Muon(torch.optim.Optimizer):
             self._add_to_momentum(hidden.grad, state, grad_scale)
         rate, keep = given["lr"], 1 - given["lr"] * given["weight_decay"]
         every = shares(self._shape, self._ranks.world)
+        mine = self._owned or every[self._ranks.rank]
         momentum = state["momentum"] if self.is_complete else hidden.grad  # of which nothing is read
         flat = (hidden, hidden.grad, momentum, given["products"])
-        views = list(self._views(every[self._ranks.rank], flat, state["row_squares"]))
+        views = list(self._views(mine, flat, state["row_squares"]))
         if hidden.device.type == "cpu":
             self._native_update(views, hidden, rate, keep)
         else:
@@ -149,7 +152,9 @@ class Muon(torch.optim.Optimizer):
             for batch in packed(sizes):
                 self._update([_some(views[number], some) for number, some in batch], *scalars)
         if self._ranks.world > 1:
-            self._exchange(every, hidden, state["row_squares"])
+            if self._owned is None:
+                self._ranks.spread([hidden[share.start : share.end] for share in every])
+            self._exchange(mine, state["row_squares"])
 
     def divide(self, ranks: TorchRanks) -> None:
         """From here on each rank orthogonalizes its share; all call `step` with the same gradients."""
@@ -166,11 +171,12 @@ class Muon(torch.optim.Optimizer):
 
     def _views(self, share: Share, flat: Sequence[Tensor], row_squares: Tensor) -> Iterator[Views]:
         """Of a share's matrices, for each stack."""
-        layers = self._shape.layers
+        first = 0 if self._owned is None else share.start
         for stack, some, squares in self._stacks(share, row_squares):
             if some:
-                views = Views._make([*(_view(each, stack, layers) for each in flat), squares])
-                yield _some(views, slice(some.start, some.stop))
+                yield Views._make(
+                    [*(_view(each, stack, some, first) for each in flat), squares[some.start : some.stop]]
+                )
 
     def _stacks(self, share: Share, row_squares: Tensor) -> Iterator[tuple[Stack, range, Tensor]]:
         """Every stack, the layers of it that are in the share, and the mean squares of the rows of all layers."""
@@ -179,12 +185,11 @@ class Muon(torch.optim.Optimizer):
             yield stack, some, row_squares[first : first + stack.rows * layers].view(layers, stack.rows, 1)
             first += stack.rows * layers
 
-    def _exchange(self, every: list[Share], hidden: Tensor, row_squares: Tensor) -> None:
-        """Each rank's weights and mean squares to all: in place, without scratch memory."""
-        self._ranks.spread([hidden[share.start : share.end] for share in every])
-        for _, mine, squares in self._stacks(every[self._ranks.rank], row_squares):
-            squares[: mine.start].zero_()
-            squares[mine.stop :].zero_()
+    def _exchange(self, mine: Share, row_squares: Tensor) -> None:
+        """Each rank's mean squares to all: in place, without scratch memory."""
+        for _, layers, squares in self._stacks(mine, row_squares):
+            squares[: layers.start].zero_()
+            squares[layers.stop :].zero_()
         self._ranks.sum(row_squares)  # of one number and zeros: exact
 
     def _native_update(self, views: list[Views], hidden: Tensor, rate: Rate, keep: Rate) -> None:
@@ -263,7 +268,7 @@ def _is_tall(matrices: Tensor) -> bool:
     return matrices.shape[1] > matrices.shape[2]
 
 
-def _view(flat: Tensor, stack: Stack, layers: int) -> Tensor:
-    """(layers, rows, columns)."""
-    size, strides = (layers, stack.rows, stack.columns), (stack.stride, stack.columns, 1)
-    return flat.as_strided(size, strides, flat.storage_offset() + stack.start)
+def _view(flat: Tensor, stack: Stack, layers: range, first: int) -> Tensor:
+    """(layers, rows, columns), of a tensor that starts with this element of all matrices."""
+    size, strides = (len(layers), stack.rows, stack.columns), (stack.stride, stack.columns, 1)
+    return flat.as_strided(size, strides, flat.storage_offset() + stack.start + layers.start * stack.stride - first)

@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.torch.division import Held
 from ramlet.engines.torch.optim import adamw8bit
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit, loops_for
 from ramlet.engines.torch.optim.factors import rounding_key, single
 from ramlet.engines.torch.optim.muon import MOMENTUM, Muon, Rate, others, row_bytes, scratch_bytes
-from ramlet.engines.torch.sizes import BLOCK, adamw8bit_bytes, flat_elements, hidden_start
+from ramlet.engines.torch.sizes import BLOCK, adamw8bit_bytes, hidden_start
 from ramlet.engines.torch.weights import Weights
-from ramlet.model.shape import Shape
 
-__all__ = ["WEIGHTS", "Muon8bit", "make", "scratch_bytes", "state_bytes"]
+__all__ = ["WEIGHTS", "WHOLE_MATRICES", "Muon8bit", "make", "scratch_bytes", "state_bytes"]
 
 WEIGHTS = ("fp32", "bf16")
+WHOLE_MATRICES = True
 
 
-def state_bytes(shape: Shape, item: int) -> int:
-    matrices, gains = flat_elements(shape)
-    start = hidden_start(shape)
-    hidden = matrices - start
-    return hidden + 4 * _blocks(hidden) + row_bytes(shape) + adamw8bit_bytes(start) + adamw8bit_bytes(gains)
+def state_bytes(held: Held, item: int) -> int:
+    codes = held.hidden + 4 * _blocks(held.hidden)
+    embeddings = adamw8bit_bytes(held.embeddings, hidden_start(held.shape))
+    return codes + row_bytes(held.shape) + embeddings + adamw8bit_bytes(held.gains)
 
 
 def _blocks(elements: int) -> int:
@@ -58,7 +58,9 @@ class Muon8bit(Muon):
         self._loops.momentum(gradient, state["momentum_codes"], state["momentum_scales"], single(MOMENTUM), gain)
 
     def _subtract(self, weights: Tensor, changes: Tensor, keep: Rate) -> None:
-        self._loops.subtract(weights, changes, single(float(keep)), self._rounding_key())
+        # By the place among all matrices, wherever this rank has them.
+        key = (self._rounding_key() + self._origin) & 0xFFFFFFFF
+        self._loops.subtract(weights, changes, single(float(keep)), key)
 
     def _rounding_key(self) -> int:
         """Of this step, which AdamW has counted; the parameters with lower numbers are AdamW's."""

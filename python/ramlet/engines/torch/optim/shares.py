@@ -5,10 +5,10 @@ A share is a range of matrices in memory order: one piece of the flat weights, w
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from ramlet.engines.torch.division import nearest
 from ramlet.engines.torch.sizes import Stack, flat_elements, hidden_start, stacks
 from ramlet.model.shape import Shape
 
@@ -28,7 +28,7 @@ def shares(shape: Shape, world: int) -> list[Share]:
     done = [0, *accumulate([_cost(stack) for stack in found] * shape.layers)]
     starts = [stack.start + layer * stack.stride for layer in range(shape.layers) for stack in found]
     starts.append(flat_elements(shape)[0] - hidden_start(shape))
-    ends = [_nearest(done, done[-1] * rank / world) for rank in range(world + 1)]
+    ends = [nearest(done, done[-1] * rank / world) for rank in range(world + 1)]
     return [
         Share(
             starts[first],
@@ -39,13 +39,17 @@ def shares(shape: Shape, world: int) -> list[Share]:
     ]
 
 
+def share_between(shape: Shape, start: int, end: int) -> Share:
+    """The share that is this range of the elements, if it has whole matrices."""
+    layers = []
+    for stack in stacks(shape):
+        inside = [start <= stack.start + layer * stack.stride < end for layer in range(shape.layers)]
+        first = inside.index(True) if True in inside else 0
+        layers.append(range(first, first + sum(inside)))
+    return Share(start, end, layers)
+
+
 def _cost(stack: Stack) -> int:
     """Multiplications of a step of polar.py: x x^T, its square, and their product with x."""
     shorter, longer = sorted((stack.rows, stack.columns))
     return shorter * shorter * (2 * longer + shorter)
-
-
-def _nearest(increasing: list[int], wanted: float) -> int:
-    """The index of the number that is closest."""
-    above = min(bisect_left(increasing, wanted), len(increasing) - 1)
-    return above - 1 if above and wanted - increasing[above - 1] < increasing[above] - wanted else above

@@ -40,11 +40,11 @@ class Moments:
         return Moments(self.first[start:end], self.first_scales[blocks], self.root[start:end], self.root_scales[blocks])
 
 
-def new_state(parameter: torch.Tensor, smallest: int) -> dict[str, torch.Tensor]:
-    """Zero moments: 8-bit for a parameter of `smallest` elements or more, 32-bit for a smaller one."""
+def new_state(parameter: torch.Tensor, *, quantized: bool) -> dict[str, torch.Tensor]:
+    """Zero moments, in 8 bits or in 32."""
     count = parameter.numel()
     step = torch.zeros((), dtype=torch.int64)
-    if count < smallest:
+    if not quantized:
         moments = {name: torch.zeros_like(parameter, dtype=torch.float32) for name in ("exp_avg", "exp_avg_sq")}
     else:
         moments = {
