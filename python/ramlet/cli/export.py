@@ -12,9 +12,6 @@ from ramlet.errors import SettingsError
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 
-BUFFERS = 72_000_000
-"""Memory for the chunks of a copy, for reading the tensors' names, and for NumPy, which converts them."""
-
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", show_default=False, help="A run, or one of its checkpoints.")],
@@ -49,10 +46,10 @@ def export(
         raise SettingsError("give one new folder for the model: ramlet export RUN DIR")
     target = folder or out or Path(f"{run if run.stem.strip('.') else run.resolve()}-{to}")
     with Meter(Budget.parse(memory)) as meter:
-        from ramlet.model.export import export_model
+        from ramlet.model.export import export_model, export_parts
 
         assert meter.budget is not None
-        meter.budget.grant({"chunks of the weights": BUFFERS}, "Python", peak=meter.peak)
+        meter.budget.grant(export_parts(run, to), "Python", peak=meter.peak)
 
         done = export_model(run, target, to=to, dtype=dtype)
     if json:

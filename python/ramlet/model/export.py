@@ -39,6 +39,11 @@ TARGETS = ("hf", "gguf", "gguf-ready")
 GGUF = "model.gguf"
 USUAL_DTYPE = {"gguf": "f16", "gguf-ready": "fp16"}
 """Where it is not that of the run."""
+BUFFERS = 72_000_000
+"""Memory for the chunks of a copy, for reading the tensors' names, and for NumPy, which converts them."""
+TOKENIZER_SHARE = 14
+"""Memory to read a tokenizer.json and to write its tokens and merges in another form, per byte of the file: measured
+11 to 12."""
 _OTHER_NAMES = {"fp32": "f32", "fp16": "f16"}
 """llama.cpp names them differently; both names are understood."""
 
@@ -86,6 +91,15 @@ class Exported:
     """Sentences that the user should read, and the next command."""
     already_done: bool = False
     """Nothing was written: the folder already had this export."""
+
+
+def export_parts(run: str | os.PathLike[str], to: str) -> dict[str, int]:
+    """The memory that an export needs, by what needs it."""
+    parts = {"chunks of the weights": BUFFERS}
+    file = find_model(run).described / "tokenizer.json"
+    if to != "hf" and file.exists():
+        parts["the tokenizer"] = min(file.stat().st_size, TOKENIZER) * TOKENIZER_SHARE
+    return parts
 
 
 def export_model(
@@ -165,9 +179,7 @@ def _known_dtype(to: str, dtype: str | None) -> str | None:
 
 
 def _vocabulary(found: ModelFolder, shape: Shape) -> Vocabulary:
-    return vocabulary_of(
-        load(found.tokenizer_file, None, ()), shape.vocab_size, min(found.end_ids(), default=None)
-    )
+    return vocabulary_of(load(found.tokenizer_file, None, ()), shape.vocab_size, min(found.end_ids(), default=None))
 
 
 def _write_gguf(

@@ -167,9 +167,7 @@ def copy_tensors(
     return _write(path, listed, data, metadata)
 
 
-def read_rows(
-    path: str | os.PathLike[str], entry: Entry, order: Sequence[int], at_once: int
-) -> Iterator[memoryview]:
+def read_rows(path: str | os.PathLike[str], entry: Entry, order: Sequence[int], at_once: int) -> Iterator[memoryview]:
     """The given rows of a tensor, so many at a time; each piece is valid until the next."""
     size = entry.size // entry.shape[0]
     memory = memoryview(bytearray(min(at_once, len(order)) * size))
