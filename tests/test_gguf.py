@@ -1,6 +1,6 @@
 """`ramlet export --to gguf`: a real llama.cpp reads, tokenizes and continues as transformers does.
 
-benchmarks/gguf.py is the long form, with trained runs.
+benchmarks/export_gguf.py is the long form, with trained runs.
 """
 
 from __future__ import annotations
