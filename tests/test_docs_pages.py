@@ -23,7 +23,10 @@ COMMANDS = (
     *(f"tokenizer {name}" for name in ("train", "encode", "decode", "show", "compare")),
     *(f"data {name}" for name in ("inspect", "verify", "merge", "export")),
 )
-NEW = [DOCS / name for name in ("tokenizers.md", "moving-from-other-tools.md", "troubleshooting.md", "api.md", "evaluating.md")]
+NEW = [
+    DOCS / name
+    for name in ("tokenizers.md", "moving-from-other-tools.md", "troubleshooting.md", "api.md", "evaluating.md")
+]
 
 
 @pytest.fixture
