@@ -144,7 +144,7 @@ def _with_rows(opening: Any, division: Any) -> Any:
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
-@pytest.mark.parametrize("shared", [0, 1, 17, 40])
+@pytest.mark.parametrize("shared", [0, 1, 17, 36])
 def test_what_is_shared_is_seen_by_all_documents(run: Path, engine: str, shared: int) -> None:
     """The contract of an engine: documents that begin alike, together and one by one."""
     found = find_model(run)

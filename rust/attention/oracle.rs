@@ -30,7 +30,8 @@ pub fn attention<T: Element>(given: Given<'_, T>, d_out: &[T]) -> Expected {
             let own = (token * heads + head) * width..(token * heads + head + 1) * width;
             let first = token / seq_len * seq_len;
             let sees = |documents: &[i64], other: usize| {
-                documents[other] == documents[token] || documents[first..=other].iter().all(|&each| each == SHARED)
+                documents[other] == documents[token]
+                    || documents[first..=other].iter().all(|&each| each == SHARED)
             };
             let seen: Vec<usize> = (first..=token)
                 .filter(|&other| given.documents.is_none_or(|documents| sees(documents, other)))
