@@ -122,6 +122,7 @@ def _models() -> list[Case]:
         Case("generate", "generate {run} --prompt abc --max-tokens 40 --seed 1 --device cpu --quiet", weight=0.1),
         Case("plan", "plan --params 1M --device cpu --threads 1 --quiet", weight=0.1),
         Case("export", "export {run} {out}/model --quiet", weight=0.1),
+        Case("export, gguf", "export {run} {out}/model --to gguf --dtype q8_0 --quiet", weight=0.1),
     ]
 
 

@@ -90,6 +90,7 @@ CASES: dict[str, Case] = {
     "data verify --adopt": Case("data verify out --adopt --quiet", "out", ("out=with-shards",), "dataset"),
     "report": Case("report data tok --out page.html --quiet", "page.html", ("data", "tok", "page.html"), "file"),
     "export hf": Case("export run --to hf model --quiet", "model", ("run",), models=True),
+    "export gguf": Case("export bpe-run --to gguf model --quiet", "model", ("bpe-run",), models=True),
     "export gguf-ready": Case("export bpe-run --to gguf-ready model --quiet", "model", ("bpe-run",), models=True),
     "train": Case(f"{TRAIN} --max-steps 6 --out new", "new", ("data",), share=2, models=True),
     "train --no-resume": Case(

@@ -292,7 +292,7 @@ class TestExport:
         (tmp_path / "there").mkdir()
         with pytest.raises(SettingsError, match="there already exists"):
             export_model(run, tmp_path / "there")
-        with pytest.raises(SettingsError, match="unknown export format 'onnx': choose from hf, gguf-ready"):
+        with pytest.raises(SettingsError, match="unknown export format 'onnx': choose from hf, gguf, gguf-ready"):
             export_model(run, tmp_path / "out", to="onnx")
         with pytest.raises(SettingsError, match="unknown dtype 'int8': choose from fp32"):
             export_model(run, tmp_path / "out", dtype="int8")
@@ -307,4 +307,4 @@ class TestExport:
         refused = ramlet("export", str(run), "third", "--memory", "30MB")
         assert "needs at least" in refused.stderr
         assert not (tmp_path / "third").exists()
-        assert "give one new folder" in ramlet("export", str(run)).stderr
+        assert "give one new folder" in ramlet("export", str(run), "third", "--out", "fourth").stderr

@@ -23,7 +23,10 @@ COMMANDS = (
     *(f"tokenizer {name}" for name in ("train", "encode", "decode", "show", "compare")),
     *(f"data {name}" for name in ("inspect", "verify", "merge", "export")),
 )
-NEW = [DOCS / name for name in ("tokenizers.md", "moving-from-other-tools.md", "troubleshooting.md", "api.md")]
+NEW = [
+    DOCS / name
+    for name in ("tokenizers.md", "moving-from-other-tools.md", "troubleshooting.md", "api.md", "evaluating.md")
+]
 
 
 @pytest.fixture
@@ -108,6 +111,21 @@ def test_flags_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours = "\n".join(line.split(" | ", 1)[-1] if line.startswith("| ") else line for line in lines)
     named = set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9_-]+", ours))
     assert named - known <= {"--train-data-path", "--valid-data-path", "--outfile"}
+
+
+def test_evaluating_and_running_elsewhere(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands and the Python of both pages, with a run and the items that they show."""
+    for name in ("law-dataset", "other-dataset"):
+        run_all([["prepare", "docs/", "--tokenizer", "byte", "--out", name]], capsys)
+    run_all([["train", "--data", "law-dataset", "--out", "RUN", "--params", "40k", "--max-steps", "4"]], capsys)
+    asked, pairs = blocks(DOCS / "evaluating.md", "json")
+    (checkout / "questions.jsonl").write_text(asked)
+    (checkout / "pairs.jsonl").write_text(pairs)
+    for page in ("evaluating.md", "running-elsewhere.md"):
+        run_all(commands(DOCS / page), capsys)
+    assert (checkout / "my-gguf" / "Modelfile").exists()
+    for block in blocks(DOCS / "evaluating.md", "python"):
+        run_python(block)
 
 
 def test_troubleshooting_quotes_what_is_said() -> None:

@@ -103,6 +103,7 @@ def test_public_names() -> None:
         "train",
         "plan",
         "evaluate",
+        "evaluate_tasks",
         "generate",
         "report",
     }

@@ -18,7 +18,7 @@ from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.step import Trainee as TorchTrainee
 from ramlet.errors import BudgetError, Interrupted
 from ramlet.generation import entry as generation
-from ramlet.training import entry, evaluate_run
+from ramlet.training import entry, open_model
 from ramlet.training.listener import Listener
 
 
@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     made: Engine = CountingEngine()
-    for module in (entry, evaluate_run, generation):
+    for module in (entry, open_model, generation):
         monkeypatch.setattr(module, "open_engine", lambda *_, **__: made)
     return made
 

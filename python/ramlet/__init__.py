@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ramlet.tokenizer.tokenizer import Tokenizer
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
+    from ramlet.training.evaluate_tasks import evaluate_tasks
     from ramlet.training.propose import plan
     from ramlet.training.trainer import TrainResult
 
@@ -77,6 +78,7 @@ __all__ = [
     "TrainingStopped",
     "__version__",
     "evaluate",
+    "evaluate_tasks",
     "generate",
     "plan",
     "prepare",
@@ -98,6 +100,7 @@ _HOME = {
     "Tokenizer": "ramlet.tokenizer.tokenizer",
     "TrainResult": "ramlet.training.trainer",
     "evaluate": "ramlet.training.evaluate_run",
+    "evaluate_tasks": "ramlet.training.evaluate_tasks",
     "generate": "ramlet.generation.entry",
     "plan": "ramlet.training.propose",
     "report": "ramlet.reporting.entry",

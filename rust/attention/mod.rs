@@ -1,7 +1,8 @@
 //! Causal attention in blocks, forward and backward: never a matrix of tokens x tokens.
 //!
 //! Queries, keys and values are columns of larger matrices, a row per token. A token attends to earlier tokens of its
-//! sequence and to itself; with documents, only to those of the same document. A document is a run of equal ids.
+//! sequence and to itself; with documents, only to those of the same document. A document is a run of equal ids; the
+//! one with the id -1 at the beginning of a sequence is seen by all others (`mask::SHARED`).
 //!
 //! No result depends on the threads, the CPU or the other sequences: the softmax of a query is computed in blocks of
 //! keys that begin at multiples of their size, and everything else is chains of fused multiply-adds in the order of the

@@ -1,5 +1,6 @@
 //! Attention in f64, as it is defined.
 
+use super::mask::SHARED;
 use super::{Given, Sizes, View};
 use crate::kernels::Element;
 
@@ -27,8 +28,13 @@ pub fn attention<T: Element>(given: Given<'_, T>, d_out: &[T]) -> Expected {
         for head in 0..heads {
             let kv_head = head / (heads / kv_heads);
             let own = (token * heads + head) * width..(token * heads + head + 1) * width;
-            let seen: Vec<usize> = (token / seq_len * seq_len..=token)
-                .filter(|&other| given.documents.is_none_or(|documents| documents[other] == documents[token]))
+            let first = token / seq_len * seq_len;
+            let sees = |documents: &[i64], other: usize| {
+                documents[other] == documents[token]
+                    || documents[first..=other].iter().all(|&each| each == SHARED)
+            };
+            let seen: Vec<usize> = (first..=token)
+                .filter(|&other| given.documents.is_none_or(|documents| sees(documents, other)))
                 .collect();
             let q = row(given.q, token, head);
             let keys: Vec<_> = seen.iter().map(|&other| row(given.k, other, kv_head)).collect();

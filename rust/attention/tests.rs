@@ -1,5 +1,6 @@
 //! Against attention in f64, and bits against those of other threads, sequences and vector types.
 
+use super::mask::SHARED;
 use super::*;
 use crate::kernels::{Bf16, Widest, at_most};
 
@@ -122,6 +123,15 @@ fn cases<T: Element>() -> Vec<Case<T>> {
     for lengths in [&[1][..], &[5, 90, 1, 1, 40], &[64], &[200, 3], &[32, 33]] {
         let sizes = sizes(230, 2, 1, 16);
         cases.push(Case::new(2, sizes, documents(2, 230, lengths)));
+    }
+    for (shared, lengths) in [(1, &[1][..]), (40, &[5, 90]), (64, &[64]), (100, &[1, 1, 40]), (200, &[7])] {
+        let mut ids = documents(2, 230, lengths).expect("documents");
+        for sequence in ids.chunks_mut(230) {
+            // Not -1, which only the beginning has.
+            sequence.iter_mut().for_each(|id| *id += 100);
+            sequence[..shared].fill(SHARED);
+        }
+        cases.push(Case::new(2, sizes(230, 2, 1, 16), Some(ids)));
     }
     cases
 }

@@ -2,8 +2,7 @@
 
 use super::model::Pass;
 use super::shape::Place;
-use crate::kernels::{self, Element};
-use std::ops::Range;
+use crate::kernels::{self, Element, IGNORE};
 
 impl<T: Element> Pass<'_, T> {
     /// The summed loss. The gradient of the residual stream behind the last layer is in its place afterwards, and
@@ -16,7 +15,7 @@ impl<T: Element> Pass<'_, T> {
         for some in self.chunks() {
             let hidden = &mut hidden[some.start * width..some.end * width];
             let first = some.start;
-            let (grads, losses) = self.logits_grad(hidden, weight, some, scale);
+            let (grads, losses) = self.logits_grad(hidden, weight, &self.batch.labels[some], scale);
             // fp64 sums of a few thousand losses are exact, so their order does not matter.
             total += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
             self.accumulate(grads, hidden, weight, first);
@@ -31,13 +30,25 @@ impl<T: Element> Pass<'_, T> {
         total
     }
 
+    /// 0 for ignored tokens, which have no logits: of a text whose end alone is of interest, most.
     pub(super) fn token_losses(&self, losses: &mut [f32]) {
         let width = self.shape().width;
         let hidden = self.hidden();
-        for some in self.chunks() {
-            let hidden = &hidden[some.start * width..some.end * width];
-            let (_, found) = self.logits_grad(hidden, self.model.places.head, some.clone(), 0.0);
-            losses[some].copy_from_slice(found);
+        let labels = self.batch.labels;
+        let wanted: Vec<usize> = (0..labels.len()).filter(|&token| labels[token] != IGNORE).collect();
+        for (to, &from) in wanted.iter().enumerate().filter(|&(to, &from)| to != from) {
+            hidden.copy_within(from * width..(from + 1) * width, to * width);
+        }
+        losses.fill(0.0);
+        let mut first = 0;
+        for some in wanted.chunks(self.model.choice.chunk_tokens()) {
+            let hidden = &hidden[first * width..][..some.len() * width];
+            let labels: Vec<i64> = some.iter().map(|&token| labels[token]).collect();
+            let (_, found) = self.logits_grad(hidden, self.model.places.head, &labels, 0.0);
+            for (&token, &loss) in some.iter().zip(found) {
+                losses[token] = loss;
+            }
+            first += some.len();
         }
     }
 
@@ -50,11 +61,11 @@ impl<T: Element> Pass<'_, T> {
     }
 
     /// The gradient of the logits of some tokens, and their losses.
-    fn logits_grad(&self, hidden: &[T], head: Place, some: Range<usize>, scale: f32) -> (&[T], &[f32]) {
-        let logits: &mut [T] = self.slice(self.activations().logits, some.len() * head.rows);
-        let losses: &mut [f32] = self.slice(self.activations().losses, some.len());
+    fn logits_grad(&self, hidden: &[T], head: Place, labels: &[i64], scale: f32) -> (&[T], &[f32]) {
+        let logits: &mut [T] = self.slice(self.activations().logits, labels.len() * head.rows);
+        let losses: &mut [f32] = self.slice(self.activations().losses, labels.len());
         self.product(hidden, head, None, logits);
-        let (labels, vocab) = (&self.batch.labels[some], self.shape().vocab);
+        let vocab = self.shape().vocab;
         kernels::cross_entropy(logits, labels, vocab, scale, losses, self.threads()).expect("checked");
         (logits, losses)
     }

@@ -40,7 +40,7 @@ pub struct Batch<'a> {
     pub labels: &'a [i64],
     /// 0, 1, 2, ... if there are none.
     pub positions: Option<&'a [i64]>,
-    /// Tokens see earlier ones of the same document only.
+    /// Tokens see earlier ones of the same document only, and those with the id -1 at the beginning of the sequence.
     pub documents: Option<&'a [i64]>,
     /// Of dropout, one for each sequence; without them there is none.
     pub keys: Option<&'a [i64]>,

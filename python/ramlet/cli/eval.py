@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, data_option, named_datasets, print_json
+from ramlet.cli.options import (
+    MEMORY,
+    DeviceMemory,
+    Json,
+    Quiet,
+    Threads,
+    data_option,
+    named_datasets,
+    print_json,
+)
 from ramlet.cli.progress import Progress, format_score
 from ramlet.cli.usage import UsageError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
 from ramlet.settings.kinds import Count
 from ramlet.training.settings import DATA, EVAL_TOKENS, RunSettings
+
+if TYPE_CHECKING:
+    from ramlet.training.evaluate import Score
+    from ramlet.training.evaluate_tasks import TaskScore
 
 
 @with_settings(
@@ -30,7 +44,20 @@ def evaluate(
             metavar="RUN", show_default=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."
         ),
     ],
-    data: Annotated[list[str], data_option(DATA, "[NAME=]DIR", "; may be given several times")],
+    data: Annotated[
+        list[str] | None,
+        data_option(DATA, "[NAME=]DIR", "; may be given several times", shown="the data of the run, without --task"),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task",
+            metavar="[NAME=]FILE",
+            show_default=False,
+            rich_help_panel=DATA,
+            help="Questions with choices, or pairs of sentences, as .jsonl; may be given several times.",
+        ),
+    ] = None,
     split: Annotated[
         str | None,
         typer.Option(
@@ -59,36 +86,68 @@ def evaluate(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate a model: loss, perplexity and bits per byte on any dataset with the same tokenizer.
+    """Evaluate a model: loss, perplexity and bits per byte, or the accuracy on tasks.
 
-    ramlet eval my-run --data my-dataset
-    ramlet eval my-run --data general=data --data law --tokens all
+    Without --data and --task, on the validation split of the data that the run was trained on.
+
+      ramlet eval my-run
+      ramlet eval my-run --data general=data --data law --tokens all
+      ramlet eval my-run --task questions.jsonl --task grammar=blimp.jsonl
     """
-    named = named_datasets("--data", data)
-    from ramlet.training.evaluate_run import evaluate as measure
-
+    named = named_datasets("--data", data or ())
+    tasks = named_datasets("--task", task or (), stem=True)
+    if both := named.keys() & tasks.keys():
+        raise UsageError(
+            f"{min(both)} is the name of a dataset and of a task: give them names, as in --task tasks=FILE"
+        )
+    options = {"memory": memory, "threads": threads, **given}
+    scores: dict[str, Score | TaskScore] = {}
     with (
         Meter(Budget.parse(memory if given.get("device") != "cuda" else None)) as meter,
         Progress(meter, silent=quiet or json) as bar,
     ):
-        scores = measure(
-            run,
-            named,
-            split=split,
-            tokens=_tokens(tokens),
-            memory=memory,
-            threads=threads,
-            meter=meter,
-            progress=lambda name, done, total: bar.update(f"evaluating {name}", done, total, "tokens"),
-            **given,
-        )
+        if named or not tasks:
+            from ramlet.training.evaluate_run import evaluate as measure
+
+            scores |= measure(
+                run,
+                named or None,
+                split=split,
+                tokens=_tokens(tokens),
+                meter=meter,
+                progress=lambda name, done, total: bar.update(f"evaluating {name}", done, total, "tokens"),
+                **options,
+            )
+        if tasks:
+            from ramlet.training.evaluate_tasks import evaluate_tasks
+
+            options.pop("seq_len", None)
+            scores |= evaluate_tasks(
+                run,
+                tasks,
+                meter=meter,
+                progress=lambda name, done, total: bar.update(f"evaluating {name}", done, total, "items"),
+                **options,
+            )
     results = {name: score.to_dict() for name, score in scores.items()}
     if json:
         print_json({"path": run, "scores": results, "memory": meter.summary()})
         return
     for name, score in results.items():
-        print(f"{format_score(name, score)}, {score['tokens']:,} tokens")
+        if name in tasks:
+            print(_task_line(name, score))
+        else:
+            print(f"{format_score(name, score)}, {score['tokens']:,} tokens")
     print(meter.closing_line())
+
+
+def _task_line(name: str, score: dict[str, Any]) -> str:
+    parts = []
+    for measure in ("acc", "acc_norm"):
+        if measure in score:
+            error = score[f"{measure}_stderr"]
+            parts.append(f"{measure} {score[measure]:.4f}" + ("" if error is None else f" ± {error:.4f}"))
+    return f"  {name}: {', '.join(parts)}, {plural(score['items'], 'item')}"
 
 
 def _tokens(text: str) -> int | str:

@@ -12,24 +12,21 @@ from ramlet.errors import SettingsError
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 
-BUFFERS = 72_000_000
-"""Memory for the chunks of a copy, for reading the tensors' names, and for NumPy, which converts them."""
-
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", show_default=False, help="A run, or one of its checkpoints.")],
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", show_default=False, help="A new folder for the model.")
+        Path | None, typer.Argument(metavar="DIR", show_default="RUN-FORMAT", help="A new folder for the model.")
     ] = None,
-    to: Annotated[str, typer.Option("--to", metavar="hf|gguf-ready", help="Target format.")] = "hf",
+    to: Annotated[str, typer.Option("--to", metavar="hf|gguf|gguf-ready", help="Target format.")] = "hf",
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Same as DIR.")] = None,
     dtype: Annotated[
         str | None,
         typer.Option(
             "--dtype",
-            metavar="fp32|bf16|fp16",
-            show_default="as in the run; fp16 for gguf-ready",
-            help="Data type of the weights.",
+            metavar="fp32|bf16|fp16|q8_0",
+            show_default="as in the run; fp16 for gguf and gguf-ready",
+            help="Data type of the weights; q8_0 only for gguf.",
         ),
     ] = None,
     memory: Memory = "auto",
@@ -38,19 +35,21 @@ def export(
 ) -> None:
     """Export a trained model for other tools.
 
-    hf: a folder for transformers and everything that reads its format. gguf-ready: the same in 16 bits, with a script
-    that converts it to .gguf with llama.cpp's converter. Weights are copied in chunks, so a model of any size fits.
+    hf: a folder for transformers and everything that reads its format. gguf: a .gguf file for llama.cpp, with a
+    Modelfile for Ollama. gguf-ready: the same as hf in 16 bits, with a script that runs llama.cpp's own converter.
+    Weights are copied in chunks, so a model of any size fits.
 
       ramlet export RUN --to hf my-model
+      ramlet export RUN --to gguf --dtype q8_0
     """
-    target = folder or out
-    if target is None or (folder is not None and out is not None):
+    if folder is not None and out is not None:
         raise SettingsError("give one new folder for the model: ramlet export RUN DIR")
+    target = folder or out or Path(f"{run if run.stem.strip('.') else run.resolve()}-{to}")
     with Meter(Budget.parse(memory)) as meter:
-        from ramlet.model.export import export_model
+        from ramlet.model.export import export_model, export_parts
 
         assert meter.budget is not None
-        meter.budget.grant({"chunks of the weights": BUFFERS}, "Python", peak=meter.peak)
+        meter.budget.grant(export_parts(run, to), "Python", peak=meter.peak)
 
         done = export_model(run, target, to=to, dtype=dtype)
     if json:

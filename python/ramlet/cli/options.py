@@ -117,15 +117,17 @@ def reading_notes(read: dict[str, Any]) -> list[str]:
     return [*notes, *(f"  {example}" for example in read.get("examples", []))]
 
 
-def named_datasets(flag: str, given: Sequence[str], unnamed: str = "") -> dict[str, str]:
-    """NAME=DIR or DIR as paths by name. The first DIR without a name is called `unnamed`, others like their folder."""
+def named_datasets(flag: str, given: Sequence[str], unnamed: str = "", *, stem: bool = False) -> dict[str, str]:
+    """NAME=DIR or DIR as paths by name. The first DIR without a name is called `unnamed`, others like their folder;
+    with `stem`, files like themselves without their suffix."""
     named: dict[str, str] = {}
     for word in given:
         name, mark, path = word.partition("=")
         if not mark or Path(word).exists():
             name, path = unnamed if unnamed and unnamed not in named else Path(word).name, word
+            name = Path(word).stem if stem else name
         if not name or not path or name in named:
-            raise SettingsError(f"{flag} {word}: give each dataset its own name, as in {flag} general={path or 'DIR'}")
+            raise SettingsError(f"{flag} {word}: give each its own name, as in {flag} general={path or 'DIR'}")
         named[name] = path
     return named
 
@@ -152,10 +154,10 @@ def memory_option(
     )
 
 
-def data_option(panel: str, metavar: str, more: str = "") -> Any:
+def data_option(panel: str, metavar: str, more: str = "", shown: str | bool = False) -> Any:
     names = ("--data", "-d", "--dataset-dir")
     line = f"A dataset of `ramlet prepare`, or a .npy file{more}."
-    return typer.Option(*names, metavar=metavar, show_default=False, rich_help_panel=panel, help=line)
+    return typer.Option(*names, metavar=metavar, show_default=shown, rich_help_panel=panel, help=line)
 
 
 def _threads_option(*more: str) -> Any:

@@ -46,6 +46,9 @@ EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
 """Of each optimizer, the one with 8-bit states, which also updates bf16 weights."""
 LARGEST_SEED = (1 << 63) - 1
 
+SHARED = -1
+"""The document of tokens at the beginning of a sequence that all its documents see."""
+
 _ARRAYS = ("input_ids", "targets", "position_ids", "document_ids")
 
 
@@ -53,7 +56,8 @@ def training_names(document_mask: bool) -> tuple[str, ...]:
     """The arrays of a batch, (sequences, tokens) each; the last two only with a document mask.
 
     `targets` are the ids that follow the `input_ids`; -100 is ignored. `position_ids` count from the start of a
-    document, and a token attends only to earlier tokens with the same `document_ids`.
+    document, and a token attends only to earlier tokens with the same `document_ids`. In an evaluation a sequence may
+    begin with `SHARED` tokens, to which its other documents attend too, as if each began with them.
     """
     return _ARRAYS if document_mask else _ARRAYS[:2]
 

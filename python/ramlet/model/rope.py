@@ -40,6 +40,14 @@ class RopeScaling:
                 f"which must be above low_freq_factor, {self.low_freq_factor}"
             )
 
+    def scaled(self, step: float) -> float:
+        """A frequency, in radians per token: turns that take longer than the original context are slower, fast ones
+        are not."""
+        low, high = self.low_freq_factor, self.high_freq_factor
+        turns = self.original_max_position_embeddings * step / (2 * math.pi)
+        share = min(1.0, max(0.0, (turns - low) / (high - low)))
+        return step * (share + (1 - share) / self.factor)
+
     def described(self) -> dict[str, Any]:
         """As a config has it."""
         return {"rope_type": "llama3", **asdict(self)}

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -177,6 +177,21 @@ def copy_tensors(
                 yield piece
 
     return _write(path, listed, data, metadata)
+
+
+def read_rows(path: str | os.PathLike[str], entry: Entry, order: Sequence[int], at_once: int) -> Iterator[memoryview]:
+    """The given rows of a tensor, so many at a time; each piece is valid until the next."""
+    size = entry.size // entry.shape[0]
+    memory = memoryview(bytearray(min(at_once, len(order)) * size))
+    with _opened(path) as file:
+        for start in range(0, len(order), at_once):
+            some = order[start : start + at_once]
+            piece = memory[: len(some) * size]
+            # One read if the rows follow each other.
+            for place, count in ((0, len(some)),) if isinstance(some, range) else ((at, 1) for at in range(len(some))):
+                file.seek(entry.start + some[place] * size)
+                _fill(file, piece[place * size :][: count * size], path)
+            yield piece
 
 
 def _stored(given: str, wanted: str | None) -> str:

@@ -6,12 +6,17 @@ of the run's own data that is too short is skipped, because nobody asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.tokens import Tokens, open_tokens
+from ramlet.training.run_files import SETTINGS
+from ramlet.training.run_folder import RunFolder
+from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from ramlet.training.feed import Feed
@@ -42,6 +47,55 @@ def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fracti
         _check_ids(tokens, feed)
         sets.append(Named(name, data, tokens.split, tokens.count))
     return sets
+
+
+def validation_sets(data: Sequence[str], val_fraction: float) -> dict[str, str]:
+    """The datasets of a run that have a validation split, by the names of its scores."""
+    found: dict[str, str] = {}
+    for number, path in enumerate(data, 1):
+        try:
+            tokens = open_tokens(path, "val", val_fraction)
+        except DatasetError:
+            continue  # an array without a validation split
+        if tokens.count > 1:
+            name = "val" if len(data) == 1 else f"val_{Path(path).stem}"
+            found[f"{name}_{number}" if name in found else name] = path
+    return found
+
+
+def own_sets(run: Path, split: str | None) -> dict[str, str]:
+    """The data that a run was trained on, by the names of its scores, if it is still the same."""
+    noted = RunFolder(run).noted() if (run / SETTINGS).is_file() else None
+    if noted is None:
+        raise SettingsError(f"{run} does not say which data it was trained on: give a dataset as {option('data')}")
+    if any("path" not in each for each in noted["data"]):
+        raise SettingsError(
+            f"{run} was trained on a stream, which has no validation split: give a dataset as {option('data')}"
+        )
+    val_fraction = RunSettings.from_dict(noted["settings"]).val_fraction
+    paths = []
+    for each in noted["data"]:
+        # Text that the run itself prepared moves with it.
+        inside = run / "data" / "dataset"
+        path = each["path"] if os.path.exists(each["path"]) or not inside.exists() else str(inside)
+        if not os.path.exists(path):
+            raise DatasetError(
+                f"{run} was trained on {path}, which is not there any more: give the dataset as {option('data')}"
+            )
+        if open_tokens(path, "train", val_fraction).fingerprint != each["fingerprint"]:
+            raise DatasetError(
+                f"{path} is not the data that {run} was trained on any more: give {option('data', path)} to "
+                "evaluate on it anyway"
+            )
+        paths.append(path)
+    if split == "train":
+        return {Path(path).name: path for path in paths}
+    if not (found := validation_sets(paths, val_fraction)):
+        raise DatasetError(
+            f"the data of {run} has no validation split: give another dataset as {option('data')}, or "
+            f"{option('split', 'train')}"
+        )
+    return found
 
 
 def usable_split(data: str, *, seq_len: int, val_fraction: float, split: str | None = None) -> Tokens:

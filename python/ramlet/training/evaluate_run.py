@@ -16,14 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramlet.engines.opening import check_hardware, open_engine
-from ramlet.errors import BudgetError, DatasetError, ModelError, SettingsError, option
+from ramlet.engines.opening import check_hardware
+from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.loading.tokens import Tokens
 from ramlet.model.folder import ModelFolder, find_model
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
-from ramlet.training.eval_sets import usable_split
+from ramlet.training.eval_sets import own_sets, usable_split
+from ramlet.training.open_model import open_model
 from ramlet.training.run_files import SETTINGS
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.settings import EVAL_TOKENS, RunSettings
@@ -36,7 +37,7 @@ EVERYTHING = 1 << 62
 
 def evaluate(
     run: str | os.PathLike[str],
-    data: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]],
+    data: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
     *,
     split: str | None = None,
     tokens: int | str = EVAL_TOKENS,
@@ -54,7 +55,8 @@ def evaluate(
         scores = ramlet.evaluate("my-run", {"general": "my-dataset", "law": "law-dataset"}, tokens="all")
         scores["law"].loss, scores["law"].perplexity
 
-    `run` is a run, one of its checkpoints or a Llama or Qwen3 folder of transformers. `split` is val or train [default:
+    `run` is a run, one of its checkpoints or a Llama or Qwen3 folder of transformers; `data` one dataset, or several
+    by name [default: the validation split of the data that the run was trained on]. `split` is val or train [default:
     val, or all of a dataset that has none]. `tokens` is the number of tokens to evaluate, or "all"; `seq_len` the
     sequence length [default: that of the training, else the context, up to 4096]. `progress` is called with the set,
     the tokens done so far, and the total.
@@ -63,12 +65,15 @@ def evaluate(
     count = EVERYTHING if tokens == "all" else tokens
     if not isinstance(count, int) or count < 1:
         raise SettingsError(f"tokens must be a number of at least 1, or all, not {tokens!r}")
-    named = {Path(data).name: data} if isinstance(data, (str, os.PathLike)) else dict(data)
-    if not named:
-        raise SettingsError("give at least one dataset to evaluate on")
     found = find_model(run)
     shape = found.shape()
     learned = _learned_with(found)
+    if data is None:
+        named: dict[str, str | os.PathLike[str]] = {**own_sets(found.described, split)}
+    else:
+        named = {Path(data).name: data} if isinstance(data, (str, os.PathLike)) else dict(data)
+    if not named:
+        raise SettingsError("give at least one dataset to evaluate on")
     length = seq_len or learned.seq_len or shape.usual_length
     if not 1 <= length <= shape.context:
         raise SettingsError(
@@ -79,28 +84,20 @@ def evaluate(
         for name, path in named.items()
     }
     tokenizer = _tokenizer(found, shape, sets)
-    opened = open_engine(device, threads, name=engine)
-    if meter is not None:
-        meter.sample()
-    # Kept blocks fragment the heap, by up to 90 MB here; an evaluation is too short to gain from them.
-    opened.keep_freed(False)
+    model, division = open_model(
+        found,
+        seq_len=length,
+        document_mask=learned.document_mask,
+        device=device,
+        engine=engine,
+        precision=precision,
+        memory=memory,
+        threads=threads,
+        meter=meter,
+    )
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
 
-    if precision == "auto":
-        precision = "fp32" if opened.kind == "cpu" else opened.precision("auto")
-    budget = opened.budget(memory)
-    opened.cap(budget)
     lengths = byte_lengths(tokenizer) if tokenizer is not None else None
-    loaded = meter.peak if meter is not None and opened.uses_host_memory else 0
-    try:
-        division = opened.division(
-            shape, seq_len=length, precision=precision, budget=budget, document_mask=learned.document_mask
-        )
-    except BudgetError as refused:
-        if refused.facts["needed"] > loaded:
-            raise
-    budget.require(loaded, f"loading {opened.baseline}", measured=loaded)
-    model = opened.load(found, precision, division=division, seq_len=length)
     scores: dict[str, Score] = {}
     for name, found_tokens in sets.items():
         report = partial(progress, name) if progress is not None else lambda done, total: None

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ramlet.engines import Ranks
-from ramlet.errors import DatasetError, SettingsError, SourceError, option
+from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs.named import needs_staging
 from ramlet.loading.loader import Loader
 from ramlet.loading.tokens import open_tokens
 from ramlet.tokenizer.tokenizer import Tokenizer
+from ramlet.training.eval_sets import validation_sets
 from ramlet.training.mix import Mix
 from ramlet.training.settings import RunSettings
 
@@ -101,16 +102,7 @@ class DataFeed:
         ]
 
     def validation(self) -> list[tuple[str, str]]:
-        found: dict[str, str] = {}
-        for number, (data, _) in enumerate(self.mix, 1):
-            try:
-                tokens = open_tokens(data, "val", self._settings.val_fraction)
-            except DatasetError:
-                continue  # an array without a validation split
-            if tokens.count > 1:
-                name = "val" if len(self.mix) == 1 else f"val_{Path(data).stem}"
-                found[f"{name}_{number}" if name in found else name] = data
-        return list(found.items())
+        return list(validation_sets([name for name, _ in self.mix], self._settings.val_fraction).items())
 
 
 class StreamFeed:

@@ -11,11 +11,9 @@ fp32. Memory besides the tables is that of a block of positions.
 from __future__ import annotations
 
 import decimal
-import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ramlet.model.rope import RopeScaling
 from ramlet.model.shape import Shape
 
 if TYPE_CHECKING:
@@ -87,15 +85,7 @@ def frequencies(shape: Shape) -> list[float]:
     with decimal.localcontext() as context:
         context.prec = DIGITS
         steps = [float(Decimal(shape.rope_base) ** (Decimal(-number) / half)) for number in range(half)]
-    return steps if shape.rope_scaling is None else [_scaled(step, shape.rope_scaling) for step in steps]
-
-
-def _scaled(step: float, scaling: RopeScaling) -> float:
-    """Llama 3's: turns that take longer than the original context are slower, fast ones are not."""
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    turns = scaling.original_max_position_embeddings * step / (2 * math.pi)
-    share = min(1.0, max(0.0, (turns - low) / (high - low)))
-    return step * (share + (1 - share) / scaling.factor)
+    return steps if shape.rope_scaling is None else [shape.rope_scaling.scaled(step) for step in steps]
 
 
 def _turn(angle: float) -> complex:

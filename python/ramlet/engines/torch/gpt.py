@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from ramlet.engines import Sampling, training_names
+from ramlet.engines import SHARED, Sampling, training_names
 from ramlet.engines.choices import EVAL_CHUNK
 from ramlet.engines.order import even_parts, unit_rows
 from ramlet.engines.torch import fp8
@@ -317,11 +317,12 @@ class GPT:
 
 
 def document_mask(document_ids: Tensor | None) -> Tensor | None:
-    """(batch, 1, tokens, tokens), True where a token may attend: earlier tokens of the same document."""
+    """(batch, 1, tokens, tokens), True where a token may attend: earlier tokens of the same document, and `SHARED`."""
     if document_ids is None:
         return None
     same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
-    return same.tril_()
+    shared = (document_ids == SHARED).cummin(1).values
+    return same.logical_or_(shared[:, None, None, :]).tril_()
 
 
 @contextmanager
