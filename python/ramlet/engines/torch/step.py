@@ -120,7 +120,7 @@ class Trainee:
 
     def capture(self, sizes: Iterable[int], seq_len: int, scale: float, *, document_mask: bool) -> None:
         """On a GPU: from here on batches of these sizes replay a CUDA graph. Clears the gradients."""
-        if self.model.device.type != "cuda" or self._scaled or self.model.weights.exchange is not None:
+        if not self.model.can_capture or self._scaled:
             return
         names = training_names(document_mask)
         blanks = [
