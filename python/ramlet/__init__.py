@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingStopped,
     )
+    from ramlet.fitting.entry import fit, plan_module
+    from ramlet.fitting.run import FitResult
     from ramlet.generation.entry import generate
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
@@ -59,6 +61,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "DiskFull",
+    "FitResult",
     "InternalError",
     "Interrupted",
     "Loader",
@@ -77,8 +80,10 @@ __all__ = [
     "TrainingStopped",
     "__version__",
     "evaluate",
+    "fit",
     "generate",
     "plan",
+    "plan_module",
     "prepare",
     "report",
     "run_pipeline",
@@ -89,6 +94,7 @@ _HOME = {
     "AdamW8bit": "ramlet.engines.torch.optim.adamw8bit",
     "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
+    "FitResult": "ramlet.fitting.run",
     "Loader": "ramlet.loading.loader",
     "Meter": "ramlet.runtime.meter",
     "Prepared": "ramlet.preparing.run",
@@ -98,8 +104,10 @@ _HOME = {
     "Tokenizer": "ramlet.tokenizer.tokenizer",
     "TrainResult": "ramlet.training.trainer",
     "evaluate": "ramlet.training.evaluate_run",
+    "fit": "ramlet.fitting.entry",
     "generate": "ramlet.generation.entry",
     "plan": "ramlet.training.propose",
+    "plan_module": "ramlet.fitting.entry",
     "report": "ramlet.reporting.entry",
     "train": "ramlet.training.entry",
 }

@@ -151,6 +151,11 @@ class Plan:
         """Micro-batches in a batch; the last may be smaller."""
         return -(-self.share // self.choice.micro_batch)
 
+    @property
+    def step_tokens(self) -> int:
+        """Of a step over all ranks."""
+        return self.batch_size * self.seq_len
+
     def part_sizes(self, rank: int = 0) -> set[int]:
         """The sizes of a rank's micro-batches: the planned one, and that of the last."""
         share = len(range(rank, self.batch_size, self.world))

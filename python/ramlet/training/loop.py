@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ramlet.engines import Engine, Pending, Ranks, Trainee
-from ramlet.engines.plan import Plan
+from ramlet.engines import Engine, Learner, Pending, Ranks
 from ramlet.errors import Interrupted, TrainingStopped, option
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
 from ramlet.training.average import Averaging
-from ramlet.training.evaluate import EvalSet, Score, evaluate_model, judged_by
-from ramlet.training.job import Job
+from ramlet.training.evaluate import Score, evaluate_model, judged_by
 from ramlet.training.journal import Journal
 from ramlet.training.kept import Averaged
 from ramlet.training.listener import Listener
@@ -32,9 +30,41 @@ from ramlet.training.pace import Pace
 from ramlet.training.progress import AVERAGE, EVAL, SAMPLE, SAVE, Progress
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import Saver
+from ramlet.training.schedule import Schedule
+from ramlet.training.settings import RunSettings
 from ramlet.training.signals import GaveUp, StopSignals
 
 SPIKE_WINDOW = 64
+
+
+class Steps(Protocol):
+    """How many steps, at which rate, and what is done between them: a `Job`, or that of a module (fitting/)."""
+
+    @property
+    def settings(self) -> RunSettings: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def eval_every(self) -> int: ...
+    @property
+    def sample_every(self) -> int: ...
+    @property
+    def checkpoint_every(self) -> int: ...
+
+
+class Planned(Protocol):
+    """What a run needs of a plan."""
+
+    @property
+    def step_tokens(self) -> int:
+        """What a step has, unless targets are ignored."""
+
+    @property
+    def peak(self) -> int: ...
+    @property
+    def parts(self) -> dict[str, int]: ...
 
 
 @dataclass
@@ -42,11 +72,11 @@ class Run:
     """Everything the loop needs; a `Trainer` creates it."""
 
     folder: RunFolder
-    job: Job
-    plan: Plan
-    trainee: Trainee
+    job: Steps
+    plan: Planned
+    trainee: Learner
     loader: Any
-    evals: list[EvalSet]
+    evals: list[Any]
     journal: Journal
     listener: Listener
     engine: Engine
@@ -64,6 +94,12 @@ class Run:
     averaging: Averaging | None = None
     averaged: Averaged | None = None
     """The average at the end, which the trainee then has instead of its own weights."""
+    evaluate: Callable[..., Score] | None = None
+    """Instead of `evaluate_model`, for sets that are no `EvalSet`."""
+    unit: str = "tokens"
+    """What is counted."""
+    remedy: str = f"continue from it with {option('init_from')} and a lower {option('lr')}"
+    """What to do with the last good checkpoint of a run that diverged."""
 
     @property
     def ranks(self) -> Ranks:
@@ -135,13 +171,13 @@ class _StepMetrics:
 
 def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
     """Accumulates the gradients of this rank's share of a global batch, and updates the weights."""
-    assumed = run.plan.batch_size * run.plan.seq_len
+    assumed = run.plan.step_tokens
     total: Any = 0.0
     learned = 0
     while True:
         batch = next(batches)
-        learned += int((batch["targets"] >= 0).sum())
         total = total + run.trainee.learn(batch, 1.0 / assumed)
+        learned += batch.trained
         if batch.last_of_step:
             break
     total, learned = run.trainee.over_ranks(total, learned)
@@ -150,7 +186,7 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
     rate = run.job.schedule(run.progress.step)
     grad_norm = run.trainee.update(rate, run.job.settings.clip, assumed / learned)
     run.progress.step += 1
-    run.progress.tokens += learned
+    run.progress.tokens += round(learned)
     so_far = run.progress.tokens
     return _StepMetrics(run.progress.step, learned, so_far, rate, total / learned, grad_norm, run.engine.mark())
 
@@ -172,11 +208,11 @@ def _report(run: Run, metrics: _StepMetrics) -> None:
     if metrics.step % run.job.settings.log_every == 0 or metrics.step in (1, run.job.steps):
         run.journal.write(
             metrics.step,
-            tokens=metrics.so_far,
+            **{run.unit: metrics.so_far},
             loss=round(loss, 6),
             lr=metrics.rate,
             grad_norm=round(grad_norm, 6) if math.isfinite(grad_norm) else None,
-            tokens_per_second=round(speed),
+            **{f"{run.unit}_per_second": round(speed)},
             memory=memory,
             seconds=round(progress.seconds, 3),
         )
@@ -200,7 +236,7 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
         check = ""
     good = checkpoint.latest(run.path)
     remedy = (
-        f"the last good checkpoint is {good}: continue from it with {option('init_from')} and a lower {option('lr')}"
+        f"the last good checkpoint is {good}: {run.remedy}"
         if good
         else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     )
@@ -308,9 +344,10 @@ def _evaluate(run: Run) -> bool:
 
 def _scores(run: Run) -> dict[str, Score]:
     """Evaluates the model on all sets; raises GaveUp if interrupted."""
+    evaluate = run.evaluate or evaluate_model
     with run.signals.giving_up():
         return {
-            wanted.name: evaluate_model(run.trainee.model, wanted, partial(run.listener.evaluating, wanted.name))
+            wanted.name: evaluate(run.trainee.model, wanted, partial(run.listener.evaluating, wanted.name))
             for wanted in run.evals
         }
 

@@ -34,6 +34,7 @@ from ramlet.training.average import Averaging
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths
 from ramlet.training.feed import Feed
+from ramlet.training.finish import finish_run
 from ramlet.training.job import EVALUATION_COST, Job, resolve
 from ramlet.training.journal import Journal, load_loggers
 from ramlet.training.listener import Listener
@@ -329,32 +330,7 @@ class Trainer:
 
     def finish(self) -> TrainResult:
         """Writes the best model next to its settings, and stats.json, which marks the run as finished."""
-        run, progress = self._run, self._run.progress
-        model = kept.choose(self.folder.path, progress, run.averaged)
-        self.meter.stage("finishing")
-        statistics = {
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds, 3),
-            "loss": progress.loss,
-            "model": model.to_dict(),
-            "scores": model.scores,
-            "last_scores": progress.scores,
-            **({"forgetting": progress.rises(model.scores)} if progress.before else {}),
-            "best": {"step": progress.best, "loss": progress.best_loss},
-            "parameters": run.job.shape.parameters,
-            "memory": {
-                **self.meter.summary(),
-                "device": self.engine.kind,
-                "device_budget": self.budget.asked,
-                "device_peak": self.engine.peak(self.meter),
-                "predicted": run.plan.peak,
-                "predicted_parts": run.plan.parts,
-            },
-        }
-        if self.engine.ranks.first:
-            kept.write(self.folder.path, model, run.trainee)
-            self.folder.finish(statistics)
+        statistics = finish_run(self._run, parameters=self.job.shape.parameters, budget=self.budget)
         return _result(self.folder.path, statistics)
 
 
