@@ -55,6 +55,11 @@ class Guard(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._most = most - max(0, resident_memory() - own_memory())
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Wrapping it for the compiler would import that, 150 MB; nothing is compiled inside the block."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         needed = own_memory() + _result_bytes(func, args)
         if needed > self._most:

@@ -284,10 +284,11 @@ class Search:
         rows = wanted or math.ceil(self._rows / math.ceil(self._rows / largest))
         peak = tried.peaks[largest]
         if rows < largest:
-            peak -= int((peak - tried.peaks[1]) / (largest - 1) * (largest - rows))
+            peak -= (peak - tried.peaks[1]) * (largest - rows) // (largest - 1)
         highest = peak if not self._on_cpu else max(peak + UNMEASURED, self._meter.peak)
         weights = sum(each.nbytes for each in unique_tensors(self._module))
-        activations = max(0, peak - tried.floor)
+        per_row = max(tried.kept, (tried.peaks[largest] - tried.peaks[1]) / max(1, largest - 1))
+        activations = int(min(max(0, peak - tried.floor), per_row * rows))
         notes: tuple[str, ...] = ()
         if asked == "auto" and way.optimizer != "adamw":
             notes = (f"{way.optimizer} instead of adamw, because only its states fit: results differ slightly",)
