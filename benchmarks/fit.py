@@ -118,8 +118,10 @@ def speed_bar(arguments: argparse.Namespace, folder: Path) -> tuple[list[dict[st
     rows: list[dict[str, Any]] = []
     for number in range(arguments.first, arguments.first + arguments.runs):
         common: dict[str, Any] = {
-            **{"device": arguments.device, "threads": arguments.threads},
-            **{"steps": arguments.steps, "out": folder / f"run{number}"},
+            "device": arguments.device,
+            "threads": arguments.threads,
+            "steps": arguments.steps,
+            "out": folder / f"run{number}",
         }
         ours, theirs = [], []
         row: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,17 @@ class Piece:
 
 def divided(batch: Any, plan: ModulePlan, loss: Loss, *, number: int, last_of_step: bool) -> Iterator[Piece]:
     """The micro-batches of a batch that is already one of tensors."""
+    for start, stop in parts_of(batch, plan):
+        part = batches.sliced(batch, start, stop)
+        yield Piece(part, number + start, loss.count(part), last_of_step and stop == batches.rows(batch))
+
+
+def parts_of(batch: Any, plan: ModulePlan) -> Iterator[tuple[int, int]]:
+    """Where its micro-batches begin and end: as few as possible, of nearly equal sizes."""
     rows = batches.rows(batch)
-    most = rows_at_once(batch, plan)
-    for start in range(0, rows, most):
-        part = batches.sliced(batch, start, min(start + most, rows))
-        yield Piece(part, number + start, loss.count(part), last_of_step and start + most >= rows)
+    count = math.ceil(rows / rows_at_once(batch, plan))
+    for number in range(count):
+        yield rows * number // count, rows * (number + 1) // count
 
 
 def rows_at_once(batch: Any, plan: ModulePlan) -> int:

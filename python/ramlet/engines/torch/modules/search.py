@@ -74,6 +74,12 @@ class Tried:
     def floor(self) -> int:
         return self.base + self.gradients + self.states
 
+    @property
+    def slope(self) -> float:
+        """Bytes of a further sample."""
+        first, last = min(self.peaks), max(self.peaks)
+        return max(self.kept, (self.peaks[last] - self.peaks[first]) / max(1, last - first))
+
     def needs(self, peak: float) -> None:
         self.least = max(self.least, int(peak))
 
@@ -100,6 +106,8 @@ class Search:
         self._accumulation = accumulation
         self._on_cpu = device.type == "cpu"
         self._rows = batches.rows(batch)
+        # There are no statistics of a single sample.
+        self._least = min(2 if has_batch_statistics(module) else 1, self._rows)
         self._gauge = TreeGauge(meter)
         self._limit = budget.total - (MOST_UNMEASURED + budget.total // SLACK if self._on_cpu else budget.reserve)
         self.checkpointing = Checkpointing(module)
@@ -116,7 +124,7 @@ class Search:
         """The first way that fits; what is given is fixed. Its checkpointing stays enabled."""
         buffers = [(each, each.detach().clone()) for each in self._module.buffers()]
         rejected: dict[Way, Tried] = {}
-        wanted = None if micro_batch is None else min(micro_batch, self._rows)
+        wanted = None if micro_batch is None else min(max(micro_batch, self._least), self._rows)
         try:
             for way in self._ways(optimizer, recompute, reuse):
                 if way.recompute:
@@ -133,7 +141,7 @@ class Search:
                     buffer.copy_(before)
             del buffers
             self._engine.release()
-        raise self._refusal(rejected, wanted or 1)
+        raise self._refusal(rejected, wanted or self._least)
 
     def _ways(self, given: Any, recompute: bool | None, reuse: bool | None) -> Iterator[Way]:
         first = "adamw" if given == "auto" else given
@@ -159,8 +167,8 @@ class Search:
             states=optimizers.state_bytes(way.optimizer, self._module),
         )
         kept = self._kept_by_a_sample(way.recompute)
-        if kept is None or (self._on_cpu and tried.floor + kept > self._limit):
-            tried.needs(max(tried.floor + (1 + TRANSIENT) * (kept or 0), self._limit))
+        if kept is None or (self._on_cpu and tried.floor + kept * self._least > self._limit):
+            tried.needs(max(tried.floor + (1 + TRANSIENT) * (kept or 0) * self._least, self._limit))
             return tried
         tried.kept = kept
         optimizer = optimizers.make(way.optimizer, self._module, self._settings, precision=self._precision)
@@ -189,7 +197,7 @@ class Search:
         inputs: list[int] = []
         blocks = self.checkpointing.blocks if recompute else []
         hooks = [block.register_forward_pre_hook(lambda _, args: inputs.append(_bytes_of(args))) for block in blocks]
-        batch = batches.placed(self._piece(1).batch, self._device)
+        batch = batches.placed(self._piece(self._least).batch, self._device)
         try:
             with self._watching():
                 kept = kept_bytes(lambda: self._loss(batch), owned)
@@ -200,24 +208,23 @@ class Search:
                 hook.remove()
         # Blocks are computed again one at a time: one of them is whole in memory.
         whole = (self._kept.get(False) or 0) // len(blocks) if blocks else 0
-        return kept + sum(inputs) + whole
+        return (kept + sum(inputs) + whole * self._least) // self._least
 
     def _watching(self) -> Any:
         return Guard(self._budget.total - self._budget.reserve // 2) if self._on_cpu else nullcontext()
 
     def _grow(self, trainee: ModuleTrainee, tried: Tried, wanted: int | None, *, updates: bool) -> None:
         """Tries sizes from 1 up to the largest that is worth it, or to the wanted one."""
-        most = wanted or self._rows
+        most, first = wanted or self._rows, self._least
         peaks = tried.peaks
-        if not self._fits(trainee, 1, tried, updates=updates):
-            tried.needs(tried.floor + (1 + TRANSIENT) * tried.kept)
+        if not self._fits(trainee, first, tried, updates=updates):
+            tried.needs(tried.floor + (1 + TRANSIENT) * tried.kept * first)
             return
-        failures, last = 0, 1
+        failures, last = 0, first
         while last < most and failures < FAILURES:
-            measured = (peaks[last] - peaks[1]) / (last - 1) if last > 1 else 0.0
-            slope = max(1.0, measured, tried.kept)
-            fitting = last + int((self._limit - peaks[last]) / (slope * (SEEN if last > 1 else UNSEEN)))
-            rows = min(most, fitting, last * GROWTH if last > 1 else 2)
+            slope = max(1.0, tried.slope)
+            fitting = last + int((self._limit - peaks[last]) / (slope * (SEEN if last > first else UNSEEN)))
+            rows = min(most, fitting, last * GROWTH if last > first else last + 1)
             if rows <= last or (rows < last * WORTH and rows < most):
                 break
             if self._fits(trainee, rows, tried, updates=updates):
@@ -226,8 +233,7 @@ class Search:
                 failures += 1
                 most = (last + rows) // 2 if wanted is None else most
         if wanted is not None and last < wanted:
-            slope = max(tried.kept, (peaks[last] - peaks[1]) / max(1, last - 1))
-            tried.needs(peaks[last] + SEEN * slope * (wanted - last))
+            tried.needs(peaks[last] + SEEN * tried.slope * (wanted - last))
         else:
             tried.least = 0
 
@@ -249,17 +255,17 @@ class Search:
                     trainee.clear_gradients()
             peak = self._peak()
         except TooLarge as error:
-            tried.needs(error.needed if rows == 1 else 0)
+            tried.needs(error.needed if rows == self._least else 0)
             trainee.clear_gradients()
             self._engine.release()
             return False
         except torch.OutOfMemoryError:
-            tried.needs(self._budget.total if rows == 1 else 0)
+            tried.needs(self._budget.total if rows == self._least else 0)
             trainee.clear_gradients()
             self._engine.release()
             return False
         if peak > self._limit:
-            tried.needs(peak if rows == 1 else 0)
+            tried.needs(peak if rows == self._least else 0)
             return False
         tried.peaks[rows] = peak
         return True
@@ -283,15 +289,17 @@ class Search:
         # As many micro-batches as with the largest size, but of equal sizes.
         rows = wanted or math.ceil(self._rows / math.ceil(self._rows / largest))
         peak = tried.peaks[largest]
-        if rows < largest:
-            peak -= (peak - tried.peaks[1]) * (largest - rows) // (largest - 1)
+        smallest = min(tried.peaks)
+        if smallest <= rows < largest:
+            peak -= (peak - tried.peaks[smallest]) * (largest - rows) // (largest - smallest)
         highest = peak if not self._on_cpu else max(peak + UNMEASURED, self._meter.peak)
         weights = sum(each.nbytes for each in unique_tensors(self._module))
-        per_row = max(tried.kept, (tried.peaks[largest] - tried.peaks[1]) / max(1, largest - 1))
-        activations = int(min(max(0, peak - tried.floor), per_row * rows))
+        activations = int(min(max(0, peak - tried.floor), tried.slope * rows))
         notes: tuple[str, ...] = ()
         if asked == "auto" and way.optimizer != "adamw":
             notes = (f"{way.optimizer} instead of adamw, because only its states fit: results differ slightly",)
+        if rows < self._rows and has_batch_statistics(self._module):
+            notes += (f"batch norm has the statistics of micro-batches of {rows:,}, not of whole batches",)
         return ModulePlan(
             module=type(self._module).__name__,
             device=self._device.type,
@@ -341,6 +349,11 @@ class Search:
             parts=parts,
             budget=self._budget.asked,
         )
+
+
+def has_batch_statistics(module: nn.Module) -> bool:
+    """Whether a sample's result depends on the others of its micro-batch."""
+    return any(isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training for each in module.modules())
 
 
 def unique_tensors(module: nn.Module) -> list[Tensor]:

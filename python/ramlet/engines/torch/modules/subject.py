@@ -23,7 +23,7 @@ from ramlet.engines.torch.engine import TorchEngine
 from ramlet.engines.torch.modules import batches, optimizers
 from ramlet.engines.torch.modules.checkpointing import Checkpointing
 from ramlet.engines.torch.modules.losses import Loss
-from ramlet.engines.torch.modules.pieces import Piece, divided, rows_at_once
+from ramlet.engines.torch.modules.pieces import Piece, divided, parts_of
 from ramlet.engines.torch.modules.plan import ModulePlan
 from ramlet.engines.torch.modules.search import Search
 from ramlet.engines.torch.modules.seeding import DATA, EVAL, key_of, restored_generators, seed_all
@@ -183,9 +183,8 @@ class Subject:
         with trainee.evaluating():
             for done, batch in enumerate(found):
                 progress(done)
-                rows, most = batches.rows(batch), rows_at_once(batch, plan)
-                for start in range(0, rows, most):
-                    part = batches.sliced(batch, start, min(start + most, rows))
+                for start, stop in parts_of(batch, plan):
+                    part = batches.sliced(batch, start, stop)
                     if self.loss.count(part):
                         mean, weight = trainee.mean_loss(part)
                         total, count = total + mean * weight, count + weight
