@@ -81,7 +81,7 @@ class Case:
         self.batch_size = draw.choice((4, 8, 16, 32, 48))
         self.optimizer = draw.choice(("auto", "auto", "adamw", "muon", "adamw8bit"))
         self.precision = draw.choice(("fp32", "fp32", "bf16")) if device == "cuda" else "fp32"
-        self.spread = draw.uniform(1.0, 7.0), draw.uniform(10e6, 400e6)
+        self.spread = draw.uniform(1.0, 6.0), 5e6 * 60 ** draw.random()
         torch.manual_seed(number)
         self.vocabulary = vocabulary
         self.loss: Callable[[Any, Any], Any] | None = None
@@ -153,7 +153,7 @@ def fitted(case: Case, arguments: argparse.Namespace) -> None:
     weights = sum(parameter.nbytes for parameter in case.module.parameters())
     times, extra = case.spread
     resident = settled_memory() if arguments.device == "cpu" else 0
-    memory = arguments.memory or int(resident + 40e6 * (resident > 0) + weights * times + extra)
+    memory = arguments.memory or int(resident + 50e6 * (resident > 0) + weights * times + extra)
     say(begin=memory, resident=resident, weights=weights)
     stepped: list[float] = []
 

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ramlet
 from conftest import AMPLE
+from documented import ROOT, blocks
 from oracles_training import make_data
 from ramlet.engines.torch.optim.muon import ROW_DECAY, TINY, UPDATE_SIZE
 from ramlet.engines.torch.optim.plain_update import row_scales
@@ -342,3 +343,15 @@ def test_folders_of_other_runs(tmp_path: Path) -> None:
         fit(nn.Linear(6, 4), pairs(), tmp_path / "run", loss=nn.CrossEntropyLoss())
     with pytest.raises(ramlet.SettingsError, match="clip"):
         fit(classifier(), pairs(), tmp_path / "run", loss=nn.CrossEntropyLoss(), clip=0.5)
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of docs/your-own-model.md, from top to bottom."""
+    make_data(tmp_path, "my-dataset", lines=400)
+    monkeypatch.chdir(tmp_path)
+    found = blocks(ROOT / "docs" / "your-own-model.md", "python")
+    assert len(found) == 3
+    for block in found:
+        exec(compile(block.replace('"4GB"', f'"{AMPLE}"'), "the page", "exec"), {})
+    assert (tmp_path / "my-module" / "model.safetensors").is_file()
+    assert (tmp_path / "my-gpt2" / "stats.json").is_file()
