@@ -116,4 +116,6 @@ def open_subject(module: Any, loss: Any, *, device: str | None, threads: int | N
     load_torch(threads)
     from ramlet.engines.torch.modules.subject import Subject
 
-    return Subject.of(module, loss, device=device, precision=precision)
+    subject = Subject.of(module, loss, device=device, precision=precision)
+    subject.engine.release()  # what the caller has freed
+    return subject

@@ -137,7 +137,7 @@ class Metrics:
     def _add_step(self, step: float, record: Mapping[str, Any]) -> None:
         self.unit = "samples" if "samples" in record else "tokens"
         for name, curve in self.curves.items():
-            value = record.get(name.replace("tokens", self.unit))
+            value: Any = record.get(name.replace("tokens", self.unit))
             if _is_number(value):
                 curve.add(step, value)
         if _is_number(record.get(self.unit)):

@@ -138,6 +138,14 @@ def state_bytes(given: Given, module: nn.Module) -> int:
     return 0
 
 
+def scratch_bytes(given: Given, module: nn.Module, device: torch.device) -> int:
+    """The scratch memory of a step on a CPU, if it grows with the module."""
+    if given != "muon" or device.type != "cpu":
+        return 0
+    sizes = [(int(each.shape[0]), int(each.shape[1])) for each in hidden_matrices(module)]
+    return native.muon_scratch_bytes(sizes, torch.get_num_threads())
+
+
 def name_of(given: Given) -> str:
     """For the plan: a name of ours, or the class of the user's optimizer."""
     return given if isinstance(given, str) else type(given).__name__

@@ -36,6 +36,7 @@ from ramlet.engines.torch.modules.trainee import ModuleTrainee
 from ramlet.engines.torch.probe import MOST_UNMEASURED, SEEN, SLACK, UNMEASURED, UNSEEN
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, format_parts, with_reserve
+from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
 
 GROWTH = 4
@@ -44,7 +45,9 @@ WORTH = 1.15
 """A micro-batch this many times as large is worth another trial."""
 FAILURES = 3
 TRANSIENT = 0.5
-"""What a backward pass needs besides what was kept for it, as a fraction of that; for the budget that errors name."""
+"""What a backward pass needs besides what was kept for it, as a fraction of that."""
+LIBRARIES = 24_000_000
+"""Pages of torch's libraries that only a backward pass and an update touch."""
 
 
 class Way(NamedTuple):
@@ -111,6 +114,7 @@ class Search:
         self._gauge = TreeGauge(meter)
         self._limit = budget.total - (MOST_UNMEASURED + budget.total // SLACK if self._on_cpu else budget.reserve)
         self.checkpointing = Checkpointing(module)
+        engine.resident(stepping=True)  # releases what was only loaded
         self._kept: dict[bool, int | None] = {}
 
     def plan(
@@ -161,16 +165,18 @@ class Search:
         self._engine.release()
         if self._on_cpu:
             keep_large_blocks(way.reuse)
+        kept = self._kept_by_a_sample(way.recompute)
         tried = Tried(
-            base=self._engine.resident(stepping=True) if self._on_cpu else torch.cuda.memory_reserved(self._device),
+            # After the forward pass above: with the pages of libraries that it has touched.
+            base=resident_memory() if self._on_cpu else torch.cuda.memory_reserved(self._device),
             gradients=sum(parameter.nbytes for _, parameter in optimizers.trainable(self._module)),
             states=optimizers.state_bytes(way.optimizer, self._module),
+            kept=kept or 0,
         )
-        kept = self._kept_by_a_sample(way.recompute)
-        if kept is None or (self._on_cpu and tried.floor + kept * self._least > self._limit):
-            tried.needs(max(tried.floor + (1 + TRANSIENT) * (kept or 0) * self._least, self._limit))
+        work = max(tried.kept * self._least, optimizers.scratch_bytes(way.optimizer, self._module, self._device))
+        if kept is None or (self._on_cpu and tried.floor + work > self._limit):
+            tried.needs(max(tried.floor + work + self._unseen(tried), self._limit))
             return tried
-        tried.kept = kept
         optimizer = optimizers.make(way.optimizer, self._module, self._settings, precision=self._precision)
         trainee = ModuleTrainee(self._module, self._loss, optimizer, device=self._device, seed=self._settings.seed)
         begun = bool(optimizer.state)
@@ -194,31 +200,31 @@ class Search:
 
     def _count_kept(self, recompute: bool) -> int | None:
         owned = {each.untyped_storage().data_ptr() for each in self._module.parameters()}
-        inputs: list[int] = []
-        blocks = self.checkpointing.blocks if recompute else []
-        hooks = [block.register_forward_pre_hook(lambda _, args: inputs.append(_bytes_of(args))) for block in blocks]
+        blocks = len(self.checkpointing.blocks) if recompute else 0
         batch = batches.placed(self._piece(self._least).batch, self._device)
         try:
             with self._watching():
                 kept = kept_bytes(lambda: self._loss(batch), owned)
         except (TooLarge, torch.OutOfMemoryError):
             return None
-        finally:
-            for hook in hooks:
-                hook.remove()
         # Blocks are computed again one at a time: one of them is whole in memory.
-        whole = (self._kept.get(False) or 0) // len(blocks) if blocks else 0
-        return (kept + sum(inputs) + whole * self._least) // self._least
+        whole = (self._kept.get(False) or 0) // blocks if blocks else 0
+        return kept // self._least + whole
 
-    def _watching(self) -> Any:
-        return Guard(self._budget.total - self._budget.reserve // 2) if self._on_cpu else nullcontext()
+    def _unseen(self, tried: Tried) -> int:
+        """What a backward pass needs besides what was kept for it; for the budget that errors name."""
+        return int(TRANSIENT * tried.kept * self._least) + (LIBRARIES if self._on_cpu else 0)
+
+    def _watching(self, later: int = 0) -> Any:
+        """Inside, nothing exceeds the budget, even if `later` bytes are added."""
+        return Guard(self._budget.total - self._budget.reserve // 2 - later) if self._on_cpu else nullcontext()
 
     def _grow(self, trainee: ModuleTrainee, tried: Tried, wanted: int | None, *, updates: bool) -> None:
         """Tries sizes from 1 up to the largest that is worth it, or to the wanted one."""
         most, first = wanted or self._rows, self._least
         peaks = tried.peaks
         if not self._fits(trainee, first, tried, updates=updates):
-            tried.needs(tried.floor + (1 + TRANSIENT) * tried.kept * first)
+            tried.needs(tried.floor + tried.kept * first + self._unseen(tried))
             return
         failures, last = 0, first
         while last < most and failures < FAILURES:
@@ -244,7 +250,10 @@ class Search:
         scale = 1.0 / (piece.expected * times)
         try:
             self._reset()
-            with self._watching():
+            if updates and not tried.peaks:
+                with self._watching():
+                    trainee.prepare_states()
+            with self._watching(later=tried.gradients if times > 1 else 0):
                 trainee.learn(piece, scale)
             for _ in range(2):
                 for _ in range(times):
@@ -362,7 +371,3 @@ def unique_tensors(module: nn.Module) -> list[Tensor]:
     for tensor in (*module.parameters(), *module.buffers()):
         found.setdefault(tensor.data_ptr() or id(tensor), tensor)
     return list(found.values())
-
-
-def _bytes_of(args: Any) -> int:
-    return sum(tensor.nbytes for tensor in batches.tensors(args) if tensor.is_floating_point())

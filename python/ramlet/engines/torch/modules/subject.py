@@ -101,6 +101,7 @@ class Subject:
             if not training:
                 self.module.eval()
             keep_large_blocks(True)
+            self.engine.release()
             if self.device.type == "cuda":
                 torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
