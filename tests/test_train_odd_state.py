@@ -17,7 +17,7 @@ from ramlet.errors import Interrupted, ModelError, RamletError, SettingsError
 from ramlet.training import checkpoint
 from ramlet.training.evaluate_run import evaluate
 from ramlet.training.listener import Listener
-from ramlet.training.loop import Progress
+from ramlet.training.progress import Progress
 from ramlet.training.run_folder import RunFolder
 
 ODD = [None, True, -1, 1.5, "x", [], {}, [1], {"a": 1}, 10**30]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingStopped,
     )
+    from ramlet.fitting.entry import fit, plan_module
+    from ramlet.fitting.run import FitResult
     from ramlet.generation.entry import generate
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
@@ -60,6 +62,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "DiskFull",
+    "FitResult",
     "InternalError",
     "Interrupted",
     "Loader",
@@ -79,8 +82,10 @@ __all__ = [
     "__version__",
     "evaluate",
     "evaluate_tasks",
+    "fit",
     "generate",
     "plan",
+    "plan_module",
     "prepare",
     "report",
     "run_pipeline",
@@ -91,6 +96,7 @@ _HOME = {
     "AdamW8bit": "ramlet.engines.torch.optim.adamw8bit",
     "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
+    "FitResult": "ramlet.fitting.run",
     "Loader": "ramlet.loading.loader",
     "Meter": "ramlet.runtime.meter",
     "Prepared": "ramlet.preparing.run",
@@ -101,8 +107,10 @@ _HOME = {
     "TrainResult": "ramlet.training.trainer",
     "evaluate": "ramlet.training.evaluate_run",
     "evaluate_tasks": "ramlet.training.evaluate_tasks",
+    "fit": "ramlet.fitting.entry",
     "generate": "ramlet.generation.entry",
     "plan": "ramlet.training.propose",
+    "plan_module": "ramlet.fitting.entry",
     "report": "ramlet.reporting.entry",
     "train": "ramlet.training.entry",
 }

@@ -162,27 +162,14 @@ class Model(Protocol):
         """`prompt` has between one id and a full context; `known` is 0 for ids without a token, never generated."""
 
 
-class Trainee(Protocol):
-    """A model with its gradients and its optimizer."""
+class Learner(Protocol):
+    """What a step and a checkpoint need of a model with its gradients and its optimizer."""
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> Any: ...
 
-    def reset(self, seed: int) -> None:
-        """Initializes the weights by the seed (each engine has its own random numbers) and zeroes all states."""
-
-    def load_weights(self, found: ModelFolder) -> None:
-        """Reads the weights of a model folder, whatever their type."""
-
-    def prepare(self, plan: Plan, rank: int) -> None:
-        """Called before the first step: may compile or capture the micro-batches of this plan."""
-
-    def learn(self, batch: Mapping[str, Any], scale: float) -> Pending:
-        """Forward and backward pass of a micro-batch: returns the summed loss; adds `scale` times its gradient.
-
-        `batch["samples"]` are the numbers of its sequences among all since the beginning of the run. Dropout, whose
-        rate is in the `Choice`, depends on them and the seed alone.
-        """
+    def learn(self, batch: Any, scale: float) -> Pending:
+        """Forward and backward pass of a micro-batch: returns the summed loss; adds `scale` times its gradient."""
 
     def over_ranks(self, loss: Pending, tokens: int) -> tuple[Pending, int]:
         """A step's summed loss and its number of trained tokens, summed over all ranks."""
@@ -210,6 +197,26 @@ class Trainee(Protocol):
 
     def restored(self, scale_state: Mapping[str, Any]) -> None:
         """Called after all tensors were read into, to refresh what depends on them."""
+
+
+class Trainee(Learner, Protocol):
+    """A model of ramlet's own with its gradients and its optimizer.
+
+    `batch["samples"]` of a micro-batch are the numbers of its sequences among all since the beginning of the run.
+    Dropout, whose rate is in the `Choice`, depends on them and the seed alone.
+    """
+
+    @property
+    def model(self) -> Model: ...
+
+    def reset(self, seed: int) -> None:
+        """Initializes the weights by the seed (each engine has its own random numbers) and zeroes all states."""
+
+    def load_weights(self, found: ModelFolder) -> None:
+        """Reads the weights of a model folder, whatever their type."""
+
+    def prepare(self, plan: Plan, rank: int) -> None:
+        """Called before the first step: may compile or capture the micro-batches of this plan."""
 
 
 class Division(NamedTuple):

@@ -14,13 +14,14 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 from os.path import exists
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramlet.errors import SettingsError, option
 from ramlet.runtime.processor import has_amx
 
 if TYPE_CHECKING:
     from ramlet.engines import Engine
+    from ramlet.engines.torch.modules.subject import Subject
 
 ENGINES = ("torch", "native")
 ON_A_CPU = "native"
@@ -130,3 +131,16 @@ def open_engine(device: str = "auto", threads: int | None = None, *, name: str =
     chosen = choose_engine(name, device).name
     engine: Engine = import_module(f"ramlet.engines.{chosen}").open_engine(device, threads)
     return engine
+
+
+def open_subject(module: Any, loss: Any, *, device: str | None, threads: int | None, precision: str) -> Subject:
+    """A module of torch with its loss, to train it; loads torch's engine."""
+    require_torch("training a module")
+    from ramlet.engines.torch.base_memory import load_torch
+
+    load_torch(threads)
+    from ramlet.engines.torch.modules.subject import Subject
+
+    subject = Subject.of(module, loss, device=device, precision=precision)
+    subject.engine.release()  # what the caller has freed
+    return subject

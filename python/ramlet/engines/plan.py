@@ -166,6 +166,15 @@ class Plan:
             return 0
         return -(-len(range(0, sequences, self.world)) // min(self.choice.micro_batch, self.share))
 
+    @property
+    def shard(self) -> str:
+        return self.choice.shard
+
+    @property
+    def step_tokens(self) -> int:
+        """Of a step over all ranks."""
+        return self.batch_size * self.seq_len
+
     def part_sizes(self, rank: int = 0) -> set[int]:
         """The sizes of a rank's micro-batches: the planned one, and that of the last."""
         share = len(range(rank, self.batch_size, self.world))

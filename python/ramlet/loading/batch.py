@@ -74,6 +74,11 @@ class Batch(Mapping[str, Any]):
         return self._labels[0]
 
     @property
+    def trained(self) -> int:
+        """Targets that are not ignored."""
+        return int((self.targets >= 0).sum())
+
+    @property
     def use_cache(self) -> Any:
         """With a document mask, else None: False, as a NumPy bool or a tensor.
 

@@ -68,6 +68,8 @@ class Metrics:
         self._every = 1  # which samples are kept
         self._sampled = 0
         self.step = self.tokens = 0
+        self.unit = "tokens"
+        """What the run counts: those of a module may be samples."""
         self.seconds = 0.0
         self.lines = self.broken = 0
         self._position = 0
@@ -133,11 +135,13 @@ class Metrics:
         return True
 
     def _add_step(self, step: float, record: Mapping[str, Any]) -> None:
+        self.unit = "samples" if "samples" in record else "tokens"
         for name, curve in self.curves.items():
-            if _is_number(record.get(name)):
-                curve.add(step, record[name])
-        if _is_number(record.get("tokens")):
-            self.tokens = int(record["tokens"])
+            value: Any = record.get(name.replace("tokens", self.unit))
+            if _is_number(value):
+                curve.add(step, value)
+        if _is_number(record.get(self.unit)):
+            self.tokens = int(record[self.unit])
         if _is_number(record.get("seconds")):
             self.seconds = record["seconds"]
             if _is_number(record.get("memory")):

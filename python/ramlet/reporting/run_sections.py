@@ -31,7 +31,9 @@ def run_head(run: Run, data: list[str]) -> str:
     job, metrics = run.settings["job"], run.metrics
     parameters = number_at(job, "parameters")
     of_size = "" if parameters is None else f" of <b>{number(parameters)} parameters</b>{_shape(job)}"
-    trained = f"on <b>{number(metrics.tokens)} tokens</b>" + (f" of {', '.join(map(escape, data))}" if data else "")
+    trained = f"on <b>{number(metrics.tokens)} {metrics.unit}</b>" + (
+        f" of {', '.join(map(escape, data))}" if data else ""
+    )
     steps = number_at(job, "steps")
     state = (
         plural(metrics.step, "step")
@@ -41,7 +43,9 @@ def run_head(run: Run, data: list[str]) -> str:
     origin = value_at(run.settings, "settings", "init_from")
     origin = f", starting from {escape(origin)}" if origin else ""
     mark = "" if run.statistics else '<span class="state">not finished</span>'
-    return f"<p class=lead>A language model{of_size}, trained {trained} in {state}{origin}. {mark}</p>" + highlights(
+    module = value_at(job, "module")
+    kind = "A language model" if module is None else f"A module <code>{escape(module)}</code>"
+    return f"<p class=lead>{kind}{of_size}, trained {trained} in {state}{origin}. {mark}</p>" + highlights(
         [_score_highlight(run), _speed_highlight(metrics), memory_highlight(*peak_of_budget(None, run), run)]
     )
 
@@ -88,7 +92,7 @@ def _score_highlight(run: Run) -> tuple[str, str, str]:
 def _speed_highlight(metrics: Metrics) -> tuple[str, str, str]:
     mean = metrics.curves["tokens_per_second"].mean()
     total = f"{duration(metrics.seconds)} in total, including evaluation"
-    return "tokens per second", "none yet" if mean is None else number(round(mean)), total
+    return f"{metrics.unit} per second", "none yet" if mean is None else number(round(mean)), total
 
 
 def memory_highlight(peak: float | None, budget: float | None, run: Run | None = None) -> tuple[str, str, str]:
@@ -116,7 +120,8 @@ def losses(metrics: Metrics) -> str:
         for each in series
         if each.points and each.style != "thin"
     ]
-    about = f"Loss in nats over steps: {', '.join(changes)}. The thin line is every step, the thick one the trend."
+    nats = " in nats" if metrics.unit == "tokens" else ""
+    about = f"Loss{nats} over steps: {', '.join(changes)}. The thin line is every step, the thick one the trend."
     return line_chart("Loss", series, about=about, height=360, form=lambda loss: f"{loss:.3f}")
 
 
@@ -158,11 +163,12 @@ def forgetting(metrics: Metrics) -> str:
 
 
 def speed(metrics: Metrics) -> str:
-    """Tokens per second over steps."""
-    curve = metrics.curves["tokens_per_second"]
-    series = [Series("each step", curve.points(), 6, "thin"), Series("tokens/s", curve.smooth(), 6)]
-    about = f"Tokens per second over steps, {number(round(curve.mean() or 0.0))} on average"
-    return line_chart("Tokens per second", series, about=about, height=200, form=short, zero=True)
+    """Tokens or samples per second over steps."""
+    curve, unit = metrics.curves["tokens_per_second"], metrics.unit
+    series = [Series("each step", curve.points(), 6, "thin"), Series(f"{unit}/s", curve.smooth(), 6)]
+    title = f"{unit.capitalize()} per second"
+    about = f"{title} over steps, {number(round(curve.mean() or 0.0))} on average"
+    return line_chart(title, series, about=about, height=200, form=short, zero=True)
 
 
 def samples(metrics: Metrics, prompt: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramlet.engines import Trainee
+from ramlet.engines import Learner
 from ramlet.model.tensor_file import Stored, blend_tensors, read_header, read_tensors_into
 from ramlet.training.run_files import CHECKPOINTS
 
@@ -58,7 +58,7 @@ class Averaging:
         known = read_header(file).metadata
         return int(known.get("averaged", "0")) if known.get("steps") == str(self.steps) else 0
 
-    def load(self, run: Path, trainee: Trainee) -> int:
+    def load(self, run: Path, trainee: Learner) -> int:
         """Replaces the weights by their average and returns of how many moments it is; 0 if there is none."""
         file = _file(run, self.steps)
         count = self._count(file)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ramlet.engines import Trainee
+from ramlet.engines import Learner
 from ramlet.errors import ModelError
 from ramlet.model.tensor_file import Stored, read_header, read_tensors_into, send_tensors, stored_bytes, write_tensors
 from ramlet.runtime.atomic_files import replacing, sync_folder
@@ -45,7 +45,7 @@ class Snapshot:
     optimizer: dict[str, Stored]
 
     @classmethod
-    def of(cls, trainee: Trainee, step: int, state: Mapping[str, Any]) -> Snapshot:
+    def of(cls, trainee: Learner, step: int, state: Mapping[str, Any]) -> Snapshot:
         """With the tensors themselves: write them before the next step."""
         return cls(step, {**state, "loss_scale": trainee.scale_state()}, trainee.weights(), trainee.states())
 
@@ -155,7 +155,7 @@ def _is_scale(scale: Mapping[str, Any]) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value > 0 and _is_count(scale.get("good_steps"))
 
 
-def load(path: Path, trainee: Trainee) -> dict[str, Any]:
+def load(path: Path, trainee: Learner) -> dict[str, Any]:
     """Reads a checkpoint into the run's own tensors and returns its state."""
     state = read_state(path)
     for name in _FILES:

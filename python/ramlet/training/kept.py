@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramlet.engines import Trainee
+from ramlet.engines import Learner
 from ramlet.model.tensor_file import write_tensors
 from ramlet.training import checkpoint
 from ramlet.training.evaluate import Score
@@ -62,7 +62,7 @@ def _is_better(judged: Score | None, progress: Progress) -> bool:
     return judged is None or progress.best_loss is None or judged.loss < progress.best_loss
 
 
-def write(run: Path, kept: Kept, trainee: Trainee) -> None:
+def write(run: Path, kept: Kept, trainee: Learner) -> None:
     """Puts the model in its place; `trainee` has the average."""
     if kept.averaged:
         write_tensors(run / WEIGHTS, trainee.weights(), {"format": "pt"})

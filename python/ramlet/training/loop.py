@@ -13,78 +13,21 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ramlet.engines import Engine, Pending, Ranks, Trainee, training_names
-from ramlet.engines.plan import Plan
+from ramlet.engines import Pending, training_names
 from ramlet.errors import Interrupted, TrainingStopped, option
 from ramlet.model.tensor_file import send_tensors
-from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint
-from ramlet.training.average import Averaging
-from ramlet.training.evaluate import EvalSet, Score, evaluate_model, judged_by
-from ramlet.training.job import Job
-from ramlet.training.journal import Journal
+from ramlet.training.evaluate import Score, evaluate_model, judged_by
 from ramlet.training.kept import Averaged
-from ramlet.training.listener import Listener
-from ramlet.training.pace import Pace
-from ramlet.training.progress import AVERAGE, EVAL, SAMPLE, SAVE, Progress
-from ramlet.training.run_folder import RunFolder
-from ramlet.training.saver import Saver
-from ramlet.training.signals import GaveUp, StopSignals
+from ramlet.training.progress import AVERAGE, EVAL, SAMPLE, SAVE
+from ramlet.training.running import Run
+from ramlet.training.signals import GaveUp
 
 SPIKE_WINDOW = 64
-
-
-@dataclass
-class Run:
-    """Everything the loop needs; a `Trainer` creates it."""
-
-    folder: RunFolder
-    job: Job
-    plan: Plan
-    trainee: Trainee
-    loader: Any
-    evals: list[EvalSet]
-    journal: Journal
-    listener: Listener
-    engine: Engine
-    meter: Meter
-    progress: Progress
-    saver: Saver
-    signals: StopSignals
-    pace: Pace
-    sampler: Any = None
-    """Model and step -> a text; None without samples."""
-    mark: Any = None
-    """When the last step, or task between steps, was done on the device."""
-    warned_of: set[str] = field(default_factory=set)
-    """Sets with a warning that the model is forgetting them: it is given once."""
-    averaging: Averaging | None = None
-    averaged: Averaged | None = None
-    """The average at the end, which the trainee then has instead of its own weights."""
-
-    @property
-    def ranks(self) -> Ranks:
-        return self.engine.ranks
-
-    @property
-    def path(self) -> Path:
-        """Where its files currently are."""
-        return self.folder.place
-
-    @property
-    def evaluates_together(self) -> bool:
-        """Whether no rank has all weights, so that a forward pass needs all ranks."""
-        return self.plan.choice.shard == "weights"
-
-    @property
-    def takes_part(self) -> bool:
-        """Whether this rank evaluates and samples. If all do, each has the same results."""
-        return self.ranks.first or self.evaluates_together
 
 
 def run_steps(run: Run) -> None:
@@ -147,13 +90,13 @@ class _StepMetrics:
 
 def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
     """Accumulates the gradients of this rank's share of a global batch, and updates the weights."""
-    assumed = run.plan.batch_size * run.plan.seq_len
+    assumed = run.plan.step_tokens
     total: Any = 0.0
     learned = done = 0
     while True:
         batch = next(batches)
-        learned += int((batch["targets"] >= 0).sum())
         total = total + run.trainee.learn(batch, 1.0 / assumed)
+        learned += batch.trained
         done += 1
         if batch.last_of_step:
             break
@@ -165,7 +108,7 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
     rate = run.job.schedule(run.progress.step)
     grad_norm = run.trainee.update(rate, run.job.settings.clip, assumed / learned)
     run.progress.step += 1
-    run.progress.tokens += learned
+    run.progress.tokens += round(learned)
     so_far = run.progress.tokens
     return _StepMetrics(run.progress.step, learned, so_far, rate, total / learned, grad_norm, run.engine.mark())
 
@@ -192,11 +135,11 @@ def _report(run: Run, metrics: _StepMetrics) -> None:
     if metrics.step % run.job.settings.log_every == 0 or metrics.step in (1, run.job.steps):
         run.journal.write(
             metrics.step,
-            tokens=metrics.so_far,
+            **{run.unit: metrics.so_far},
             loss=round(loss, 6),
             lr=metrics.rate,
             grad_norm=round(grad_norm, 6) if math.isfinite(grad_norm) else None,
-            tokens_per_second=round(speed),
+            **{f"{run.unit}_per_second": round(speed)},
             memory=memory,
             seconds=round(progress.seconds, 3),
         )
@@ -220,7 +163,7 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
         check = ""
     good = checkpoint.latest(run.path)
     remedy = (
-        f"the last good checkpoint is {good}: continue from it with {option('init_from')} and a lower {option('lr')}"
+        f"the last good checkpoint is {good}: {run.remedy}"
         if good
         else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     )
@@ -304,7 +247,7 @@ def _save(run: Run, *, required: bool) -> None:
         snapshot = checkpoint.Snapshot.of(run.trainee, run.progress.step, state)
         run.saver.save(snapshot, run.progress.best, run.listener.saved, required=required)
         run.journal.follow(run.path, run.progress.step)
-    elif run.plan.choice.shard != "none":
+    elif run.plan.shard != "none":
         run.saver.follow(checkpoint.Snapshot.of(run.trainee, run.progress.step, {}))
     run.ranks.wait()
     run.pace.paused(SAVE, time.monotonic() - began)
@@ -332,9 +275,10 @@ def _evaluate(run: Run) -> bool:
 
 def _scores(run: Run) -> dict[str, Score]:
     """Evaluates the model on all sets; raises GaveUp if interrupted."""
+    evaluate = run.evaluate or evaluate_model
     with _giving_up(run):
         return {
-            wanted.name: evaluate_model(run.trainee.model, wanted, partial(_evaluating, run, wanted.name))
+            wanted.name: evaluate(run.trainee.model, wanted, partial(_evaluating, run, wanted.name))
             for wanted in run.evals
         }
 

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ramlet.engines import Engine
 from ramlet.engines.opening import ENGINES
@@ -37,8 +37,8 @@ _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule", "decay")
 """What the setting `resume` may change: a run that continues for longer than planned."""
-
-
+MODULE = "module"
+"""The key of `job` that only a run of `ramlet.fit` has: the class of its module."""
 KEPT = ("optimizer", "weights")
 """What a resumed run keeps from its plan, because its states are stored in this form."""
 
@@ -56,6 +56,9 @@ def other_engine(noted: Mapping[str, Any] | None, engine: Engine) -> str | None:
     return next((name for name in ENGINES if name in (noted or {}) and name not in engine.versions), None)
 
 
+F = TypeVar("F", bound="RunFolder")
+
+
 class RunFolder:
     """RUN, locked against other runs inside the `with` block."""
 
@@ -66,7 +69,7 @@ class RunFolder:
         self._lock: Lock | None = None
         self._new = False
 
-    def __enter__(self) -> RunFolder:
+    def __enter__(self: F) -> F:
         self._lock = hold(self.path, "train")
         try:
             self._new = not self.path.exists()
@@ -119,9 +122,18 @@ class RunFolder:
             ) from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
             raise SettingsError(f"{self.path / SETTINGS} is not that of a run: choose another {option('out')}")
-        if name := _invalid(noted):
+        if name := self.invalid(noted):
             raise SettingsError(f"{self.path / SETTINGS} is damaged ({name} is invalid): restore it")
         return noted
+
+    def invalid(self, noted: Mapping[str, Any]) -> str | None:
+        """The first key of settings.yaml that is missing or of the wrong type."""
+        if isinstance(noted["job"], dict) and MODULE in noted["job"]:
+            raise SettingsError(
+                f"{self.path} has a module that ramlet.fit trained ({noted['job'][MODULE]}): "
+                f"choose another {option('out')}"
+            )
+        return _invalid(noted)
 
     def note(self, values: Mapping[str, Any]) -> None:
         import yaml

@@ -27,7 +27,6 @@ from ramlet.generation import Sampler
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.files import save_description
 from ramlet.model.folder import find_model
-from ramlet.model.tensor_file import send_tensors
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint, kept
@@ -36,14 +35,16 @@ from ramlet.training.average import Averaging
 from ramlet.training.eval_sets import Named, named_sets
 from ramlet.training.evaluate import EvalSet, byte_lengths
 from ramlet.training.feed import Feed
+from ramlet.training.finish import finish_run
 from ramlet.training.job import EVALUATION_COST, Job, resolve
 from ramlet.training.journal import Journal, load_loggers
 from ramlet.training.listener import Listener
-from ramlet.training.loop import Run, run_steps
+from ramlet.training.loop import run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.plan import plan_run
 from ramlet.training.progress import EVAL, SAMPLE, SAVE, Progress
 from ramlet.training.run_folder import RunFolder, other_engine
+from ramlet.training.running import Run
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
 from ramlet.training.signals import StopSignals
@@ -332,37 +333,7 @@ class Trainer:
 
     def finish(self) -> TrainResult:
         """Writes the best model next to its settings, and stats.json, which marks the run as finished."""
-        run, progress = self._run, self._run.progress
-        model = kept.choose(self.folder.path, progress, run.averaged)
-        self.meter.stage("finishing")
-        ranks, peak, predicted = self.engine.ranks, self.engine.peak(self.meter), run.plan.peak
-        by_rank = list(zip(ranks.every(peak), ranks.every(predicted)))
-        statistics = {
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds, 3),
-            "loss": progress.loss,
-            "model": model.to_dict(),
-            "scores": model.scores,
-            "last_scores": progress.scores,
-            **({"forgetting": progress.rises(model.scores)} if progress.before else {}),
-            "best": {"step": progress.best, "loss": progress.best_loss},
-            "parameters": run.job.shape.parameters,
-            "memory": {
-                **self.meter.summary(),
-                "device": self.engine.kind,
-                "device_budget": self.budget.asked,
-                "device_peak": peak,
-                "predicted": predicted,
-                "predicted_parts": run.plan.parts,
-                **({"ranks": [{"peak": each, "predicted": was} for each, was in by_rank]} if len(by_rank) > 1 else {}),
-            },
-        }
-        if self.engine.ranks.first:
-            kept.write(self.folder.path, model, run.trainee)
-            self.folder.finish(statistics)
-        elif run.evaluates_together and model.averaged:
-            send_tensors(run.trainee.weights())
+        statistics = finish_run(self._run, parameters=self.job.shape.parameters, budget=self.budget)
         return _result(self.folder.path, statistics)
 
 

@@ -1,0 +1,123 @@
+"""The loss of a micro-batch, and how much it counts.
+
+A step's loss is the mean over the whole batch, however the batch is divided. Each micro-batch has a mean of its own, so
+they are weighted: by the number of targets that are not ignored (-100) where targets are class or token ids, else by
+the number of samples. A loss that averages in another way returns a pair (sum, count), which is always exact.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ramlet.engines.torch.modules.batches import IGNORED, rows, targets_of
+from ramlet.errors import SettingsError, option
+
+LossFunction = Callable[[Any, Any], Any]
+
+
+class Loss:
+    """Of a module, by what the user gave: nothing, a criterion of torch.nn, or a function of module and batch."""
+
+    def __init__(self, module: nn.Module, loss: LossFunction | nn.Module | None, precision: str) -> None:
+        self._module, self._loss, self._precision = module, loss, precision
+        self._shifts = loss is None and _is_causal(module)
+        self._accepted = _accepted(module) if loss is None else None
+        if getattr(loss, "reduction", "mean") != "mean":
+            raise SettingsError(
+                f"{type(loss).__name__} must have reduction='mean', because a step is the mean over its batch, "
+                "however it is divided"
+            )
+        if loss is not None and not callable(loss):
+            raise SettingsError(
+                f"{option('loss')} must be a function of the module and a batch, not {type(loss).__name__}"
+            )
+
+    def __call__(self, batch: Any) -> tuple[Tensor, float]:
+        """The mean over a micro-batch, and its weight."""
+        device = next(self._module.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self._precision == "bf16"):
+            found = self._value(batch)
+        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor):
+            count = float(found[1])
+            return found[0] / max(count, 1.0), count
+        return found, self.count(batch)
+
+    def _value(self, batch: Any) -> Any:
+        if self._loss is None:
+            return self._own_loss(batch)
+        if isinstance(self._loss, nn.Module):
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise SettingsError(
+                    f"{type(self._loss).__name__} compares outputs with targets, so a batch must be a pair of both: "
+                    f"give pairs, or a {option('loss')} that is a function of the module and a batch"
+                )
+            return self._loss(self._module(batch[0]), batch[1])
+        return self._loss(self._module, batch)
+
+    def _own_loss(self, batch: Any) -> Any:
+        """That of a model that computes it, such as those of transformers."""
+        if isinstance(batch, Mapping):
+            given = {name: value for name, value in batch.items() if self._accepted is None or name in self._accepted}
+            found = self._module(**given)
+        else:
+            found = self._module(*batch) if isinstance(batch, (tuple, list)) else self._module(batch)
+        loss = found.get("loss") if isinstance(found, Mapping) else getattr(found, "loss", found)
+        if not isinstance(loss, Tensor):
+            raise SettingsError(
+                f"{type(self._module).__name__} returned no loss: give {option('loss')}, a function of the module and "
+                "a batch, or batches with labels"
+            )
+        return loss
+
+    def count(self, batch: Any) -> float:
+        """The weight of a micro-batch, before its loss is known."""
+        targets = targets_of(batch)
+        if targets is None or targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+            return float(rows(batch))
+        if self._shifts and targets.dim() > 1:
+            targets = targets[:, 1:]  # the model never sees a target for its last position
+        return float((targets != IGNORED).sum())
+
+    def unit(self, batch: Any) -> str:
+        """What is counted: tokens, if every sample has several targets."""
+        targets = targets_of(batch)
+        several = targets is not None and targets.dim() > 1 and not targets.is_floating_point()
+        return "tokens" if several else "samples"
+
+
+def check_loss(loss: Any) -> None:
+    """Refuses what cannot be trained on, before the first step."""
+    if not isinstance(loss, Tensor):
+        raise SettingsError(
+            f"the loss is a {type(loss).__name__}: {option('loss')} must return a scalar tensor, or (sum, count)"
+        )
+    if loss.numel() != 1:
+        raise SettingsError(
+            f"the loss is no scalar, it has the shape {tuple(loss.shape)}: return its mean, or (sum, count)"
+        )
+    if not loss.requires_grad:
+        raise SettingsError(
+            "the loss has no gradient: compute it from the module's output, without detach(), item() or no_grad()"
+        )
+    if not bool(torch.isfinite(loss)):
+        raise SettingsError(
+            f"the loss of the first batch is {float(loss.detach())}: check the data and the module's initial weights"
+        )
+
+
+def _is_causal(module: nn.Module) -> bool:
+    """Whether a model of transformers shifts its labels by one."""
+    return any(part in type(module).__name__ for part in ("CausalLM", "LMHeadModel", "DoubleHeads"))
+
+
+def _accepted(module: nn.Module) -> frozenset[str] | None:
+    """The arguments of its forward; None if it takes any."""
+    parameters = inspect.signature(module.forward).parameters
+    if not hasattr(module, "config") and any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return None
+    return frozenset(parameters)

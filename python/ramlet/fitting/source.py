@@ -1,0 +1,211 @@
+"""The batches of any loader, divided into micro-batches, from where a run stopped.
+
+    source = Source(loader, subject, seed=1, accumulation=1)
+    batch = source.largest()                # of the first ones, for the trial
+    for piece in source.planned(plan): ...  # micro-batches, epoch after epoch
+    source.state()                          # between two steps
+
+A loader is ramlet's own, a DataLoader, or any iterable of batches. One that can save its position does
+(`state`/`restore`, or `state_dict`/`load_state_dict` in JSON). Any other is read again up to where the run stopped: all
+random generators are seeded by epoch and batch before each batch is read, so a shuffling DataLoader repeats its order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ramlet.errors import SettingsError, option
+from ramlet.loading.batch import Batch
+from ramlet.loading.loader import Loader
+from ramlet.loading.resumable import ResumableLoader
+from ramlet.runtime.plurals import plural
+
+if TYPE_CHECKING:
+    from ramlet.engines.torch.modules.pieces import Piece
+    from ramlet.engines.torch.modules.plan import ModulePlan
+    from ramlet.engines.torch.modules.subject import Subject
+
+LOOKED_AT = 8
+"""Batches of which the largest is tried, if the loader can be read again."""
+
+
+class Source:
+    def __init__(self, loader: Any, subject: Subject, *, seed: int, accumulation: int = 1) -> None:
+        check_loader(loader, "loader")
+        self._loader, self._subject, self._seed, self._accumulation = loader, subject, seed, accumulation
+        self._plan: ModulePlan | None = None
+        self._once = isinstance(loader, Iterator)
+        self._iterator: Iterator[Any] | None = loader if self._once else None
+        self._epoch = self._batches = self._samples = 0
+        """The number of the epoch, batches read of it, samples read in all."""
+        self._skips = 0
+        """Batches of the epoch to read again, because the loader cannot continue where it was."""
+
+    def steps(self, epochs: float) -> int:
+        """Steps in this many epochs."""
+        batches = length_of(self._loader)
+        if batches is None:
+            raise SettingsError(f"this loader has no known length: give {option('max_steps')}, the length of the run")
+        if not batches:
+            raise _empty()
+        return max(1, math.ceil(epochs * batches / self._accumulation))
+
+    def largest(self) -> Any:
+        """The largest of the first batches. A loader's workers stay until `close`, as they do while training."""
+        if self._once:
+            first = self._read()
+            assert self._iterator is not None
+            self._iterator = chain([first], self._iterator)
+            return first
+        before = self._loader.state() if isinstance(self._loader, ResumableLoader) else None
+        self._begin()
+        best = self._read()
+        for _ in range(LOOKED_AT - 1):
+            self._batches += 1
+            try:
+                batch = self._read()
+            except StopIteration:
+                break
+            best = max(best, batch, key=self._subject.size)
+        self._batches = 0
+        if before is not None:
+            self._loader.restore(before)
+        return best
+
+    def planned(self, plan: ModulePlan) -> Source:
+        """Divides batches by this plan from here on."""
+        self._plan = plan
+        return self
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Micro-batches from the position on, epoch after epoch."""
+        assert self._plan is not None
+        if not self._once:
+            self._begin()
+        skips, self._skips = self._skips, 0
+        self._batches -= skips
+        for _ in range(skips):
+            self._read()
+            self._batches += 1
+        of_step = 0
+        while True:
+            try:
+                batch = self._read()
+            except StopIteration:
+                self._next_epoch()
+                continue
+            of_step = of_step % self._accumulation + 1
+            number = self._samples
+            self._batches += 1
+            self._samples += self._subject.rows(batch)
+            last = of_step == self._accumulation
+            yield from self._subject.pieces(batch, self._plan, number=number, last_of_step=last)
+
+    def _begin(self) -> None:
+        self._subject.seed_loader(self._loader, self._seed, self._epoch)
+        self._iterator = iter(self._loader)
+
+    def _next_epoch(self) -> None:
+        if self._once:
+            raise SettingsError(
+                f"the loader ended after {plural(self._batches, 'batch', 'batches')}, and the run is longer: give one "
+                f"that can be read again, or a smaller {option('max_steps')}"
+            )
+        self._epoch, self._batches = self._epoch + 1, 0
+        if isinstance(self._loader, ResumableLoader):
+            self._loader.rewind()
+        self._begin()
+
+    def _read(self) -> Any:
+        """The next batch of the epoch; StopIteration after the last."""
+        assert self._iterator is not None
+        self._subject.seed_data(self._seed, self._epoch, self._batches)
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            if not self._batches:
+                raise _empty() from None
+            raise
+        return self._subject.tensors(as_dict(batch))
+
+    def state(self) -> dict[str, Any]:
+        """The position between two steps, as JSON."""
+        own = _state_of(self._loader)
+        return {"epoch": self._epoch, "batches": self._batches, "samples": self._samples, "loader": own}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._epoch, self._batches, self._samples = (int(state[name]) for name in ("epoch", "batches", "samples"))
+        if state["loader"] is None:
+            self._skips = self._batches
+        elif isinstance(self._loader, ResumableLoader):
+            self._loader.restore(state["loader"])
+        else:
+            self._loader.load_state_dict(state["loader"])
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends a loader's workers; the next loop starts them again."""
+        if not self._once:
+            self._iterator = None
+        if isinstance(self._loader, ResumableLoader):
+            self._loader.close()
+
+
+def check_loader(loader: Any, name: str) -> None:
+    """Refuses what is no iterable of batches."""
+    if isinstance(loader, (str, bytes, Mapping)) or not isinstance(loader, Iterable):
+        raise SettingsError(
+            f"{option(name)} must be an iterable of batches, such as a ramlet.Loader or a DataLoader, "
+            f"not {type(loader).__name__}"
+        )
+
+
+def length_of(loader: Any) -> int | None:
+    """Batches of an epoch, if they are known."""
+    try:
+        return len(loader)
+    except TypeError:
+        pass
+    if isinstance(loader, Loader):
+        return math.ceil(len(loader.examples) / loader.division.batch_size)
+    return None
+
+
+def as_dict(batch: Any) -> Any:
+    """A batch of ramlet's own loader as a dict, with `targets` besides what transformers needs."""
+    if not isinstance(batch, Batch):
+        return batch
+    if not (batch.first_of_step and batch.last_of_step):
+        raise SettingsError(
+            f"this loader divides its batches already: create it without micro_batch, and give {option('micro_batch')} "
+            "to fit, or let it find one"
+        )
+    own = {name: batch[name] for name in batch}
+    others = {name: getattr(batch, name) for name in ("targets", "document_ids")}
+    return {**own, **{name: value for name, value in others.items() if value is not None}}
+
+
+def _state_of(loader: Any) -> Any:
+    """Its own position as JSON; None if it has none."""
+    if isinstance(loader, ResumableLoader):
+        return loader.state()
+    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+        return None
+    state = loader.state_dict()
+    try:
+        return state if json.loads(json.dumps(state)) == state else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _empty() -> SettingsError:
+    return SettingsError("the loader has no batches: give one that has")

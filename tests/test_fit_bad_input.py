@@ -1,0 +1,148 @@
+"""What `ramlet.fit` refuses, in one sentence each, before the first step; and budgets, in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ramlet
+from conftest import AMPLE, alone
+
+X, Y = torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)
+
+
+def batches(*_: Any) -> list[Any]:
+    return [(X, Y)] * 3
+
+
+def frozen() -> nn.Module:
+    module = nn.Linear(3, 2)
+    return module.requires_grad_(False)
+
+
+def on_two_devices() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, device="meta"))
+
+
+def mean(module: Any, batch: Any) -> Tensor:
+    found: Tensor = module(batch[0]).mean()
+    return found
+
+
+class Endless:
+    def __iter__(self) -> Any:
+        while True:
+            yield X, Y
+
+
+CASES: dict[str, tuple[Callable[[], Any], Any, Any, dict[str, Any], str]] = {
+    "no module": (lambda: 3, batches(), mean, {}, "torch.nn.Module, not int"),
+    "nothing to train": (frozen, batches(), mean, {}, "no trainable parameter"),
+    "two devices": (on_two_devices, batches(), mean, {}, "several devices"),
+    "meta": (lambda: nn.Linear(3, 2, device="meta"), batches(), mean, {}, "only their shapes"),
+    "complex": (lambda: nn.Linear(3, 2, dtype=torch.complex64), batches(), mean, {}, "cannot store"),
+    "no scalar": (lambda: nn.Linear(3, 2), batches(), lambda m, b: m(b[0]), {}, "no scalar, it has the shape (1, 2)"),
+    "no tensor": (lambda: nn.Linear(3, 2), batches(), lambda m, b: 1.0, {}, "the loss is a float"),
+    "no gradient": (lambda: nn.Linear(3, 2), batches(), lambda m, b: mean(m, b).detach(), {}, "no gradient"),
+    "nan": (lambda: nn.Linear(3, 2), batches(), lambda m, b: mean(m, b) * float("nan"), {}, "first batch is nan"),
+    "no loss": (lambda: nn.Linear(3, 2), [X], None, {}, "no scalar"),
+    "no labels": (lambda: Dictionary(), [{"x": X}], None, {}, "returned no loss"),
+    "sum": (lambda: nn.Linear(3, 2), batches(), nn.CrossEntropyLoss(reduction="sum"), {}, "reduction='mean'"),
+    "criterion": (lambda: nn.Linear(3, 2), [{"x": X}], nn.CrossEntropyLoss(), {}, "must be a pair"),
+    "no length": (lambda: nn.Linear(3, 2), Endless(), mean, {"max_steps": None}, "no known length: give max_steps"),
+    "no batches": (lambda: nn.Linear(3, 2), [], mean, {}, "no batches"),
+    "ends": (lambda: nn.Linear(3, 2), iter(batches()), mean, {"max_steps": 9}, "ended after 3 batches"),
+    "no loader": (lambda: nn.Linear(3, 2), 3, mean, {}, "iterable of batches"),
+    "unequal": (lambda: nn.Linear(3, 2), [(X, torch.ones(3))], mean, {}, "have 4 and 3 samples"),
+    "no tensors": (lambda: nn.Linear(3, 2), ["text"], mean, {}, "a str without tensors"),
+    "eval once": (lambda: nn.Linear(3, 2), batches(), mean, {"evals": iter(batches())}, "only once"),
+    "optimizer": (lambda: nn.Linear(3, 2), batches(), mean, {"optimizer": "adam"}, "unknown optimizer 'adam'"),
+    "muon": (lambda: nn.Conv1d(4, 2, 1), batches(), mean, {"optimizer": "muon"}, "muon updates the matrices"),
+    "precision": (lambda: nn.Linear(3, 2), batches(), mean, {"precision": "fp8"}, "fp32 or bf16"),
+    "misspelt": (lambda: nn.Linear(3, 2), batches(), mean, {"max_step": 3}, "did you mean max_steps?"),
+}
+
+
+class Dictionary(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.inner(x)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_sentence(case: str, tmp_path: Path) -> None:
+    module, loader, loss, given, sentence = CASES[case]
+    given = {"max_steps": 2, "memory": AMPLE, "threads": 1, **given}
+    with pytest.raises(ramlet.SettingsError) as caught:
+        ramlet.fit(module(), loader, loss, out=tmp_path / "run", **given)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if case != "ends":
+        assert not (tmp_path / "run").exists()
+
+
+class Deep(nn.Module):
+    """Much larger activations than weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(12)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def largest_block_loss(module: nn.Module, batch: Tensor) -> Tensor:
+    found: Tensor = module(batch).square().mean()
+    return found
+
+
+@alone
+def test_budgets_are_kept() -> None:
+    """From ample to too small: smaller micro-batches, then checkpointing, then an error whose budget works."""
+    import tempfile
+
+    from ramlet.engines.torch.base_memory import load_torch
+    from ramlet.runtime.meter import Meter
+    from ramlet.runtime.settled import settled_memory
+
+    load_torch(1)
+    # 8 MB per tensor and sample, of which 28 are kept, or 18 with checkpointing.
+    batch = torch.ones(2, 65536, 32)
+    ramlet.plan_module(Deep(), [batch[:1]], largest_block_loss, memory=AMPLE, threads=1)  # the first use of libraries
+    base = settled_memory() + 60_000_000
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, more in enumerate((1_000_000_000, 480_000_000, 205_000_000)):
+            budget = base + more
+            with Meter() as meter:
+                result = ramlet.fit(
+                    *(Deep(), [batch], largest_block_loss),
+                    out=f"{folder}/{number}",
+                    max_steps=2,
+                    memory=budget,
+                    threads=1,
+                    optimizer="adamw",
+                )
+            assert meter.peak <= budget, (meter.peak, budget)
+            found.append((result.plan.micro_batch, result.plan.recompute))
+        assert found[0][0] > found[1][0]
+        assert [recompute for _, recompute in found] == [False, False, True]
+        with Meter() as meter, pytest.raises(ramlet.BudgetError, match="needs at least") as caught:
+            ramlet.fit(Deep(), [batch], largest_block_loss, out=f"{folder}/no", max_steps=2, memory=base, threads=1)
+        assert meter.peak <= base
+        needed = caught.value.facts["needed"]
+        assert sum(caught.value.facts["parts"].values()) < needed
+        with Meter() as meter:
+            ramlet.fit(Deep(), [batch], largest_block_loss, out=f"{folder}/yes", max_steps=2, memory=needed, threads=1)
+        assert meter.peak <= needed
