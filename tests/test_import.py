@@ -94,6 +94,7 @@ def test_public_names() -> None:
         "ModelError",
         "PipelineError",
         "TrainingStopped",
+        "Batch",
         "Loader",
         "StreamLoader",
         "AdamW8bit",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         TrainingStopped,
     )
     from ramlet.generation.entry import generate
+    from ramlet.loading.batch import Batch
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
     from ramlet.pipeline.run import run_pipeline
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdamW8bit",
+    "Batch",
     "BrokenInput",
     "Budget",
     "BudgetError",
@@ -87,6 +89,7 @@ __all__ = [
 
 _HOME = {
     "AdamW8bit": "ramlet.engines.torch.optim.adamw8bit",
+    "Batch": "ramlet.loading.batch",
     "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
     "Loader": "ramlet.loading.loader",
