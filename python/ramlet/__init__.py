@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
     from ramlet.pipeline.run import run_pipeline
-    from ramlet.preparing.run import Prepared, prepare
+    from ramlet.preparing.entry import prepare
+    from ramlet.preparing.run import Prepared
     from ramlet.reporting.entry import report
     from ramlet.runtime.budget import Budget
     from ramlet.runtime.meter import Meter
@@ -95,7 +96,7 @@ _HOME = {
     "Loader": "ramlet.loading.loader",
     "Meter": "ramlet.runtime.meter",
     "Prepared": "ramlet.preparing.run",
-    "prepare": "ramlet.preparing.run",
+    "prepare": "ramlet.preparing.entry",
     "run_pipeline": "ramlet.pipeline.run",
     "StreamLoader": "ramlet.loading.stream_loader",
     "Tokenizer": "ramlet.tokenizer.tokenizer",

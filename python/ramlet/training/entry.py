@@ -17,13 +17,15 @@ from ramlet.inputs.paths import check_path
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import check_threads
-from ramlet.settings.declared import declared
-from ramlet.settings.names import check_names
+from ramlet.settings.names import given_to
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ramlet.settings.typed import TrainSettings
     from ramlet.training.feed import Feed
     from ramlet.training.trainer import TrainResult
 
@@ -44,7 +46,7 @@ def train(
     resume: bool | None = None,
     meter: Meter | None = None,
     listener: Listener | None = None,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> TrainResult:
     """Trains a model in the folder `out`, or resumes the run that is there.
 
@@ -57,8 +59,7 @@ def train(
     starts over; True also resumes with another length or learning rate. `listener` is called after steps, evaluations
     and samples. The settings are the options of `ramlet train`, with underscores.
     """
-    check_names(settings, [*declared(RunSettings), *(train.__kwdefaults__ or ())])
-    chosen = RunSettings(**settings)
+    chosen = RunSettings(**given_to(train, settings, RunSettings))
     check_threads(threads)
     check_path(out)
     if (data is None) == (stream is None):
