@@ -9,12 +9,13 @@ import typer
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, InputFlag, Json, Memory, Quiet, Threads, note, print_json, reading_notes
-from ramlet.cli.progress import Progress, format_duration
+from ramlet.cli.progress import Progress
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun, plural
+from ramlet.runtime.progress import format_duration
 from ramlet.settings.declared import options
 
 UNITS = {"comparing": "hashes", "pairing": "partitions", "comparing texts": "documents", "sharding": "tokens"}

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ramlet.dataset.new_folder import EXPORT_NOTE, is_export, new_folder, note_export
@@ -73,11 +75,17 @@ class Exported:
 
 
 def export_model(
-    run: str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "hf", dtype: str | None = None
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    to: str = "hf",
+    dtype: str | None = None,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Exported:
     """Writes the model of a run to a new folder, atomically; does nothing if it is there already.
 
-    `dtype` is fp32, bf16 or fp16 [default: that of the run, or fp16 for `gguf-ready`].
+    `dtype` is fp32, bf16 or fp16 [default: that of the run, or fp16 for `gguf-ready`]. `progress` is called with the
+    stage, the bytes done and their total.
     """
     if to not in TARGETS:
         raise SettingsError(f"unknown export format {to!r}: choose from {', '.join(TARGETS)}")
@@ -104,9 +112,14 @@ def export_model(
     for path, most in small.items():
         if path.exists():
             open_regular(path, ModelError, most).close()
-    read = {*sources.values(), *small}
+    read = [path for path in sorted({*sources.values(), *small}) if path.exists()]
+    sizes = [path.stat().st_size for path in read]
+    checksums = {}
+    for number, path in enumerate(read):
+        progress("reading", sum(sizes[:number]), sum(sizes))
+        checksums[path.name] = file_checksum(path)
     origin = {
-        "model": {path.name: file_checksum(path) for path in sorted(read) if path.exists()},
+        "model": checksums,
         "to": to,
         "dtype": DTYPES[stored].name,
         "name": Path(out).name if pattern is not None else "",
@@ -129,7 +142,7 @@ def export_model(
             with replacing(folder / "to_gguf.py") as file:
                 file.write(_SCRIPT.format(folder=Path(out).name, name=pattern))
             notes.append(f"next: python {Path(out) / 'to_gguf.py'} path/to/llama.cpp --outfile model.gguf")
-        copy_tensors(sources, folder / WEIGHTS, {"format": "pt"}, dtype=wanted)
+        copy_tensors(sources, folder / WEIGHTS, {"format": "pt"}, dtype=wanted, progress=partial(progress, "copying"))
         note_export(folder, origin)
     return Exported(*_listed(Path(out)), notes)
 
