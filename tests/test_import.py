@@ -95,6 +95,7 @@ def test_public_names() -> None:
         "PipelineError",
         "TrainingStopped",
         "Batch",
+        "Listener",
         "Loader",
         "StreamLoader",
         "AdamW8bit",

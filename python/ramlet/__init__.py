@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ramlet.tokenizer.tokenizer import Tokenizer
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
+    from ramlet.training.listener import Listener
     from ramlet.training.propose import plan
     from ramlet.training.trainer import TrainResult
 
@@ -64,6 +65,7 @@ __all__ = [
     "DiskFull",
     "InternalError",
     "Interrupted",
+    "Listener",
     "Loader",
     "Meter",
     "ModelError",
@@ -93,6 +95,7 @@ _HOME = {
     "Batch": "ramlet.loading.batch",
     "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
+    "Listener": "ramlet.training.listener",
     "Loader": "ramlet.loading.loader",
     "Meter": "ramlet.runtime.meter",
     "Prepared": "ramlet.preparing.run",

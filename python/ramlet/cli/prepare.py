@@ -18,8 +18,6 @@ from ramlet.runtime.plurals import noun, plural
 from ramlet.runtime.progress import format_duration
 from ramlet.settings.declared import options
 
-UNITS = {"comparing": "hashes", "pairing": "partitions", "comparing texts": "documents", "sharding": "tokens"}
-
 
 @with_settings(*options(PrepareSettings), panels=(OUTPUT, MEMORY))
 def prepare(
@@ -60,6 +58,7 @@ def prepare(
     """
     from ramlet.preparing import config_file
     from ramlet.preparing.run import prepare_to
+    from ramlet.preparing.stages import UNITS
 
     config = config_file.Config("")
     sources: list[Any] = list(inputs)

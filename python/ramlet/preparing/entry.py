@@ -6,13 +6,17 @@ ramlet.prepare(["corpus/", "more.jsonl.zst"], "my-dataset", tokenizer="gpt2", me
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramlet.inputs.sources import Paths
 from ramlet.inputs.staging_folder import Progress
+from ramlet.notebook import in_notebook
 from ramlet.preparing.run import Prepared, prepare_to
 from ramlet.preparing.settings import PrepareSettings
+from ramlet.preparing.stages import UNITS
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.settings.names import given_to
@@ -49,7 +53,7 @@ def prepare(
         given = Tokenizer.load(tokenizer)  # with its own cache, which this call may limit
         named = given.kind
     chosen = PrepareSettings(tokenizer=named or "gpt2", **given_to(prepare, settings, PrepareSettings))
-    with Meter(Budget.parse(memory)) as meter:
+    with Meter(Budget.parse(memory)) as meter, _shown(progress, meter) as told:
         return prepare_to(
             inputs,
             Path(out),
@@ -59,5 +63,17 @@ def prepare(
             append=append,
             own_tokenizer=append and named is None,
             tokenizer=given,
-            progress=progress,
+            progress=told,
         )
+
+
+@contextmanager
+def _shown(progress: Progress | None, meter: Meter) -> Iterator[Progress | None]:
+    """The caller's progress; without one, a notebook shows it."""
+    if progress is not None or not in_notebook():
+        yield progress
+        return
+    from ramlet.notebook.display import Display
+
+    with Display(meter, UNITS) as shown:
+        yield shown.progress
