@@ -15,6 +15,7 @@ import ramlet
 from oracles_training import make_data, run, sentences
 from ramlet.notebook import display, in_notebook
 from ramlet.notebook.curve import POINTS, Curve, svg
+from ramlet.preparing import entry
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
@@ -57,14 +58,24 @@ def test_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_notebook()
 
 
-def test_prepare_shows_its_stages(notebook: Notebook, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text.txt").write_text(sentences(400))
+def test_prepare_shows_its_stages(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text(sentences(100))
     settings: dict[str, Any] = {"documents": "line", "tokenizer": "byte", "memory": "8GB", "threads": 1}
-    ramlet.prepare(tmp_path / "text.txt", tmp_path / "data", dedup="line", **settings)
+    real = entry.prepare_to
+
+    def prepare_to(*given: Any, progress: Any, **named: Any) -> Any:
+        """With the reports of a stage that takes long enough for some."""
+        progress("comparing", 5, 20)
+        progress("comparing", 20, 20)
+        return real(*given, progress=progress, **named)
+
+    monkeypatch.setattr(entry, "prepare_to", prepare_to)
+    ramlet.prepare(tmp_path / "text.txt", tmp_path / "data", **settings)
     assert len(notebook.outputs) == 1
-    for stage in ("scanning", "comparing", "tokenizing", "sharding"):
-        assert re.search(rf"{stage} .* in \d", notebook.text()), stage
-    assert any("memory " in page and "of 8.00 GB" in page for page in notebook.outputs[0])
+    assert re.search(r"comparing +5 of 20 hashes +25% .*memory .* of 8.00 GB", notebook.text(0))
+    assert re.search(r"comparing +20 hashes +in \d", notebook.text())
     assert capfd.readouterr() == ("", "")
     called: list[str] = []
     ramlet.prepare(

@@ -122,9 +122,8 @@ class TrainingDisplay(Display):
     def stepped(self, step: int, steps: int, loss: float, tokens_per_second: float, memory: int) -> None:
         self._steps = steps
         self._curves["loss"].add(step, loss)
-        self.update(
-            "training", step, steps, "steps", f"loss {loss:.4f}   {tokens_per_second:,.0f} tokens/s", self._left
-        )
+        detail = f"loss {loss:.4f}   {tokens_per_second:,.0f} tokens/s"
+        self.update("training", step, steps, "steps", detail, self._left)
 
     def expected(self, seconds: float) -> None:
         self._left = seconds

@@ -58,7 +58,8 @@ def train(
     `{"documents": "line", "text_field": ...}`. `evals` are further datasets to evaluate on, by name. `memory` is that
     of the process on a CPU and of the device on a GPU, where `host_memory` is that of the process. `resume=False`
     starts over; True also resumes with another length or learning rate. `listener` is called after steps, evaluations
-    and samples (`ramlet.Listener`); without one, a notebook shows the run. The settings are the options of `ramlet train`, with underscores.
+    and samples (`ramlet.Listener`); without one, a notebook shows the run. The settings are the options of
+    `ramlet train`, with underscores.
     """
     chosen = RunSettings(**given_to(train, settings, RunSettings))
     check_threads(threads)
