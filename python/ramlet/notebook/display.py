@@ -9,7 +9,6 @@ One output is redrawn in place, at most twice per second. It stays when the work
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from html import escape
 from importlib import import_module
@@ -40,7 +39,9 @@ class Display:
         self._meter = meter
         self._units = units or {}
         self._stage: Stage | None = None
-        self._lines: deque[str] = deque(maxlen=LINES)
+        self._ended: dict[str, Stage] = {}
+        self._lines: dict[str, str] = {}
+        """Notes, and stages that have ended, by their name: of one that continues there is no second line."""
         self._drawn = 0.0
         self._handle: Any = None
 
@@ -66,19 +67,29 @@ class Display:
         """As `Progress.update` of the command line."""
         if self._stage is None or self._stage.name != what:
             self._end()
-            self._stage = Stage(what, unit, meter=self._meter)
+            self._stage = self._ended.pop(what, None) or Stage(what, unit, meter=self._meter)
+            self._lines.pop(what, None)
         self._stage.update(done, total, detail, left)
         self._draw()
 
     def note(self, line: str) -> None:
-        self._lines.append(escape(line))
+        self._add(line, escape(line))
         self._draw()
+
+    def _add(self, key: str, line: str) -> None:
+        self._lines.pop(key, None)
+        self._lines[key] = line
+        while len(self._lines) > LINES:
+            oldest = next(iter(self._lines))
+            del self._lines[oldest]
+            self._ended.pop(oldest, None)
 
     def _end(self, *, finished: bool = True) -> None:
         stage, self._stage = self._stage, None
         if stage is not None:
             parts = stage.finished() if finished else stage.running()
-            self._lines.append(f"<b>{escape(stage.name)}</b> {escape('   '.join(parts))}")
+            self._ended[stage.name] = stage
+            self._add(stage.name, f"<b>{escape(stage.name)}</b> {escape('   '.join(parts))}")
 
     def _draw(self, *, now: bool = False) -> None:
         moment = time.monotonic()
@@ -93,7 +104,7 @@ class Display:
             self._handle.update(page)
 
     def _page(self) -> str:
-        lines = list(self._lines)
+        lines = list(self._lines.values())
         if self._stage is not None:
             bar = "" if self._stage.share is None else _bar(self._stage.share)
             lines.append(f"{bar}<b>{escape(self._stage.name)}</b> {escape('   '.join(self._stage.running()))}")
@@ -135,7 +146,7 @@ class TrainingDisplay(Display):
         self.update(f"evaluating {name}", done, total, "tokens")
 
     def evaluated(self, step: int, scores: Mapping[str, Any], forgotten: Mapping[str, float]) -> None:
-        self._stage = None  # the curve shows it
+        self._stage = None  # the curve has it
         for name, score in scores.items():
             self._curves.setdefault(name, Curve()).add(step, score.loss)
         self._draw(now=True)
