@@ -7,6 +7,7 @@
 #   make lock     updates requirements/ from pyproject.toml; LOCK_FLAGS=--upgrade for newer versions
 #   make wheel    builds a wheel for this platform in dist/
 #   make check-wheel   installs the wheel into an empty environment and uses it there
+#   make dist     wheels for Linux systems since 2014 and an sdist in dist/, each checked
 #
 # Stamp files in .venv keep a second run quick: the environment is rebuilt only when the lock changes,
 # the native module only when a Rust file changes. `make demo` and `make` install what ramlet needs to build and run,
@@ -33,7 +34,8 @@ LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile pyproject.toml --quiet -
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
-.PHONY: all env build test test-rust test-python lint lint-python lint-rust format bench demo lock wheel check-wheel clean
+.PHONY: all env build test test-rust test-python lint lint-python lint-rust format bench demo lock wheel check-wheel \
+	dist clean
 all: build
 
 env: $(VENV)/.tools
@@ -126,6 +128,21 @@ check-wheel: env build
 	rm -rf target/wheels
 	$(MAKE) wheel WHEEL_FLAGS="--out target/wheels"
 	.ci/wheel target/wheels/*.whl
+
+# zig compiles and links for glibc 2.17, whatever this machine has. The wheel for 64-bit ARM is built where Rust has that
+# target (rustup target add $(ARM)), and is not run. An sdist must build, for which the quick profile is enough.
+OLDER := --release --strip --zig --compatibility manylinux2014 --out dist
+ARM := aarch64-unknown-linux-gnu
+dist: env
+	rm -rf dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build $(OLDER) $(CARGO_FLAGS)
+	@if [ -d "$$(rustc --print target-libdir --target $(ARM))" ]; then set -x; \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build $(OLDER) --target $(ARM) $(CARGO_FLAGS); \
+		else echo "no wheel for 64-bit ARM: Rust does not have the target $(ARM)"; fi
+	$(BIN)/maturin sdist --out dist
+	$(BIN)/twine check --strict dist/*
+	.ci/wheel dist/*-manylinux*x86_64.whl
+	.ci/sdist dist/*.tar.gz
 
 clean:
 	rm -rf $(VENV) dist target python/ramlet/*.so

@@ -41,7 +41,7 @@ def test_every_file_of_the_core_and_of_the_engine() -> None:
     engine = {name.strip("/") for name in re.findall(r"`([a-z0-9_]+(?:\.py|/))`", section)}
     there = {path.name for path in (ROOT / "python/ramlet/engines/torch").iterdir()}
     assert engine <= there
-    assert there - engine <= {"__init__.py", "__pycache__", "batches.py", "model_files.py", "sizes.py", "stored.py"}
+    assert there - engine <= {"__init__.py", "__pycache__", "model_files.py", "sizes.py", "stored.py"}
 
 
 def test_every_dependency() -> None:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from conftest import RunRamlet
 from ramlet import cli
 from ramlet.cli import progress as progress_module
 from ramlet.cli.progress import Progress
+from ramlet.runtime import progress as stage_module
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
@@ -261,6 +261,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(progress_module, "time", clock)
+    monkeypatch.setattr(stage_module, "time", clock)
     monkeypatch.setenv("COLUMNS", "120")
     return clock
 
@@ -332,17 +333,43 @@ class TestProgress:
         Progress(stream=screen).update("a stage with a very long name", 1, 2)
         assert screen.lines() == ["a stage with a very"]
 
-    @pytest.mark.parametrize(("silent", "terminal"), [(True, True), (False, False)])
-    def test_quiet_when_asked_and_where_no_one_looks(self, silent: bool, terminal: bool) -> None:
+    @pytest.mark.parametrize("terminal", [True, False])
+    def test_quiet_when_asked(self, terminal: bool, clock: Clock) -> None:
         screen = Terminal() if terminal else io.StringIO()
-        with Progress(silent=silent, stream=screen) as progress:
-            progress.update("counting", 1, 2)
-            time.sleep(0.11)
-            progress.update("counting", 2, 2)
+        with Progress(silent=True, stream=screen) as progress:
+            for done in range(5):
+                progress.update("counting", done, 4)
+                clock.now += 100
         assert screen.getvalue() == ""
 
+    def test_a_log_gets_a_line_now_and_then(self, clock: Clock) -> None:
+        log = io.StringIO()
+        with Progress(stream=log) as progress:
+            for second in range(76):
+                progress.update("counting", second * 1e6, 150e6)
+                clock.now += 1
+            for second in range(10):
+                progress.update("merging", second, 9, "merges")
+                clock.now += 1
+        assert log.getvalue().splitlines() == [
+            "counting   30.0 MB of 150 MB    20%   1.00 MB/s   2 min 0 s left",
+            "counting   60.0 MB of 150 MB    40%   1.00 MB/s   1 min 30 s left",
+            "counting   75.0 MB   in 1 min 16 s   987 kB/s",
+        ]
+
+    def test_memory_close_to_the_budget_is_in_color(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        meter = Meter(Budget.parse("2GB"))
+        for used, color in ((1_800_000_000, False), (1_950_000_000, True)):
+            meter._current = used
+            screen = Terminal()
+            Progress(meter, stream=screen).update("counting", 1e9, 2e9)
+            assert ("\x1b[1;33mmemory" in screen.getvalue()) == color
+        monkeypatch.setenv("NO_COLOR", "1")
+        Progress(meter, stream=(screen := Terminal())).update("counting", 1e9, 2e9)
+        assert "\x1b[1" not in screen.getvalue()
+
     def test_examples_in_the_docstrings(self) -> None:
-        results = doctest.testmod(progress_module)
+        results = doctest.testmod(stage_module)
         assert results.attempted > 0
         assert results.failed == 0
 
@@ -351,7 +378,7 @@ class TestProgress:
         [(0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599.6, "1 h 0 min")],
     )
     def test_durations(self, seconds: float, text: str) -> None:
-        assert progress_module.format_duration(seconds) == text
+        assert stage_module.format_duration(seconds) == text
 
 
 def test_the_first_example_makes_a_tokenizer_that_ends_documents(ramlet: RunRamlet) -> None:

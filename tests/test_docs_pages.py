@@ -189,7 +189,7 @@ def described(value: Any) -> set[str]:
     if not isinstance(value, type):
         return set(inspect.signature(value).parameters)
     words = {name for name in vars(value) if not name.startswith("_")} - {"engine"}
-    made_by_users = value not in (ramlet.Tokenizer, ramlet.Prepared, ramlet.TrainResult)
+    made_by_users = value not in (ramlet.Tokenizer, ramlet.Prepared, ramlet.TrainResult, ramlet.Batch, ramlet.Listener)
     words |= set(inspect.signature(value).parameters) if made_by_users else set()
     for name in list(words):
         found = inspect.getattr_static(value, name, None)

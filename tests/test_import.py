@@ -94,6 +94,8 @@ def test_public_names() -> None:
         "ModelError",
         "PipelineError",
         "TrainingStopped",
+        "Batch",
+        "Listener",
         "Loader",
         "StreamLoader",
         "AdamW8bit",

@@ -408,7 +408,8 @@ class TestSettings:
         [
             ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
             ({"micro_batch": 0}, "micro_batch must be at least 1, not 0"),
-            ({"world": 0}, "world must be at least 1, not 0"),
+            ({"rank": 0, "world": 0}, "world must be at least 1, not 0"),
+            ({"world": 2}, "give both rank and world, or neither to take those of torch.distributed"),
             ({"rank": 2, "world": 2}, "rank must be from 0 to 1 with world=2, not 2"),
             ({"seq_len": 0}, "seq_len must be at least 1, not 0"),
             ({"stride": 0}, "stride must be at least 1, not 0"),

@@ -14,8 +14,9 @@ from conftest import AMPLE, RunRamlet
 from ramlet.dataset.duplicates import FILE
 from ramlet.dataset.reader import Dataset
 from ramlet.errors import SettingsError
+from ramlet.preparing.entry import prepare
 from ramlet.preparing.near import bands_for
-from ramlet.preparing.run import Prepared, prepare, prepare_to
+from ramlet.preparing.run import Prepared, prepare_to
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import resident_memory

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import oracles_prepare as oracle
 from conftest import AMPLE
 from ramlet.dataset.verify import verify
-from ramlet.preparing.run import Prepared, prepare
+from ramlet.preparing.entry import prepare
+from ramlet.preparing.run import Prepared
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.tokenizer.tokenizer import Tokenizer
 

@@ -15,7 +15,8 @@ from conftest import AMPLE
 from ramlet.cli.wording import as_flag
 from ramlet.dataset.verify import verify
 from ramlet.errors import DatasetError, RamletError, SettingsError
-from ramlet.preparing.run import Prepared, prepare
+from ramlet.preparing.entry import prepare
+from ramlet.preparing.run import Prepared
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 

@@ -21,7 +21,8 @@ import pytest
 from conftest import AMPLE, RunRamlet
 from ramlet.dataset.verify import verify
 from ramlet.errors import BrokenInput, DiskFull, RamletError, SettingsError, SourceChanged, SourceError
-from ramlet.preparing.run import Prepared, prepare, prepare_to
+from ramlet.preparing.entry import prepare
+from ramlet.preparing.run import Prepared, prepare_to
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter

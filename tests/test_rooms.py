@@ -107,6 +107,8 @@ def test_an_engine_is_opened_and_not_imported() -> None:
     }
     assert inside == {
         ("ramlet.loading.batch", "ramlet.engines.torch.batches"),  # as_torch=True
+        ("ramlet.loading.resumable", "ramlet.engines.torch"),  # what torch knows about this process
+        ("ramlet.loading.resumable", "ramlet.engines.torch.datasets"),  # loaders are its datasets
     }
 
 

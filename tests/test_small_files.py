@@ -17,7 +17,7 @@ from oracles_report import write_run
 from ramlet.dataset.manifest import NAME, Manifest
 from ramlet.errors import BudgetError, DatasetError, RamletError
 from ramlet.model.folder import find_model
-from ramlet.preparing.run import prepare
+from ramlet.preparing.entry import prepare
 from ramlet.reporting import serve
 from ramlet.reporting.found import Finder
 from ramlet.reporting.serve import PageServer

@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from ramlet.fitting.entry import fit, plan_module
     from ramlet.fitting.run import FitResult
     from ramlet.generation.entry import generate
+    from ramlet.loading.batch import Batch
     from ramlet.loading.loader import Loader
     from ramlet.loading.stream_loader import StreamLoader
     from ramlet.pipeline.run import run_pipeline
-    from ramlet.preparing.run import Prepared, prepare
+    from ramlet.preparing.entry import prepare
+    from ramlet.preparing.run import Prepared
     from ramlet.reporting.entry import report
     from ramlet.runtime.budget import Budget
     from ramlet.runtime.meter import Meter
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from ramlet.training.entry import train
     from ramlet.training.evaluate_run import evaluate
     from ramlet.training.evaluate_tasks import evaluate_tasks
+    from ramlet.training.listener import Listener
     from ramlet.training.propose import plan
     from ramlet.training.trainer import TrainResult
 
@@ -56,6 +59,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdamW8bit",
+    "Batch",
     "BrokenInput",
     "Budget",
     "BudgetError",
@@ -65,6 +69,7 @@ __all__ = [
     "FitResult",
     "InternalError",
     "Interrupted",
+    "Listener",
     "Loader",
     "Meter",
     "ModelError",
@@ -94,13 +99,15 @@ __all__ = [
 
 _HOME = {
     "AdamW8bit": "ramlet.engines.torch.optim.adamw8bit",
+    "Batch": "ramlet.loading.batch",
     "Budget": "ramlet.runtime.budget",
     "Dataset": "ramlet.dataset.reader",
     "FitResult": "ramlet.fitting.run",
+    "Listener": "ramlet.training.listener",
     "Loader": "ramlet.loading.loader",
     "Meter": "ramlet.runtime.meter",
     "Prepared": "ramlet.preparing.run",
-    "prepare": "ramlet.preparing.run",
+    "prepare": "ramlet.preparing.entry",
     "run_pipeline": "ramlet.pipeline.run",
     "StreamLoader": "ramlet.loading.stream_loader",
     "Tokenizer": "ramlet.tokenizer.tokenizer",

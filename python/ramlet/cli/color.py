@@ -33,3 +33,8 @@ def marked(line: str, stream: TextIO) -> str:
 
 def bold(text: str, stream: TextIO) -> str:
     return f"\x1b[1m{text}\x1b[0m" if text and colored(stream) else text
+
+
+def warm(text: str, stream: TextIO) -> str:
+    """In the color of warnings."""
+    return f"\x1b[{_KINDS['warning']}m{text}\x1b[0m" if text and colored(stream) else text

@@ -21,13 +21,13 @@ from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import Json, Quiet, Threads, memory_option, print_json
 from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
-from ramlet.cli.progress import format_duration
 from ramlet.engines.opening import choose_engine
 from ramlet.errors import Interrupted, RamletError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
+from ramlet.runtime.progress import format_duration
 from ramlet.runtime.settled import settled_memory, waiting_memory
 from ramlet.settings.declared import options
 from ramlet.training.settings import RunSettings

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ramlet.cli.options import Json, Memory, Quiet, note, print_json
+from ramlet.cli.progress import Progress
 from ramlet.errors import SettingsError
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
@@ -45,13 +46,13 @@ def export(
     if folder is not None and out is not None:
         raise SettingsError("give one new folder for the model: ramlet export RUN DIR")
     target = folder or out or Path(f"{run if run.stem.strip('.') else run.resolve()}-{to}")
-    with Meter(Budget.parse(memory)) as meter:
+    with Meter(Budget.parse(memory)) as meter, Progress(meter, silent=quiet or json) as bar:
         from ramlet.model.export import export_model, export_parts
 
         assert meter.budget is not None
         meter.budget.grant(export_parts(run, to), "Python", peak=meter.peak)
 
-        done = export_model(run, target, to=to, dtype=dtype)
+        done = export_model(run, target, to=to, dtype=dtype, progress=bar.update)
     if json:
         written = {
             "path": str(target),

@@ -11,6 +11,7 @@ import typer
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, note, print_json
+from ramlet.cli.progress import Progress
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SAMPLING, TEXT, SampleSettings
 from ramlet.runtime.budget import Budget, format_bytes
@@ -145,7 +146,9 @@ def _generate(
     writing = writer.write(prompt, settings)
     seed = _seed(writing, settings)
     if json or settings.num_samples > 1:
-        texts = _texts(writing)
+        with Progress(meter, silent=json or quiet) as bar:
+            texts = _texts(writing, bar, settings.max_tokens)
+            bar.erase()
         if json:
             print_json(
                 {
@@ -173,10 +176,11 @@ def _seed(writing: Writing, settings: SampleSettings) -> int | None:
     return writing.seed if settings.temperature else None
 
 
-def _texts(writing: Writing) -> list[str]:
+def _texts(writing: Writing, bar: Progress, max_tokens: int) -> list[str]:
     texts: list[list[str]] = [[] for _ in writing.tokens]
     for sample, piece in writing:
         texts[sample].append(piece)
+        bar.update("writing", sum(writing.tokens), len(texts) * max_tokens, "tokens")
     return ["".join(pieces) for pieces in texts]
 
 
@@ -243,7 +247,10 @@ def _interact(writer: Writer, settings: SampleSettings, quiet: bool) -> None:
                 continue
             writing = writer.write(line, settings)
             if settings.num_samples > 1:
-                _print_all(_texts(writing), _seed(writing, settings), line)
+                with Progress(silent=quiet) as bar:
+                    texts = _texts(writing, bar, settings.max_tokens)
+                    bar.erase()
+                _print_all(texts, _seed(writing, settings), line)
             else:
                 _print_stream(writing, line)
         except RamletError as error:

@@ -9,15 +9,14 @@ import typer
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, InputFlag, Json, Memory, Quiet, Threads, note, print_json, reading_notes
-from ramlet.cli.progress import Progress, format_duration
+from ramlet.cli.progress import Progress
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun, plural
+from ramlet.runtime.progress import format_duration
 from ramlet.settings.declared import options
-
-UNITS = {"comparing": "hashes", "pairing": "partitions", "comparing texts": "documents", "sharding": "tokens"}
 
 
 @with_settings(*options(PrepareSettings), panels=(OUTPUT, MEMORY))
@@ -59,6 +58,7 @@ def prepare(
     """
     from ramlet.preparing import config_file
     from ramlet.preparing.run import prepare_to
+    from ramlet.preparing.stages import UNITS
 
     config = config_file.Config("")
     sources: list[Any] = list(inputs)

@@ -1,9 +1,11 @@
-"""A progress line: stage, amount done, speed, time left, memory and budget.
+"""Progress: stage, amount done, speed, time left, memory and budget.
 
     counting   1.20 GB of 4.00 GB   30%   212 MB/s   13 s left   memory 812 MB of 2.00 GB
 
-It is redrawn in place on a terminal; elsewhere, and with --quiet or --json, nothing is shown. When a stage ends, its
-line stays, with the time it took. Plain escape codes: rich would cost 7 MB of RSS.
+On a terminal one line is redrawn in place; when a stage ends it stays, with the time it took. In a log, where nothing
+can be redrawn, the same line is written every half minute, so a command that takes less writes none, and once more when
+a stage of which it was written ends. With --quiet or --json nothing is shown. Plain escape codes: rich would cost 7 MB
+of RSS.
 """
 
 from __future__ import annotations
@@ -11,47 +13,18 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, TextIO
 
-from ramlet.cli.color import bold
-from ramlet.runtime.budget import format_bytes
+from ramlet.cli.color import bold, warm
 from ramlet.runtime.meter import Meter
-from ramlet.runtime.plurals import noun
+from ramlet.runtime.progress import Stage
 
 REDRAW_SECONDS = 0.1
-SPEED_SECONDS = 5.0
-"""The speed is an average over this time, so it follows changes and the time left stays accurate."""
-
-
-def format_duration(seconds: float) -> str:
-    """
-    >>> format_duration(4.26), format_duration(75), format_duration(7260)
-    ('4.3 s', '1 min 15 s', '2 h 1 min')
-    """
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def format_count(count: float, unit: str = "bytes") -> str:
-    """Bytes with a suitable unit, anything else as a whole number with its name.
-
-    >>> format_count(32000, "merges"), format_count(1, "steps"), format_count(2_000_000)
-    ('32,000 merges', '1 step', '2.00 MB')
-    """
-    return format_bytes(count) if unit == "bytes" else f"{count:,.0f} {_unit(count, unit)}"
-
-
-def _unit(count: float, unit: str) -> str:
-    return noun(round(count), "hash" if unit == "hashes" else unit.removesuffix("s"), unit)
+LOG_SECONDS = 30.0
+SHORT_OF_MEMORY = 0.95
+"""From this part of the budget on, the memory is shown in color."""
 
 
 def format_perplexity(value: float) -> str:
@@ -74,17 +47,15 @@ class Progress:
     def __init__(self, meter: Meter | None = None, *, silent: bool = False, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._meter = meter
-        self._on = not silent and self._stream.isatty()
-        self._what = ""
-        self._unit = "bytes"
-        self._done = 0.0
-        self._total: float | None = None
-        self._detail = ""
-        self._left: float | None = None
+        self._on = not silent
+        self._terminal = self._stream.isatty()
+        self._stage: Stage | None = None
         self._began: dict[str, tuple[float, float]] = {}
         """For each stage, when it began and how far it is; a stage that continues keeps its start."""
         self._drawn = 0.0
-        self._recent: deque[tuple[float, float]] = deque()
+        self._logged = time.monotonic()
+        self._in_log = False
+        """Whether the log has a line of this stage."""
 
     def __enter__(self) -> Progress:
         return self
@@ -114,79 +85,64 @@ class Progress:
         if not self._on:
             return
         now = time.monotonic()
-        if what != self._what:
+        stage = self._stage
+        if stage is None or what != stage.name:
             self.close()
-            self._what, self._unit, self._drawn = what, unit, 0.0
             began, before = self._began.get(what, (now, done))
-            self._began[what] = (began if done >= before else now, done)
-            self._recent.clear()
-        self._done, self._total, self._detail, self._left = done, total, detail, left
-        if now - self._drawn < REDRAW_SECONDS:
-            return
-        self._drawn = now
-        self._recent.append((now, done))
-        while len(self._recent) > 2 and now - self._recent[0][0] > SPEED_SECONDS:
-            self._recent.popleft()
-        self._draw(self._running_line())
+            stage = self._stage = Stage(what, unit, meter=self._meter, began=began if done >= before else now)
+            self._began[what] = (stage.began, done)
+            self._drawn = 0.0
+        stage.update(done, total, detail, left)
+        if not self._terminal:
+            self._log(stage, now)
+        elif now - self._drawn >= REDRAW_SECONDS:
+            self._drawn = now
+            self._draw([stage.name, *stage.running()])
 
     def close(self, *, finished: bool = True) -> None:
         """Ends the line: with the time the stage took, or unchanged if it did not finish."""
-        if not self._on or not self._what:
+        stage, self._stage = self._stage, None
+        if stage is None:
             return
-        if finished:
-            began, _ = self._began[self._what]
-            self._began[self._what] = (began, self._done)
-            seconds = time.monotonic() - began
-            parts = [self._what, format_count(self._done, self._unit), f"in {format_duration(seconds)}"]
-            if self._detail:
-                parts.append(self._detail)
-            elif seconds > 0:
-                parts.append(format_count(self._done / seconds, self._unit) + "/s")
-            self._draw("   ".join(parts))
-        self._stream.write("\n")
-        self._stream.flush()
-        self._what = ""
+        self._began[stage.name] = (stage.began, stage.done)
+        if self._terminal:
+            if finished:
+                self._draw([stage.name, *stage.finished()])
+            self._stream.write("\n")
+            self._stream.flush()
+        elif self._in_log and finished:
+            self._write([stage.name, *stage.finished()])
+        self._in_log = False
 
     def erase(self) -> None:
         """Removes the line, because its content is printed in another way."""
-        if self._on and self._what:
-            self._draw("")
-            self._began.pop(self._what, None)
-            self._what = ""
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            if self._terminal:
+                self._draw([])
+            self._began.pop(stage.name, None)
+            self._in_log = False
 
-    def _running_line(self) -> str:
-        parts = [self._what]
-        speed = self._speed()
-        if self._total:
-            part = min(1.0, self._done / self._total)
-            total = format_count(self._total, self._unit)
-            done = format_bytes(self._done) if self._unit == "bytes" else f"{self._done:,.0f}"
-            parts += [f"{done} of {total}", f"{part:4.0%}"]
-        else:
-            parts.append(format_count(self._done, self._unit))
-        if self._detail or speed > 0:
-            parts.append(self._detail or format_count(speed, self._unit) + "/s")
-        left = self._left
-        if left is None and self._total and speed > 0:
-            left = max(0.0, self._total - self._done) / speed
-        if left is not None:
-            parts.append(f"{format_duration(left)} left")
-        if self._meter is not None:
-            memory = f"memory {format_bytes(self._meter.current)}"
-            if self._meter.budget is not None:
-                memory += f" of {self._meter.budget}"
-            parts.append(memory)
-        return "   ".join(parts)
+    def _log(self, stage: Stage, now: float) -> None:
+        if now - self._logged >= LOG_SECONDS:
+            self._logged, self._in_log = now, True
+            self._write([stage.name, *stage.running()])
 
-    def _speed(self) -> float:
-        began, before = self._recent[0]
-        now, done = self._recent[-1]
-        return (done - before) / (now - began) if now > began else 0.0
-
-    def _draw(self, line: str) -> None:
-        # One column less than the terminal has: a full line would wrap and could not be overwritten.
-        columns = shutil.get_terminal_size().columns - 1
-        shown = line[:columns]
-        what = shown[: len(self._what)]
-        self._stream.write(f"\r{bold(what, self._stream)}{shown[len(what) :]}\x1b[K")
+    def _write(self, parts: list[str]) -> None:
+        self._stream.write("   ".join(parts) + "\n")
         self._stream.flush()
+
+    def _draw(self, parts: list[str]) -> None:
+        # One column less than the terminal has: a full line would wrap and could not be overwritten.
+        line = "   ".join(parts)[: shutil.get_terminal_size().columns - 1]
+        name = parts[0][: len(line)] if parts else ""
+        rest = line[len(name) :]
+        if self._is_short():
+            before, memory, after = rest.partition("memory ")
+            rest = before + warm(memory + after, self._stream)
+        self._stream.write(f"\r{bold(name, self._stream)}{rest}\x1b[K")
+        self._stream.flush()
+
+    def _is_short(self) -> bool:
+        meter = self._meter
+        return meter is not None and meter.budget is not None and meter.current > SHORT_OF_MEMORY * meter.budget.total

@@ -18,7 +18,7 @@ from ramlet.inputs.paths import check_path
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import check_threads
-from ramlet.training.listener import Listener
+from ramlet.training.listener import Listener, Silent
 from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def fit(
     subject = open_subject(module, loss, device=device, threads=threads, precision=precision)
     host = Budget.parse(memory if subject.engine.uses_host_memory else host_memory)
     with nullcontext(meter) if meter is not None else Meter(host) as watching, subject.borrowed():
-        return _fitted(subject, loader, out, chosen, optimizer, sets, memory, resume, watching, listener or Listener())
+        return _fitted(subject, loader, out, chosen, optimizer, sets, memory, resume, watching, listener or Silent())
 
 
 def _fitted(
@@ -162,7 +162,7 @@ def plan_module(
         budget = subject.engine.budget(memory)
         source = Source(loader, subject, seed=chosen.seed, accumulation=chosen.gradient_accumulation_steps)
         try:
-            return planned(subject, source, chosen, optimizer, budget=budget, meter=meter, listener=Listener())
+            return planned(subject, source, chosen, optimizer, budget=budget, meter=meter, listener=Silent())
         except subject.engine.out_of_memory:
             raise _out_of_memory(budget) from None
 

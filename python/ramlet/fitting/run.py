@@ -176,7 +176,8 @@ class Fitting:
         self._note(plan, job)
         for note in plan.notes:
             listener.noted(note)
-        listener.planned(plan, progress.step)
+        shown: Any = plan  # not a `Plan`, but with a peak and a table too
+        listener.planned(shown, progress.step)
         self.meter.stage("training")
         self._run = Run(
             folder=self.folder,

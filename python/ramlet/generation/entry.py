@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ramlet.engines.opening import check_hardware, open_engine
 from ramlet.errors import SettingsError, option
@@ -21,9 +21,13 @@ from ramlet.generation.writer import Writer
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
-from ramlet.settings.declared import declared
-from ramlet.settings.names import check_names
+from ramlet.settings.names import given_to
 from ramlet.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ramlet.settings.typed import GenerateSettings
 
 CACHE_BYTES = 4 << 20
 """The tokenizer's word cache: prompts are short."""
@@ -37,7 +41,7 @@ def generate(
     engine: str | None = None,
     precision: str | None = None,
     memory: Budget | str | int | None = None,
-    **settings: Any,
+    **settings: Unpack[GenerateSettings],
 ) -> list[str]:
     """Generates text that follows the prompt, one string per sample.
 
@@ -64,7 +68,7 @@ def stream(
     engine: str | None = None,
     precision: str | None = None,
     memory: Budget | str | int | None = None,
-    **settings: Any,
+    **settings: Unpack[GenerateSettings],
 ) -> Iterator[str]:
     """The same text as from `generate`, in pieces of whole characters as they are generated."""
     chosen = _chosen(settings)
@@ -75,8 +79,7 @@ def stream(
 
 
 def _chosen(settings: Mapping[str, Any]) -> SampleSettings:
-    check_names(settings, [*declared(SampleSettings), *(generate.__kwdefaults__ or ())])
-    return SampleSettings(**settings)
+    return SampleSettings(**given_to(generate, settings, SampleSettings))
 
 
 def load(

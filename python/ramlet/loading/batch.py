@@ -10,7 +10,7 @@ have one token less per sequence than `targets`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,9 @@ _LOOKED_UP = (*_ARRAYS, "labels", "samples", "use_cache")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch(Mapping[str, Any]):
     """One micro-batch: sequences of a global batch that one rank processes at once.
+
+        def step(batch: ramlet.Batch) -> None:
+            loss = model(**batch.to("cuda")).loss
 
     As a mapping it has the arguments of a transformers model: input_ids, labels, and with a document mask position_ids
     and use_cache. The other arrays are available by name, `batch["targets"]` or `batch.targets`.
@@ -61,8 +64,16 @@ class Batch(Mapping[str, Any]):
     samples_done: int
     """Samples since the beginning, after this global batch."""
 
+    position_after: Any = field(default=None, repr=False)
+    """For the loader: where it continues after this global batch; None if this is not the last of it."""
+
     _labels: list[Any] = field(default_factory=list, repr=False)
     """Created on first use: code that does not use them does not pay for them."""
+
+    def __new__(cls, *parts: Mapping[str, Any], **fields: Any) -> Any:
+        """Of a mapping, a dict: what transformers and accelerate make with `type(batch)({...})`, having taken a batch
+        apart, is not a batch of the loader any more."""
+        return dict(*parts) if parts else object.__new__(cls)
 
     @property
     def labels(self) -> Any:
@@ -107,9 +118,23 @@ class Batch(Mapping[str, Any]):
         """The same batch on another device or as another dtype, like `Tensor.to`; only for tensors."""
         if not hasattr(self.input_ids, "to"):
             raise SettingsError("a batch of NumPy arrays has no device: create the loader with as_torch=True")
-        moved = {name: getattr(self, name) for name in _ARRAYS}
-        moved = {name: None if value is None else value.to(*args, **kwargs) for name, value in moved.items()}
-        return replace(self, **moved, _labels=[labels.to(*args, **kwargs) for labels in self._labels])
+        return self._changed(lambda tensor: tensor.to(*args, **kwargs))
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory, from which a GPU copies it faster; only for tensors."""
+        if not hasattr(self.input_ids, "pin_memory"):
+            raise SettingsError("NumPy arrays cannot be pinned: create the loader with as_torch=True")
+        return self._changed(lambda tensor: tensor.pin_memory())
+
+    def row(self, number: int) -> dict[str, Any]:
+        """One sequence, as what a collator of transformers or torch stacks: arrays of one dimension."""
+        names = ("input_ids", "labels", "position_ids")
+        return {name: self[name][number] for name in names if name in self}
+
+    def _changed(self, change: Callable[[Any], Any]) -> Batch:
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        changed: dict[str, Any] = {name: None if array is None else change(array) for name, array in arrays.items()}
+        return replace(self, **changed, _labels=[change(labels) for labels in self._labels])
 
 
 def batches_memory(rows: int, seq_len: int, read_ahead: int, document_mask: bool) -> int:
@@ -118,7 +143,7 @@ def batches_memory(rows: int, seq_len: int, read_ahead: int, document_mask: bool
     return (read_ahead + 2) * array * len(training_names(document_mask)) + 2 * array
 
 
-def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
+def make_batch(arrays: Any, piece: Piece, as_torch: bool, position_after: Any = None) -> Batch:
     """From the arrays of the native core: (inputs, targets, (positions, documents) or None)."""
     inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
@@ -137,6 +162,7 @@ def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
         step_sequences=piece.step_sequences,
         samples=piece.samples,
         samples_done=piece.samples_done,
+        position_after=position_after if piece.last_of_step else None,
     )
 
 

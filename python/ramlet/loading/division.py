@@ -49,6 +49,13 @@ class Piece:
     last_of_step: bool
     step_sequences: int
     samples_done: int
+    number: int
+    """Among those of this rank in the global batch."""
+
+    @property
+    def samples_before(self) -> int:
+        """At which the global batch begins."""
+        return self.samples_done - self.step_sequences
 
     @property
     def samples(self) -> range:
@@ -90,7 +97,7 @@ class Division:
 
         A rank without samples in a short last batch gets an empty piece, because it has to take part in the step.
         """
-        mine = len(range(self.rank, size, self.world))
+        mine = self._mine(size)
         for done in range(0, mine, self.rows) if mine else [0]:
             yield Piece(
                 first=first + self.rank + done * self.world,
@@ -100,4 +107,19 @@ class Division:
                 last_of_step=done + self.rows >= mine,
                 step_sequences=size,
                 samples_done=first + size,
+                number=done // self.rows,
             )
+
+    def count_rows(self, samples: int) -> int:
+        """How many of this many samples in a row, the first of which begins a global batch, are of this rank."""
+        whole, rest = divmod(samples, self.batch_size)
+        return whole * self._mine(self.batch_size) + self._mine(rest)
+
+    def count_pieces(self, samples: int) -> int:
+        """How many pieces they make."""
+        whole, rest = divmod(samples, self.batch_size)
+        counts = [max(1, -(-self._mine(size) // self.rows)) if size else 0 for size in (self.batch_size, rest)]
+        return whole * counts[0] + counts[1]
+
+    def _mine(self, size: int) -> int:
+        return len(range(self.rank, size, self.world))

@@ -31,13 +31,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.batch import Batch, batches_memory, make_batch
-from ramlet.loading.division import Division, check_counts, check_seed
-from ramlet.loading.resumable import ResumableLoader
+from ramlet.loading.division import Division, Piece, check_counts, check_seed
+from ramlet.loading.resumable import Read, ResumableLoader
 from ramlet.loading.tokens import Tokens, open_tokens
 from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural
@@ -73,10 +74,11 @@ class Loader(ResumableLoader):
         stride: int | None = None,
         max_examples: int | None = None,
         epochs: int | None = None,
-        rank: int = 0,
-        world: int = 1,
+        rank: int | None = None,
+        world: int | None = None,
         micro_batch: int | None = None,
         as_torch: bool = False,
+        as_rows: bool = False,
         document_mask: bool = False,
         val_fraction: float = 0.1,
         read_ahead: int = 2,
@@ -86,14 +88,24 @@ class Loader(ResumableLoader):
 
         `data` is the folder of a dataset, an array (FILE.npy, or FILE.txt with FILE.npy next to it), or a list of these
         with weights. The last `val_fraction` of an array is the split `val`. `seq_len` defaults to 1024, or to that of
-        a packed dataset. Without `epochs` the loop is endless. `document_mask` adds position_ids and document_ids, and
-        ignores the loss of targets in the next document. `eval_only` is the same as `split="val"`.
+        a packed dataset. Without `epochs` the loop is endless. `rank` and `world` are those of torch.distributed, if
+        they are not given. `as_rows` yields single sequences, for a DataLoader that makes batches itself.
+        `document_mask` adds position_ids and document_ids, and ignores the loss of targets in the next document.
+        `eval_only` is the same as `split="val"`.
         """
         check_counts(seq_len=seq_len, stride=stride, max_examples=max_examples, epochs=epochs)
         split = "val" if eval_only else split
-        super().__init__(0, read_ahead)
-        self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
-        self.datasets, weights = _open(data, split, val_fraction)
+        super().__init__(
+            0,
+            batch_size=batch_size,
+            rank=rank,
+            world=world,
+            micro_batch=micro_batch,
+            as_rows=as_rows,
+            read_ahead=read_ahead,
+        )
+        self._opened = (data, split, val_fraction)
+        self.datasets, weights = _open(*self._opened)
         self.seq_len = _sequence_length(self.datasets, seq_len)
         self.stride = self.seq_len if stride is None else stride
         check_seed(seed)
@@ -110,15 +122,23 @@ class Loader(ResumableLoader):
         self.document_mask = document_mask
         self._counts = _example_counts(self.datasets, weights, self.seq_len, self.stride, max_examples)
         self._weights = weights
-        self._windows = _native.Windows(
+        self._pass_ended = False
+        """Whether a loop has ended at the position, or it could still have to: both are the same sample."""
+        self._windows = self._open_windows(self.datasets)
+        self.datasets = [replace(tokens, shards=()) for tokens in self.datasets]  # the native core has the list
+
+    def _open_windows(self, datasets: list[Tokens]) -> _native.Windows:
+        return _native.Windows(
             [
-                tokens.spec(stride=self.stride, examples=examples, weight=weight, shifted=shift)
-                for tokens, examples, weight in zip(self.datasets, self._counts, weights)
+                tokens.spec(stride=self.stride, examples=examples, weight=weight, shifted=self.shift)
+                for tokens, examples, weight in zip(datasets, self._counts, self._weights)
             ],
             seq_len=self.seq_len,
-            shuffle=shuffle,
+            shuffle=self.shuffle,
         )
-        self.datasets = [replace(tokens, shards=()) for tokens in self.datasets]  # the native core has the list
+
+    def _separate(self) -> None:
+        self._windows = self._open_windows(_open(*self._opened)[0])
 
     @property
     def examples(self) -> Examples:
@@ -174,17 +194,44 @@ class Loader(ResumableLoader):
         """Sequences yielded so far, in complete global batches and over all ranks."""
         return int(self._position)
 
-    def _batches(self) -> Iterator[tuple[Batch, int | None]]:
-        windows, world, seed = self._windows, self.division.world, self.seed
-        mask, as_torch = self.document_mask, self.as_torch
-        end = None if self.epochs is None else self.epochs * len(self.examples)
-        return (
-            (
-                make_batch(windows.read(piece.first, world, piece.count, seed=seed, documents=mask), piece, as_torch),
-                piece.samples_done if piece.last_of_step else None,
-            )
-            for piece in self.division.pieces(self._position, end)
-        )
+    def __len__(self) -> int:
+        """Batches of this rank in a loop, or sequences with `as_rows`; a TypeError without `epochs`."""
+        if self.epochs is None:
+            raise TypeError("a loader without epochs is endless and has no length: create it with epochs=1")
+        count = self.division.count_rows if self.as_rows else self.division.count_pieces
+        return count(self._samples_in_pass)
+
+    @property
+    def _samples_in_pass(self) -> int:
+        return (self.epochs or 0) * len(self.examples)
+
+    def _batches(self, first: int, every: int) -> Iterator[Read]:
+        windows, division, seed = self._windows, self.division, self.seed
+        mask, as_torch, world = self.document_mask, self.as_torch, division.world
+        end = None if self.epochs is None else (self._pass() + 1) * self._samples_in_pass
+
+        def read(piece: Piece) -> Read:
+            arrays = windows.read(piece.first, world, piece.count, seed=seed, documents=mask)
+            return Read(make_batch(arrays, piece, as_torch, piece.samples_done), piece.samples_before, piece.number)
+
+        return map(read, islice(division.pieces(self._position, end), first, None, every))
+
+    def _pass(self) -> int:
+        if self.epochs is None:
+            return 0
+        number, done = divmod(int(self._position), self._samples_in_pass)
+        return number if done or self._pass_ended or not number else number - 1
+
+    def _begin_pass(self, number: int) -> None:
+        if self.epochs is not None:
+            self._position, self._pass_ended = number * self._samples_in_pass, True
+
+    def _end_pass(self) -> None:
+        self._begin_pass(self._pass() + 1)
+
+    def _yielded(self, batch: Batch) -> None:
+        super()._yielded(batch)
+        self._pass_ended = self._pass_ended and batch.position_after is None
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resumes exactly from a state; ranks, micro-batches and the batch size may differ."""
@@ -192,9 +239,12 @@ class Loader(ResumableLoader):
 
     def _position_state(self) -> dict[str, Any]:
         epoch, position = divmod(self._position, len(self.examples))
+        if self.epochs is not None and not position and self._pass() * self.epochs < epoch - self.epochs + 1:
+            epoch, position = epoch - 1, len(self.examples)  # the end of this loop, not the beginning of the next
         return {"epoch": epoch, "position": position}
 
     def _position_from(self, state: Mapping[str, Any]) -> int:
+        self._pass_ended = not int(state["position"])
         return int(state["epoch"]) * len(self.examples) + int(state["position"])
 
     def _changed_data(self) -> DatasetError:

@@ -9,6 +9,7 @@ the items, with `close`, or when the ReadAhead is garbage-collected.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ class _Queue(Generic[T]):
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
+        self.process = os.getpid()
         self.changed = Condition()
         self.items: deque[T] = deque()
         self.error: BaseException | None = None
@@ -71,6 +73,8 @@ class _Queue(Generic[T]):
             return item
 
     def close(self, thread: Thread) -> None:
+        if self.process != os.getpid():
+            return  # forked: the thread is not here, and may have locked the queue
         with self.changed:
             self.closed = True
             self.items.clear()

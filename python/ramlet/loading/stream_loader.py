@@ -30,9 +30,9 @@ from typing import Any
 from ramlet import _native
 from ramlet.errors import SettingsError, SourceChanged, SourceError, option
 from ramlet.inputs.settings import ReadSettings
-from ramlet.loading.batch import Batch, batches_memory, make_batch, row_arrays
+from ramlet.loading.batch import batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts, check_seed
-from ramlet.loading.resumable import ResumableLoader
+from ramlet.loading.resumable import Read, ResumableLoader
 from ramlet.loading.stream_blocks import Block, Blocks
 from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks
 from ramlet.runtime.budget import Budget
@@ -84,10 +84,11 @@ class StreamLoader(ResumableLoader):
         stride: int | None = None,
         max_examples: int | None = None,
         epochs: int | None = None,
-        rank: int = 0,
-        world: int = 1,
+        rank: int | None = None,
+        world: int | None = None,
         micro_batch: int | None = None,
         as_torch: bool = False,
+        as_rows: bool = False,
         document_mask: bool = False,
         documents: str = "file",
         doc_separator: str | None = None,
@@ -103,14 +104,22 @@ class StreamLoader(ResumableLoader):
         """Lists the files; inputs that are not local files are first copied to `work_dir` (or a temporary folder).
 
         `shuffle_buffer` is a number of sequences; 1 keeps the order of the text. `documents` and the four settings
-        after it are those of `ramlet.Tokenizer.train`. `memory` bounds the memory of the loader: it limits the
-        tokenizer's cache, and never changes a batch. `max_examples` ends every epoch after that many. `streaming`
-        exists for compatibility with loaders that can also load everything; it must be True.
+        after it are those of `ramlet.Tokenizer.train`. `rank`, `world` and `as_rows` are as in `ramlet.Loader`.
+        `memory` bounds the memory of the loader: it limits the tokenizer's cache, and never changes a batch.
+        `max_examples` ends every epoch after that many. `streaming` exists for compatibility with loaders that can also
+        load everything; it must be True.
         """
         if not streaming:
             raise SettingsError("a StreamLoader always streams: to shuffle ids on disk, use ramlet.Loader")
-        super().__init__(_Position(), read_ahead)
-        self.division = Division(batch_size=batch_size, rank=rank, world=world, micro_batch=micro_batch)
+        super().__init__(
+            _Position(),
+            batch_size=batch_size,
+            rank=rank,
+            world=world,
+            micro_batch=micro_batch,
+            as_rows=as_rows,
+            read_ahead=read_ahead,
+        )
         self.stride = seq_len if stride is None else stride
         counts = {"epochs": epochs, "max_examples": max_examples}
         check_counts(seq_len=seq_len, stride=stride, shuffle_buffer=shuffle_buffer, **counts)
@@ -187,13 +196,32 @@ class StreamLoader(ResumableLoader):
         text = BLOCK_COPIES * GROWTH * BLOCK_BYTES + (self._files.window_bytes if self._files.windowed else 0)
         return batches + 3 * block + 2 * step + text + self._cache_bytes
 
-    def _batches(self) -> Iterator[tuple[Batch, _Position | None]]:
-        samples = _Samples(
-            self._files, self.tokenizer, self._blocks, self.seed, self.epochs, self._threads, self._name
-        ).after(self._position)
-        return _batches(
-            samples, self.division, self.seq_len, self.end_id if self.document_mask else None, self.as_torch
-        )
+    def __len__(self) -> int:
+        """A TypeError: how many sequences there are is known only after all of the text was tokenized."""
+        raise TypeError("a stream has no known length: count_examples() reads all of it to count its sequences")
+
+    def _batches(self, first: int, every: int) -> Iterator[Read]:
+        end = None if self.epochs is None else (self._pass() + 1) * self.epochs
+        samples = _Samples(self._files, self.tokenizer, self._blocks, self.seed, end, self._threads, self._name)
+        mask = self.end_id if self.document_mask else None
+        return _batches(samples, self._position, self.division, (first, every), self.seq_len, mask, self.as_torch)
+
+    def _pass(self) -> int:
+        return 0 if self.epochs is None else int(self._position.epoch) // self.epochs
+
+    def _begin_pass(self, number: int) -> None:
+        if self.epochs is not None:
+            self._position = _Position(epoch=number * self.epochs, samples=self._position.samples)
+
+    def _end_pass(self) -> None:
+        self._begin_pass(self._pass() + 1)
+
+    def _separate(self) -> None:
+        self.tokenizer = Tokenizer.load(self.tokenizer)
+        self.tokenizer.limit_cache(self._cache_bytes)
+
+    def _settings_again(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer, "work_dir": self._files.folder}
 
     def count_examples(self) -> int:
         """Sequences in an epoch. All of the text is read and tokenized to count them."""
@@ -244,13 +272,14 @@ class _Samples:
     tokenizer: Tokenizer
     blocks: Blocks
     seed: int
-    epochs: int | None
+    end: int | None
+    """The epoch before which to stop."""
     threads: int
     name: str
 
     def after(self, start: _Position) -> Iterator[tuple[Any, _Position]]:
         """The ids of each sample, and the position after it."""
-        while self.epochs is None or start.epoch < self.epochs:
+        while self.end is None or start.epoch < self.end:
             if self.files.changed():
                 raise SourceChanged(f"{self.name} changed since it was opened: do not change the files, and start over")
             chunks = token_chunks(self.files, self.tokenizer, start.cursor, self.threads)
@@ -281,19 +310,31 @@ class _Samples:
 
 
 def _batches(
-    samples: Iterator[tuple[Any, _Position]], division: Division, seq_len: int, end_id: int | None, as_torch: bool
-) -> Iterator[tuple[Batch, _Position | None]]:
-    """With an end id under a document mask."""
+    source: _Samples,
+    position: _Position,
+    division: Division,
+    turns: tuple[int, int],
+    seq_len: int,
+    end_id: int | None,
+    as_torch: bool,
+) -> Iterator[Read]:
+    """The batches whose turn it is: the first, and how many later the next. With an end id under a document mask."""
+    samples = source.after(position)
+    turn, every = turns
+    number = 0
     while True:
-        mine, position, size = [], _Position(), 0
-        for number, (ids, after) in enumerate(islice(samples, division.batch_size)):
-            if number % division.world == division.rank:
+        mine, before, size = [], position, 0
+        for sample, (ids, after) in enumerate(islice(samples, division.batch_size)):
+            if sample % division.world == division.rank:
                 mine.append(ids)
-            position, size = after, number + 1
+            position, size = after, sample + 1
         if not size:
             return
-        done = 0
         for piece in division.step(position.samples - size, size):
-            arrays = row_arrays(mine[done : done + piece.count], seq_len, end_id)
-            done += piece.count
-            yield make_batch(arrays, piece, as_torch), position if piece.last_of_step else None
+            if number == turn:
+                rows = mine[piece.number * division.rows :][: piece.count]
+                yield Read(
+                    make_batch(row_arrays(rows, seq_len, end_id), piece, as_torch, position), before, piece.number
+                )
+                turn += every
+            number += 1

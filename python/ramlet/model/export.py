@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ramlet.dataset.new_folder import EXPORT_NOTE, is_export, new_folder, note_export
@@ -103,12 +104,17 @@ def export_parts(run: str | os.PathLike[str], to: str) -> dict[str, int]:
 
 
 def export_model(
-    run: str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "hf", dtype: str | None = None
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    to: str = "hf",
+    dtype: str | None = None,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Exported:
     """Writes the model of a run to a new folder, atomically; does nothing if it is there already.
 
     `dtype` is fp32, bf16 or fp16 [default: that of the run, or fp16 for `gguf-ready`]; for `gguf` also q8_0 [default:
-    f16].
+    f16]. `progress` is called with the stage, the bytes done and their total.
     """
     if to not in TARGETS:
         raise SettingsError(f"unknown export format {to!r}: choose from {', '.join(TARGETS)}")
@@ -133,9 +139,14 @@ def export_model(
     for path, most in small.items():
         if path.exists():
             open_regular(path, ModelError, most).close()
-    read = {*sources.values(), *small}
+    read = [path for path in sorted({*sources.values(), *small}) if path.exists()]
+    sizes = [path.stat().st_size for path in read]
+    checksums = {}
+    for number, path in enumerate(read):
+        progress("reading", sum(sizes[:number]), sum(sizes))
+        checksums[path.name] = file_checksum(path)
     origin = {
-        "model": {path.name: file_checksum(path) for path in sorted(read) if path.exists()},
+        "model": checksums,
         "to": to,
         "dtype": DTYPES[stored].name if vocabulary is None else dtype,
         "name": Path(out).name if to != "hf" else "",
@@ -146,7 +157,7 @@ def export_model(
             return Exported(*_listed(Path(out)), notes, already_done=True)
         if vocabulary is not None:
             assert dtype is not None
-            notes += _write_gguf(shape, sources, vocabulary, folder, dtype, Path(out))
+            notes += _write_gguf(shape, sources, vocabulary, folder, dtype, Path(out), partial(progress, "copying"))
         else:
             if not tokenizer_file.exists():
                 notes.append("the model has no tokenizer.json: copy it into the folder")
@@ -163,7 +174,13 @@ def export_model(
                 with replacing(folder / "to_gguf.py") as file:
                     file.write(_SCRIPT.format(folder=Path(out).name, name=pattern))
                 notes.append(f"next: python {Path(out) / 'to_gguf.py'} path/to/llama.cpp --outfile model.gguf")
-            copy_tensors(sources, folder / WEIGHTS, {"format": "pt"}, dtype=PRECISIONS.get(dtype or ""))
+            copy_tensors(
+                sources,
+                folder / WEIGHTS,
+                {"format": "pt"},
+                dtype=PRECISIONS.get(dtype or ""),
+                progress=partial(progress, "copying"),
+            )
         note_export(folder, origin)
     return Exported(*_listed(Path(out)), notes)
 
@@ -183,11 +200,17 @@ def _vocabulary(found: ModelFolder, shape: Shape) -> Vocabulary:
 
 
 def _write_gguf(
-    shape: Shape, sources: Mapping[str, Path], vocabulary: Vocabulary, folder: Path, dtype: str, out: Path
+    shape: Shape,
+    sources: Mapping[str, Path],
+    vocabulary: Vocabulary,
+    folder: Path,
+    dtype: str,
+    out: Path,
+    progress: Callable[[int, int], None],
 ) -> list[str]:
     """model.gguf, and a Modelfile for Ollama next to it; returns notes."""
     notes = list(vocabulary.notes)
-    others = write_gguf(shape, sources, vocabulary, folder / GGUF, dtype=dtype, name=out.name)
+    others = write_gguf(shape, sources, vocabulary, folder / GGUF, dtype=dtype, name=out.name, progress=progress)
     if others:
         notes.append(f"{plural(len(others), 'matrix', 'matrices')} with rows that are no multiple of 32 are in f16")
     with replacing(folder / "Modelfile") as file:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +58,11 @@ def write_gguf(
     *,
     dtype: str,
     name: str,
+    progress: Callable[[int, int], None],
 ) -> list[str]:
     """Writes the file, not atomically; returns the tensors that q8_0 cannot store, which are fp16.
 
-    `sources` has the safetensors file of each tensor.
+    `sources` has the safetensors file of each tensor; `progress` is called with the bytes read, and all.
     """
     gguf = load_gguf()
     kind = gguf.MODEL_ARCH.QWEN3 if shape.qk_norm else gguf.MODEL_ARCH.LLAMA
@@ -87,10 +88,14 @@ def write_gguf(
     with path.open("ab") as file:
         writer.write_padding(file, file.tell())
         headers = {source: read_header(source) for source in set(sources.values())}
+        entries = {ours: headers[sources[ours]].tensors[ours] for ours, _, _ in planned}
+        done, total = 0, sum(entry.size for entry in entries.values())
         for ours, size, stored in planned:
-            entry = headers[sources[ours]].tensors[ours]
+            entry = entries[ours]
             for piece in _converted(gguf, sources[ours], ours, entry, size[0], stored, _order(shape, ours)):
                 file.write(piece)
+            done += entry.size
+            progress(done, total)
             writer.write_padding(file, file.tell())
         if factors is not None:
             file.write(factors.tobytes())

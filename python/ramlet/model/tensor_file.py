@@ -153,14 +153,17 @@ def copy_tensors(
     metadata: Mapping[str, str] | None = None,
     *,
     dtype: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> str:
-    """Writes one file with tensors from others (name -> file), in pieces."""
+    """Writes one file with tensors from others (name -> file), in pieces; `progress` gets the bytes read, and all."""
     headers = {source: read_header(source) for source in set(sources.values())}
     entries = {name: headers[source].tensors[name] for name, source in sources.items()}
     listed = {name: (_stored(entry.dtype, dtype), entry.shape) for name, entry in entries.items()}
     given, made = memoryview(bytearray(BUFFER)), memoryview(bytearray(BUFFER))
+    done, total = 0, sum(entry.size for entry in entries.values())
 
     def data(name: str) -> Iterator[memoryview]:
+        nonlocal done
         entry, kind = entries[name], listed[name][0]
         item = DTYPES[entry.dtype].itemsize
         most = BUFFER // max(item, DTYPES[kind].itemsize) * item
@@ -169,6 +172,9 @@ def copy_tensors(
             for start in range(0, entry.size, most):
                 piece = given[: min(most, entry.size - start)]
                 _fill(file, piece, sources[name])
+                done += len(piece)
+                if progress is not None:
+                    progress(done, total)
                 if entry.dtype != kind:
                     try:
                         piece = convert(piece, entry.dtype, kind, made)

@@ -1,6 +1,6 @@
 """The main flow of `prepare`: inputs -> text that is cleaned, deduplicated, tokenized and written as shards.
 
-    result = prepare(["corpus/"], "data/", tokenizer="gpt2", memory="2GB")
+    result = prepare_to(["corpus/"], Path("data"), PrepareSettings(tokenizer="gpt2"), meter=meter)
 
     plan      the inputs as a list of tasks that depends only on the inputs and the settings
     exclude   the n-grams of the evaluation set                     with exclude
@@ -47,8 +47,6 @@ from ramlet.runtime.atomic_files import replacing, write_json
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import fitting_threads
-from ramlet.settings.declared import declared
-from ramlet.settings.names import check_names
 from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.tokenizer import Tokenizer
 
@@ -72,46 +70,6 @@ class Prepared:
     """Nothing was read: the folder had this result already."""
     nothing_new: str = field(default="", repr=False)
     """Why an append added nothing and left the dataset unchanged; empty if it added something."""
-
-
-def prepare(
-    inputs: Paths,
-    out: str | os.PathLike[str],
-    *,
-    memory: Budget | str | int | None = "auto",
-    threads: int | None = None,
-    append: bool = False,
-    progress: Progress | None = None,
-    tokenizer: Tokenizer | str | os.PathLike[str] | Any | None = None,
-    **settings: Any,
-) -> Prepared:
-    """Prepares a dataset from files, folders, globs, hub names or URLs, within `memory`.
-
-        ramlet.prepare(["corpus/", "more.jsonl.zst"], "my-dataset", tokenizer="gpt2", memory="2GB", dedup="line")
-
-    `tokenizer` is a Tokenizer, or what `ramlet.Tokenizer.load` accepts. The settings are the options of
-    `ramlet prepare`, with underscores. With `append` the documents are added to the dataset at `out`, with that
-    dataset's tokenizer.
-    """
-    if tokenizer is None or isinstance(tokenizer, (str, os.PathLike)):
-        given, named = None, None if tokenizer is None else os.fspath(tokenizer)
-    else:
-        given = Tokenizer.load(tokenizer)  # with its own cache, which this call may limit
-        named = given.kind
-    check_names(settings, [*declared(PrepareSettings), *(prepare.__kwdefaults__ or ())])
-    chosen = PrepareSettings(tokenizer=named or "gpt2", **settings)
-    with Meter(Budget.parse(memory)) as meter:
-        return prepare_to(
-            inputs,
-            Path(out),
-            chosen,
-            meter=meter,
-            threads=threads,
-            append=append,
-            own_tokenizer=append and named is None,
-            tokenizer=given,
-            progress=progress,
-        )
 
 
 def prepare_to(

@@ -21,6 +21,8 @@ from ramlet.tokenizer.tokenizer import Tokenizer
 
 NEEDS_TOKENIZER = ("write", "near")
 """Stages that encode or decode."""
+UNITS = {"comparing": "hashes", "pairing": "partitions", "comparing texts": "documents", "sharding": "tokens"}
+"""What the stages count, by their names for users; the others count bytes."""
 LEAST_CACHE = 1 << 20
 CACHE_BYTES = 24 << 20
 """The word cache; with GPT-2's vocabulary two threads then take about 90 MB in total."""

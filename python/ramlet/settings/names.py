@@ -6,9 +6,11 @@ nearest("corpsu", ["corpus", "data"])                   corpus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ramlet.errors import SettingsError
+from ramlet.settings.declared import declared
 
 SIMILAR = 0.75
 """Cutoff for `difflib`: one or two letters differ. With its default of 0.6, `wheel` would match `nowhere`."""
@@ -20,6 +22,13 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             raise SettingsError(f"unknown setting {name!r}: {meant(name, names)}")
+
+
+def given_to(function: Callable[..., Any], settings: Mapping[str, Any], cls: type[Any]) -> dict[str, Any]:
+    """The `**settings` of a function, which are those of `cls`; an error names an unknown one."""
+    kwdefaults: Mapping[str, Any] = getattr(function, "__kwdefaults__", None) or {}
+    check_names(settings, [*declared(cls), *kwdefaults])
+    return dict(settings)
 
 
 def meant(name: str, known: Sequence[str]) -> str:

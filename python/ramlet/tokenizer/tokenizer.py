@@ -32,7 +32,9 @@ from ramlet.tokenizer.model import TokenizerModel, check_names, merges_by_id, pl
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from typing_extensions import Unpack
 
+    from ramlet.settings.typed import TokenizerSettings
     from ramlet.tokenizer.engines import Arrays
 
 CACHE_BYTES = 40 << 20
@@ -67,7 +69,7 @@ class Tokenizer:
         work_dir: str | os.PathLike[str] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
         processes: int | None = None,
-        **settings: Any,
+        **settings: Unpack[TokenizerSettings],
     ) -> Tokenizer:
         """Trains a tokenizer on files or on texts, within `memory`.
 
@@ -79,8 +81,7 @@ class Tokenizer:
         """
         from tempfile import TemporaryDirectory
 
-        from ramlet.settings.declared import declared
-        from ramlet.settings.names import check_names
+        from ramlet.settings.names import given_to
         from ramlet.tokenizer.settings import TrainSettings
         from ramlet.tokenizer.train import Corpus, learn
 
@@ -89,8 +90,7 @@ class Tokenizer:
         threads = threads if processes is None else processes
         if inputs is not None and texts is None and not isinstance(inputs, (str, os.PathLike, list, tuple, set)):
             inputs, texts = None, inputs
-        check_names(settings, [*declared(TrainSettings), *(cls.train.__kwdefaults__ or ())])
-        chosen = TrainSettings(**settings)
+        chosen = TrainSettings(**given_to(cls.train, settings, TrainSettings))
         corpus = Corpus(chosen, inputs=inputs, texts=texts)
         with TemporaryDirectory(prefix="ramlet-") as folder, Meter(Budget.parse(memory)) as meter:
             model, statistics = learn(

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramlet.engines.opening import choose_engine, open_engine, require_ranks
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.paths import check_path
+from ramlet.notebook import in_notebook
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import check_threads
-from ramlet.settings.declared import declared
-from ramlet.settings.names import check_names
+from ramlet.settings.names import given_to
 from ramlet.tokenizer.tokenizer import Tokenizer
-from ramlet.training.listener import Listener
+from ramlet.training.listener import Listener, Silent
 from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ramlet.settings.typed import TrainSettings
     from ramlet.training.feed import Feed
     from ramlet.training.trainer import TrainResult
 
@@ -44,7 +47,7 @@ def train(
     resume: bool | None = None,
     meter: Meter | None = None,
     listener: Listener | None = None,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> TrainResult:
     """Trains a model in the folder `out`, or resumes the run that is there.
 
@@ -55,10 +58,10 @@ def train(
     `{"documents": "line", "text_field": ...}`. `evals` are further datasets to evaluate on, by name. `memory` is that
     of the process on a CPU and of the device on a GPU, where `host_memory` is that of the process. `resume=False`
     starts over; True also resumes with another length or learning rate. `listener` is called after steps, evaluations
-    and samples. The settings are the options of `ramlet train`, with underscores.
+    and samples (`ramlet.Listener`); without one, a notebook shows the run. The settings are the options of
+    `ramlet train`, with underscores.
     """
-    check_names(settings, [*declared(RunSettings), *(train.__kwdefaults__ or ())])
-    chosen = RunSettings(**settings)
+    chosen = RunSettings(**given_to(train, settings, RunSettings))
     check_threads(threads)
     check_path(out)
     if (data is None) == (stream is None):
@@ -73,18 +76,28 @@ def train(
         engine = open_engine(chosen.device, threads, name=found.name)
         from ramlet.training.trainer import train_run
 
-        return train_run(
-            chosen,
-            feed,
-            out,
-            engine=engine,
-            chosen=found,
-            evals={name: os.fspath(path) for name, path in (evals or {}).items()},
-            memory=memory,
-            meter=watching,
-            resume=resume,
-            listener=listener or Listener(),
-        )
+        with _shown(listener, watching) as told:
+            return train_run(
+                chosen,
+                feed,
+                out,
+                engine=engine,
+                chosen=found,
+                evals={name: os.fspath(path) for name, path in (evals or {}).items()},
+                memory=memory,
+                meter=watching,
+                resume=resume,
+                listener=told,
+            )
+
+
+def _shown(listener: Listener | None, meter: Meter) -> AbstractContextManager[Listener]:
+    """The caller's listener; without one, a notebook shows the run."""
+    if listener is None and in_notebook():
+        from ramlet.notebook.display import TrainingDisplay
+
+        return TrainingDisplay(meter)
+    return nullcontext(listener or Silent())
 
 
 def _feed(

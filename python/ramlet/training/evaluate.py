@@ -73,6 +73,8 @@ class EvalSet:
             batch_size=self.micro_batch,
             seed=EVAL_SEED,
             epochs=1,
+            rank=0,
+            world=1,
             val_fraction=self.val_fraction,
             document_mask=self.document_mask,
             read_ahead=1,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json as json_module
 import os
+import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,18 @@ from typing import Any
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, InputFlag, Inputs, Json, Memory, Processes, Quiet, note, print_json
-from ramlet.cli.progress import format_duration
+from ramlet.cli.options import MEMORY, InputFlag, Inputs, Json, Memory, Processes, Quiet, print_json
+from ramlet.cli.progress import Progress
 from ramlet.errors import RamletError, SettingsError
 from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
+from ramlet.runtime.progress import format_duration
 from ramlet.settings.declared import argv, declared, options
 from ramlet.tokenizer.settings import MERGES, VOCABULARY, TrainSettings
+
+TICK_SECONDS = 0.5
 
 
 @with_settings(
@@ -59,13 +65,15 @@ def compare(
     threads = threads or available_threads()
     with TemporaryDirectory(prefix="ramlet-compare-") as folder:
         scratch = Path(folder)
-        note(f"training with ramlet, {plural(threads, 'thread')} ...", quiet=quiet or json)
-        ours = _run(_our_command(inputs, settings, memory, threads, scratch / "ours"), {})
-        note(f"training with HF tokenizers, {plural(threads, 'thread')} ...", quiet=quiet or json)
-        theirs = _run(
-            _their_command(inputs, settings, reading, scratch),
-            {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"},
-        )
+        with Meter() as meter, Progress(meter, silent=quiet or json) as bar:
+            on = f", {plural(threads, 'thread')}"
+            command = _our_command(inputs, settings, memory, threads, scratch / "ours")
+            ours = _run(command, {}, lambda seconds: bar.update(f"training with ramlet{on}", seconds, None, "seconds"))
+            theirs = _run(
+                _their_command(inputs, settings, reading, scratch),
+                {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"},
+                lambda seconds: bar.update(f"training with HF tokenizers{on}", seconds, None, "seconds"),
+            )
         result = json_module.loads((scratch / "theirs.json").read_text())
         our_merges = json_module.loads((scratch / "ours" / "tokenizer.json").read_text())["model"]["merges"]
     same = our_merges == result["merges"]
@@ -106,15 +114,21 @@ def _their_command(inputs: list[str], settings: Any, reading: dict[str, Any], sc
     return [sys.executable, "-m", "ramlet.tokenizer.hf_training", str(scratch / "settings.json")]
 
 
-def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """Seconds and peak RSS of a process, as reported by the kernel when it ends."""
+def _run(command: list[str], environment: dict[str, str], waited: Callable[[float], None]) -> dict[str, Any]:
+    """Seconds and peak RSS of a process, as reported by the kernel when it ends; `waited` gets the seconds so far."""
     began = time.monotonic()
     process = subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
+    output = ""
     try:
-        output = process.stderr.read()
+        ended = False
+        while not ended:
+            waited(time.monotonic() - began)
+            if select.select([process.stderr], [], [], TICK_SECONDS)[0]:
+                output += (line := process.stderr.readline())
+                ended = not line
         _, status, usage = os.wait4(process.pid, 0)
     except BaseException:
         process.kill()

@@ -11,13 +11,14 @@ import typer
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, Json, Memory, Quiet, Threads, note, print_json, reading_notes
-from ramlet.cli.progress import Progress, format_duration
+from ramlet.cli.progress import Progress
 from ramlet.cli.tokenizer.options import AllowSpecial, Pattern, TokenizerName, allowed_special
 from ramlet.errors import SettingsError, SourceError
 from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
+from ramlet.runtime.progress import format_duration
 from ramlet.settings.declared import options
 
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ from ramlet.cli.options import (
     print_json,
     reading_notes,
 )
-from ramlet.cli.progress import Progress, format_duration
+from ramlet.cli.progress import Progress
 from ramlet.inputs.settings import READING
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
+from ramlet.runtime.progress import format_duration
 from ramlet.settings.declared import options
 from ramlet.tokenizer.settings import MERGES, VOCABULARY, TrainSettings
 

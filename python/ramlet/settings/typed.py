@@ -1,0 +1,246 @@
+"""The settings of Python functions, for type checkers and editors.
+
+Written by `python -m ramlet.settings.types`: do not change it by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from typing import Literal, TypedDict
+
+Amount = int | float | str
+"""2048, 1e6, "32k" or "10M"; of bytes also "200MB"."""
+PathName = str | PathLike[str]
+
+
+class TrainSettings(TypedDict, total=False):
+    """Of `ramlet.train`."""
+
+    params: Amount | None
+    """Approximate number of parameters, embedding included: 10M, 124M, 1.3B."""
+    config: PathName | None
+    """JSON or YAML file with the model's shape (keys of ramlet, transformers, nanoGPT), or a Llama or Qwen3 folder."""
+    init_from: PathName | None
+    """Initialize the weights from a run, a checkpoint or a Llama or Qwen3 folder of transformers."""
+    seq_len: Amount | None
+    """Sequence length in tokens."""
+    kv_groups: Amount
+    """Query heads per key/value head (grouped-query attention)."""
+    tied: bool
+    """Tie the output head to the embedding."""
+    qk_norm: bool | None
+    """RMSNorm of queries and keys, as in Qwen3."""
+    batch_size: Amount
+    """Sequences per batch; split into micro-batches to fit the memory budget, never reduced."""
+    gradient_accumulation_steps: Amount
+    """Batches accumulated per optimizer step."""
+    tokens_per_step: Amount | None
+    """Tokens per optimizer step, instead of batch_size; rounded up to whole sequences."""
+    max_steps: Amount | None
+    """Length of the run in steps."""
+    epochs: float | str | None
+    """Length of the run in epochs."""
+    tokens: Amount | None
+    """Length of the run in tokens."""
+    lr: float | str | None
+    """Peak learning rate."""
+    min_lr: float | str | None
+    """Final learning rate."""
+    warmup: Amount | None
+    """Warmup steps."""
+    schedule: Literal["cosine", "linear", "constant", "wsd"] | None
+    """Learning rate schedule after the warmup."""
+    decay: float | str | None
+    """Fraction of the steps at the end in which wsd decays the learning rate."""
+    average: float | str
+    """Average the weights over this fraction of the steps at the end, and keep the average if it is better."""
+    weight_decay: float | str
+    """Weight decay; not applied to norms."""
+    beta1: float | str
+    """AdamW's beta1."""
+    beta2: float | str
+    """AdamW's beta2."""
+    eps: float | str
+    """AdamW's epsilon."""
+    dropout: float | str
+    """Dropout of the embedding and of what attention and feed-forward blocks add; not of attention weights."""
+    clip: float | str
+    """Clip the gradient norm to this; 0 disables."""
+    optimizer: Literal["auto", "adamw", "adamw8bit", "muon", "muon8bit"]
+    """Optimizer; auto uses muon, or adamw for tiny steps and trained models; in 8 bits only if it cannot fit."""
+    precision: Literal["auto", "fp8", "bf16", "fp16", "fp32"]
+    """Precision of matrix products; auto is bf16 or, on older hardware, fp32; fp8 is faster on recent GPUs."""
+    weights: Literal["auto", "fp32", "bf16"]
+    """Precision of the weights in memory; auto uses bf16 only if nothing else fits."""
+    device: Literal["auto", "cpu", "cuda"]
+    """Device; auto uses cuda if available."""
+    engine: Literal["auto", "torch", "native"]
+    """What runs the model: the native engine, on a CPU, or PyTorch; auto is native on a CPU and torch on a GPU."""
+    seed: Amount
+    """Seed for the initial weights, the data order and the samples."""
+    stride: Amount | None
+    """Tokens between the starts of two sequences."""
+    max_examples: Amount | None
+    """Use only the first N sequences of the data, before shuffling."""
+    shift: bool
+    """Cut the data into sequences at other places in each epoch after the first; not for packed data or a stream."""
+    document_mask: bool
+    """Prevent attention across document boundaries."""
+    val_fraction: float | str
+    """Fraction at the end of a .npy file for validation."""
+    shuffle_buffer: Amount
+    """Size of a stream's shuffle buffer in sequences."""
+    micro_batch: Amount | None
+    """Sequences per forward pass."""
+    recompute: bool | None
+    """Activation checkpointing: less memory, slower."""
+    eval_every: Amount | None
+    """Steps between evaluations; 0 evaluates only at the end."""
+    eval_tokens: Amount | None
+    """Tokens per evaluation."""
+    forgetting: float | str
+    """Warn when the loss on a dataset rises by this much above its initial value."""
+    sample_every: Amount | None
+    """Steps between samples of generated text; 0 disables."""
+    sample_prompt: str
+    """Prompt for the samples."""
+    sample_tokens: Amount
+    """Tokens per sample."""
+    checkpoint_every: Amount | None
+    """Steps between checkpoints."""
+    keep: Amount
+    """Most recent checkpoints to keep, in addition to the best and, with wsd, the last one before the decay."""
+    log_every: Amount
+    """Steps between lines in metrics.jsonl."""
+    spike: float | str
+    """Stop when the loss exceeds its recent mean by this much; 0 disables."""
+    tensorboard: bool
+    """Also write TensorBoard files to RUN/tensorboard."""
+    wandb: bool
+    """Also log to Weights & Biases; needs the package wandb."""
+
+
+class PrepareSettings(TypedDict, total=False):
+    """Of `ramlet.prepare`."""
+
+    documents: Literal["file", "line"]
+    """What a document is in a text file: the whole file, or each line."""
+    doc_separator: str | None
+    """In text files documents end at this string."""
+    text_field: str
+    """Field of JSON lines and Parquet rows that holds the text."""
+    format: Literal["text", "jsonl", "parquet"] | None
+    """Format of all inputs."""
+    on_error: Literal["stop", "skip"]
+    """At a broken line or file: stop, or skip it and count it."""
+    end_token: str | None
+    """Special token to append to every document, or none."""
+    unknown: Literal["error", "unk"]
+    """A character that the tokenizer lacks is an error, or becomes the unk token."""
+    normalize: bool
+    """Normalize line ends and Unicode (NFC), remove control characters, trailing spaces and extra blank lines."""
+    collapse_blanks: bool
+    """When normalizing, also replace runs of spaces inside a line by one."""
+    filter: bool
+    """Apply the filters below; without them only empty documents are dropped."""
+    min_chars: Amount
+    """Drop documents with fewer characters."""
+    max_chars: Amount
+    """Drop documents with more characters; 0 disables."""
+    max_symbols: float | str
+    """Drop documents with a larger fraction of symbols."""
+    max_repeated: float | str
+    """Drop documents with a larger fraction of their text in repeated lines."""
+    max_invalid: float | str
+    """Drop documents with a larger fraction of undecodable characters."""
+    min_line_chars: Amount
+    """Drop lines with fewer characters; blank lines stay."""
+    max_line_chars: Amount
+    """Drop lines with more characters; 0 disables."""
+    max_line_symbols: float | str
+    """Drop lines with a larger fraction of symbols."""
+    dedup: Literal["doc", "line", "none"]
+    """Drop repeated documents (doc) or lines (line), keeping the first, or none."""
+    near: float | str | None
+    """Also drop documents that are this similar to one that is kept, 1 being the same words: 0.8 is usual."""
+    dedup_cache: PathName | None
+    """Folder of hashes: what earlier runs with it kept counts as a duplicate."""
+    exclude: PathName | Iterable[PathName]
+    """Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable."""
+    exclude_ngram: Amount
+    """Words in a row that count as a shared passage; in Chinese, Japanese or Thai, characters."""
+    exclude_field: str | None
+    """Field of JSON lines and Parquet rows in exclude that holds the text."""
+    document_bytes: Amount | None
+    """Split longer documents."""
+    min_tokens: Amount
+    """Drop documents with fewer tokens."""
+    max_tokens: Amount | None
+    """Split or drop documents with more tokens."""
+    long_documents: Literal["split", "drop"]
+    """What to do with documents over max_tokens."""
+    val_fraction: float | str
+    """Fraction of documents for validation, chosen by their hash."""
+    tokens_per_shard: Amount
+    """Maximum tokens in a shard, which holds whole documents."""
+    pack: Amount | None
+    """Pack documents into sequences of this many tokens."""
+    output_format: Literal["shards", "npy"]
+    """A folder of shards, or all ids in one .npy file, without a validation split."""
+    allow_empty: bool
+    """Write the dataset even if no document is left, instead of an error."""
+
+
+class TokenizerSettings(TypedDict, total=False):
+    """Of `ramlet.Tokenizer.train`."""
+
+    documents: Literal["file", "line"]
+    """What a document is in a text file: the whole file, or each line."""
+    doc_separator: str | None
+    """In text files documents end at this string."""
+    text_field: str
+    """Field of JSON lines and Parquet rows that holds the text."""
+    format: Literal["text", "jsonl", "parquet"] | None
+    """Format of all inputs."""
+    on_error: Literal["stop", "skip"]
+    """At a broken line or file: stop, or skip it and count it."""
+    vocab_size: Amount | None
+    """Vocabulary size, including special tokens: 32000 or 32k. With characters, the most frequent are kept."""
+    kind: Literal["bpe", "char", "byte"]
+    """Byte-pair encoding, one token per character of the text, or one per byte."""
+    pattern: str
+    """Pre-tokenization: how text is split before merging."""
+    special_tokens: str | Iterable[str]
+    """Special token; not counted as text. May be given several times. They get the last ids, in this order."""
+    tie_break: Literal["hf", "bytes"]
+    """Merge which of equally frequent pairs: that with the smallest ids, as HF tokenizers, or the largest bytes."""
+    min_frequency: Amount
+    """Merge only pairs that occur at least this often."""
+    max_token_bytes: Amount | None
+    """Learn no token longer than this many bytes."""
+    unknown: Literal["error", "unk"]
+    """With kind char: unknown characters are an error, or become the token <unk>."""
+
+
+class GenerateSettings(TypedDict, total=False):
+    """Of `ramlet.generate`."""
+
+    max_tokens: Amount
+    """Maximum new tokens."""
+    temperature: float | str
+    """Sampling temperature; 0 is greedy."""
+    top_k: Amount | None
+    """Sample only from the k most likely tokens."""
+    top_p: float | str | None
+    """Sample only from the most likely tokens whose probabilities add up to p (nucleus sampling)."""
+    repetition_penalty: float | str
+    """Above 1 makes tokens that already occurred less likely."""
+    seed: Amount | None
+    """The same seed gives the same text; sample i has seed + i."""
+    num_samples: Amount
+    """Texts to generate, as one batch."""
+    stop: str | Iterable[str]
+    """Stop before this text; may be given several times."""
+    truncate: bool
+    """Keep only the end of a prompt that is longer than the context."""
