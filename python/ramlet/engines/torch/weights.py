@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramlet.engines.constants import initial_deviation, initial_qk_gain
 from ramlet.engines.torch.fp8 import WEIGHT_SCALE, fits
 from ramlet.engines.torch.kernels import kernels_for
 from ramlet.engines.torch.kernels.plain import FP8
@@ -27,14 +28,6 @@ from ramlet.model.shape import Shape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """By the names that settings use."""
-
-INITIAL_DEVIATION = 0.02
-
-
-def initial_qk_gain(head_width: int) -> float:
-    """How sharp attention can be at first: 1 for heads of 32 or less, 1.25 for 64, 1.5 for 128. Larger models gain from
-    more (docs/design/recipe.md)."""
-    return 1.0 + max(0.0, math.log2(head_width / 32)) / 4
 
 
 @dataclass
@@ -164,14 +157,12 @@ class Weights:
         Generated on the CPU in pieces: the same weights on any device, without a second copy.
         """
         generator = torch.Generator().manual_seed(seed)
-        residual = INITIAL_DEVIATION / math.sqrt(2 * self.shape.layers)
         for weight in self:
             if weight.master.dim() == 1:
                 of_heads = weight.name.endswith((".norm_q", ".norm_k"))
                 weight.master.fill_(initial_qk_gain(self.shape.head_width) if of_heads else 1.0)
                 continue
-            deviation = residual if weight.name.endswith((".out", ".down")) else INITIAL_DEVIATION
-            _fill(weight.master, deviation, generator)
+            _fill(weight.master, initial_deviation(weight.name, self.shape.layers), generator)
         for name in ("embedding", "head"):
             if name in self._places:
                 # Padding rows of the vocabulary stay 0.
