@@ -160,6 +160,8 @@ class GPT:
 
     def __init__(self, net: Net, params: Tree) -> None:
         self.net, self.params = net, params
+        self._rows = 0
+        self._made: Rotary | None = None
 
     @property
     def shape(self) -> Shape:
@@ -174,17 +176,25 @@ class GPT:
         names = training_names("document_ids" in batch)
         with self.net.precision:
             placed = {name: self.net.placement.put(self._filled(batch[name], name)) for name in names}
-            found: list[list[float]] = np.asarray(self._losses(self.params, placed, self._tables(tokens))).tolist()
+            found: list[list[float]] = np.asarray(self._losses(self.params, placed, self.tables(tokens))).tolist()
         return found[:rows]
+
+    @cached_property
+    def reader(self) -> Any:
+        """For generation (continuing.py): compiled once, for all samples of a run."""
+        from ramlet.engines.jax.continuing import reader
+
+        return reader(self.net)
 
     def _filled(self, array: Any, name: str) -> Any:
         """As many sequences as the first batch had, so that nothing is compiled for a smaller one."""
-        self._rows = max(getattr(self, "_rows", 0), len(array))
+        self._rows = max(self._rows, len(array))
         rows = -(-self._rows // self.net.placement.shards) * self.net.placement.shards
         return filled(array, rows, name)
 
-    def _tables(self, length: int) -> Rotary:
-        if not hasattr(self, "_made") or len(self._made.cos) < length:
+    def tables(self, length: int) -> Rotary:
+        """On the devices: of at least so many positions."""
+        if self._made is None or len(self._made.cos) < min(length, self.shape.context):
             self._made = Rotary(*map(self.net.placement.copied, self.net.tables(length)))
         return self._made
 

@@ -1,0 +1,42 @@
+"""Measures the memory of a probe: the highest resident memory since a moment.
+
+gauge = ResidentGauge(meter)
+gauge.reset()
+...
+gauge.peak()
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ramlet.runtime.memory import resident_memory
+from ramlet.runtime.meter import Meter
+from ramlet.runtime.settled import release_heap
+
+
+class ResidentGauge:
+    """Resident memory by the kernel's high-water mark, which is reset; the meter remembers the earlier peak."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._resets = True
+
+    def settle(self) -> None:
+        # Not the libraries' pages: the run needs them again, and how many return depends on the page cache.
+        release_heap()
+
+    def reset(self) -> None:
+        self._meter.sample()
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            # Then it is the peak of the whole run so far: never too low.
+            self._resets = False
+
+    def peak(self) -> int:
+        self._meter.sample()
+        if not self._resets:
+            return self._meter.peak
+        marks = Path("/proc/self/status").read_text().split("VmHWM:", 1)
+        return max(int(marks[1].split()[0]) * 1024, resident_memory()) if len(marks) == 2 else self._meter.peak
