@@ -7,7 +7,6 @@ is filled up with tokens that later ones overwrite in the cache, and that nothin
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,11 +17,14 @@ from jax import lax
 from ramlet.engines import Sampling
 from ramlet.engines.continuing import READING_PIECE, ContinuingLoop, cached_tokens
 from ramlet.engines.jax import layers
-from ramlet.engines.jax.gpt import GPT, Net
+from ramlet.engines.jax.gpt import GPT, Forward, Net
 from ramlet.engines.jax.layers import Rotary
 from ramlet.engines.jax.weights import Tree, stacks
 from ramlet.engines.native.choosing import Chooser, choosing_bytes
 from ramlet.model.shape import Shape
+
+CAPACITIES = 128
+"""Tokens: a cache has a multiple of these, or the whole context."""
 
 Cache = tuple[Any, Any]
 """Keys and values, (layers, samples, capacity, key/value heads, head width) each."""
@@ -67,11 +69,10 @@ class Continuation(ContinuingLoop[Any]):
         known: bytearray | None = None,
     ) -> None:
         """`prompt` has between one id and a full context."""
-        shape, self._net, self._params = model.shape, model.net, model.params
+        shape, self._net, self._params, self._forward = model.shape, model.net, model.params, model.forward
         super().__init__(shape.context, prompt, settings, end_ids=end_ids)
         self._choose = Chooser(settings, shape.vocab_size, prompt, known)
-        self._capacity = cached_tokens(shape.context, len(prompt), settings)
-        self._program = model.reader
+        self._capacity = places(shape.context, cached_tokens(shape.context, len(prompt), settings))
         self._tables = model.tables(self._capacity)
         self._rows = 1
         self._cache = self._blank(1)
@@ -79,25 +80,24 @@ class Continuation(ContinuingLoop[Any]):
         self._logits: Any = None
 
     def _blank(self, rows: int) -> Cache:
-        shape = self._net.shape
-        # A piece that is filled up may be longer than what is left.
-        places = self._capacity + piece_length(self._capacity, self._settings.num_samples)
-        size = (shape.layers, rows, places, shape.kv_heads, shape.head_width)
-        return jnp.zeros(size, self._net.dtype), jnp.zeros(size, self._net.dtype)
+        size = cache_size(self._net.shape, rows, self._capacity)
+        put = self._net.placement.copied
+        return put(jnp.zeros(size, self._net.dtype)), put(jnp.zeros(size, self._net.dtype))
 
     def feed(self, ids: Sequence[Sequence[int]]) -> None:
         rows, count = len(ids), len(ids[0])
-        tokens = 1 if count == 1 else piece_length(self._capacity, self._settings.num_samples)
+        tokens = 1 if count == 1 else piece_length(self._capacity, rows)
         if rows != self._rows:
             self._rows, self._cache = rows, self._blank(rows)
         for start in range(0, count, tokens):
             some = np.array([row[start : start + tokens] for row in ids], np.int32)
             given = np.zeros((rows, tokens), np.int32)
             given[:, : some.shape[1]] = some
-            with self._net.precision:
-                self._logits, self._cache = self._program(
-                    self._params, self._cache, given, self._length, some.shape[1] - 1, self._tables
-                )
+            put = self._net.placement.copied
+            at, last = put(np.int32(self._length)), put(np.int32(some.shape[1] - 1))
+            self._logits, self._cache = self._forward.read(
+                self._params, self._cache, put(given), at, last, self._tables
+            )
             self._length += some.shape[1]
 
     def logits(self) -> Any:
@@ -123,9 +123,31 @@ class Continuation(ContinuingLoop[Any]):
         return self._choose(logits)
 
 
-def reader(net: Net) -> Any:
-    """`read_tokens`, compiled once per size; the cache is written in place."""
-    return jax.jit(partial(read_tokens, net), donate_argnums=1)
+def prepare(forward: Forward, params: Tree, tokens: int) -> None:
+    """Compiles what samples of so many tokens, with their prompts, need."""
+    net = forward.net
+    capacity = places(net.shape.context, tokens)
+
+    def described(size: tuple[int, ...], dtype: Any) -> Any:
+        return jax.ShapeDtypeStruct(size, dtype, sharding=net.placement.everywhere)
+
+    size = cache_size(net.shape, 1, capacity)
+    cache = (described(size, net.dtype), described(size, net.dtype))
+    table = described((capacity, net.shape.head_width // 2), jnp.float32)
+    number = described((), jnp.int32)
+    for count in {1, piece_length(capacity, 1)}:
+        forward.read(params, cache, described((1, count), jnp.int32), number, number, Rotary(table, table))
+
+
+def places(context: int, tokens: int) -> int:
+    """The capacity of a cache for so many tokens: few different ones, so that few programs are compiled."""
+    return min(context, -(-tokens // CAPACITIES) * CAPACITIES)
+
+
+def cache_size(shape: Shape, rows: int, capacity: int) -> tuple[int, ...]:
+    # A piece that is filled up may be longer than what is left.
+    longest = capacity + piece_length(capacity, 1)
+    return (shape.layers, rows, longest, shape.kv_heads, shape.head_width)
 
 
 def piece_length(capacity: int, samples: int) -> int:
@@ -136,12 +158,12 @@ def piece_length(capacity: int, samples: int) -> int:
 def continuing_bytes(shape: Shape, item: int, prompt: int, settings: Sampling) -> dict[str, int]:
     """Bytes by part of a `Continuation`, on top of the weights."""
     rows = settings.num_samples
-    capacity = cached_tokens(shape.context, prompt, settings)
-    tokens = piece_length(capacity, rows)
-    places = capacity + tokens
-    cache = 2 * shape.layers * rows * places * shape.keys_width * item
+    capacity = places(shape.context, cached_tokens(shape.context, prompt, settings))
+    tokens = piece_length(capacity, 1)
+    longest = capacity + tokens
+    cache = 2 * shape.layers * rows * longest * shape.keys_width * item
     wide = max(shape.qkv_width, 2 * shape.feed_forward) + 2 * shape.width
-    scores = shape.heads * tokens * places * 4 * 3
+    scores = shape.heads * tokens * longest * 4 * 3
     logits = rows * shape.padded_vocab * 4 * 3 + choosing_bytes(settings, shape.vocab_size)
     layer = max(shape.layer_parameters, shape.padded_vocab * shape.width) * item
     # The cache is copied when the prompt's is repeated for every sample; a layer's weights are converted.

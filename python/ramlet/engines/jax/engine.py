@@ -17,7 +17,7 @@ from ramlet.engines.gauge import ResidentGauge
 from ramlet.engines.jax import plan as plans
 from ramlet.engines.jax import probe
 from ramlet.engines.jax.device import Device
-from ramlet.engines.jax.gpt import GPT, Net
+from ramlet.engines.jax.gpt import GPT, Forward, Net
 from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.jax.ranks import JaxRanks, joined
 from ramlet.engines.jax.step import OutOfMemory, Program, Trainee
@@ -89,15 +89,17 @@ class JaxEngine(Device):
         replan = partial(self._plan, task)
         plan = replan()
         task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
+        meter.stage("compiling")
 
         def compile_for(plan: Plan) -> Program:
             return self._program(plan.shape, plan.choice, settings, plan.seq_len, plan.document_mask, plan.accumulation)
 
         plan, program = probe.fitted(plan, compile_for, replan, self._place)
         self._programs[program.shape, program.choice] = program
+        program.prepare_forward(min(plan.choice.micro_batch, self.eval_rows(plan.seq_len)), task.sampled)
         if self.kind != "cpu":
             return plan
-        self.release()
+        settled_memory()  # the compiler's pages are not needed any more
         plan = probe.measured(plan, Trainee(program, self.ranks), ResidentGauge(meter))
         self.release()
         probe.require_fit(plan)
@@ -162,7 +164,7 @@ class JaxEngine(Device):
         placement = self.placement.own
         params = zeros(shape, precision, placement)
         read_weights(found, shape, weights(shape, params, placement))
-        return GPT(Net(shape, placement, precision, chunk), params)
+        return GPT(Forward(Net(shape, placement, precision, chunk)), params)
 
     # The machine, for estimates.
 

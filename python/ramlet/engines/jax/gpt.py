@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -155,46 +155,64 @@ class Net:
         return self.placement.hold(LAYERS + name, lax.dynamic_update_index_in_dim(sums, before + found, number, 0))
 
 
+class Forward:
+    """The compiled passes of a model without gradients, by the sizes of their arguments."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self._compiled: dict[Any, Any] = {}
+
+    def losses(self, *arguments: Any) -> Any:
+        return self._run("losses", self.net.losses, arguments)
+
+    def read(self, *arguments: Any) -> Any:
+        """For generation; the cache, the second argument, is written in place."""
+        from ramlet.engines.jax.continuing import read_tokens
+
+        return self._run("read", partial(read_tokens, self.net), arguments, donated=1)
+
+    def _run(self, name: str, function: Any, arguments: tuple[Any, ...], donated: int | None = None) -> Any:
+        """The result, or None if the arguments are descriptions alone: then it is only compiled."""
+        leaves = jax.tree.leaves(arguments)
+        key = (name, *((each.shape, each.dtype) for each in leaves[len(arguments[0]) :]))
+        if key not in self._compiled:
+            made = jax.jit(function) if donated is None else jax.jit(function, donate_argnums=donated)
+            with self.net.precision:
+                self._compiled[key] = made.lower(*arguments).compile()
+        if isinstance(leaves[0], jax.ShapeDtypeStruct):
+            return None
+        return self._compiled[key](*arguments)
+
+
 class GPT:
     """A model with its weights: what evaluation and generation need."""
 
-    def __init__(self, net: Net, params: Tree) -> None:
-        self.net, self.params = net, params
+    def __init__(self, forward: Forward, params: Tree) -> None:
+        self.forward, self.params = forward, params
         self._rows = 0
         self._made: Rotary | None = None
+
+    @property
+    def net(self) -> Net:
+        return self.forward.net
 
     @property
     def shape(self) -> Shape:
         return self.net.shape
 
-    @cached_property
-    def _losses(self) -> Any:
-        return jax.jit(self.net.losses)
-
     def token_losses(self, batch: Mapping[str, Any]) -> list[list[float]]:
         rows, tokens = batch["targets"].shape
         names = training_names("document_ids" in batch)
-        with self.net.precision:
-            placed = {name: self.net.placement.put(self._filled(batch[name], name)) for name in names}
-            found: list[list[float]] = np.asarray(self._losses(self.params, placed, self.tables(tokens))).tolist()
+        # As many sequences as the first batch had, so that nothing is compiled for a smaller one.
+        self._rows = max(self._rows, rows)
+        whole = eval_rows(self._rows, self.net.placement)
+        placed = {name: self.net.placement.put(filled(batch[name], whole, name)) for name in names}
+        found: list[list[float]] = np.asarray(self.forward.losses(self.params, placed, self.tables(tokens))).tolist()
         return found[:rows]
 
-    @cached_property
-    def reader(self) -> Any:
-        """For generation (continuing.py): compiled once, for all samples of a run."""
-        from ramlet.engines.jax.continuing import reader
-
-        return reader(self.net)
-
-    def _filled(self, array: Any, name: str) -> Any:
-        """As many sequences as the first batch had, so that nothing is compiled for a smaller one."""
-        self._rows = max(self._rows, len(array))
-        rows = -(-self._rows // self.net.placement.shards) * self.net.placement.shards
-        return filled(array, rows, name)
-
     def tables(self, length: int) -> Rotary:
-        """On the devices: of at least so many positions."""
-        if self._made is None or len(self._made.cos) < min(length, self.shape.context):
+        """On the devices: of exactly so many positions, or all of the context."""
+        if self._made is None or len(self._made.cos) != min(length, self.shape.context):
             self._made = Rotary(*map(self.net.placement.copied, self.net.tables(length)))
         return self._made
 
@@ -204,6 +222,11 @@ class GPT:
         from ramlet.engines.jax.continuing import Continuation
 
         return Continuation(self, prompt, settings, end_ids=end_ids, known=known)
+
+
+def eval_rows(rows: int, placement: Placement) -> int:
+    """Sequences that are evaluated at once: a multiple of the devices."""
+    return -(-rows // placement.shards) * placement.shards
 
 
 def filled(array: Any, rows: int, name: str) -> Any:

@@ -27,10 +27,12 @@ FAST_TOKENS = {"cpu": 2048, "cuda": 16384, "tpu": 16384}
 """Beyond this many tokens a micro-batch of one device is not faster."""
 FAST_CHUNK, LEAST_CHUNK = {"cpu": 512, "cuda": 4096, "tpu": 4096}, 64
 ITEMS = {"fp32": 4, "bf16": 2}
-COMPILED = 24_000_000
-"""What stays resident on a CPU of tracing and compiling a step, and of running it: threads, code, LLVM's memory."""
+COMPILING = {"adamw": 320_000_000, "adamw8bit": 400_000_000, "muon": 400_000_000, "muon8bit": 450_000_000}
+"""What compiling a step takes on a CPU for a moment, on top of what is resident before: before there are weights."""
+COMPILED = 60_000_000
+"""What stays of that, with threads and code."""
 LATER = 16_000_000
-"""What a run needs on a CPU beyond its probe, to compile and run an evaluation and a sample, and to save."""
+"""What a run needs on a CPU beyond its probe, to evaluate, sample, save and report."""
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up."""
 
@@ -156,6 +158,8 @@ def plan_parts(task: Task, choice: Choice, place: Place, correction: Correction)
         "data": loader + step_bytes(task, choice, place),
         "overhead": base + correction.extra,
     }
+    if on_cpu:
+        parts["overhead"] += max(0, task.resident + COMPILING[choice.optimizer] - sum(parts.values()))
     return {name: parts[name] for name in PARTS}
 
 

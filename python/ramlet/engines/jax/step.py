@@ -25,12 +25,13 @@ from jax import lax
 
 from ramlet.engines import Hyperparameters, Pending, training_names
 from ramlet.engines.hashing import dropout_keys, seed_key
-from ramlet.engines.jax import stored
-from ramlet.engines.jax.gpt import DROPOUT_KEYS, GPT, Net, filled
+from ramlet.engines.jax import continuing, stored
+from ramlet.engines.jax.gpt import DROPOUT_KEYS, GPT, Forward, Net, eval_rows, filled
+from ramlet.engines.jax.initial import initialize
 from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.jax.optim import States, optimizer_module, rounding_keys, stepped
 from ramlet.engines.jax.ranks import JaxRanks
-from ramlet.engines.jax.weights import DTYPES, Tree, dtype_of, initialize, layout, zeros
+from ramlet.engines.jax.weights import DTYPES, Tree, dtype_of, layout, zeros
 from ramlet.engines.plan import Choice, Plan
 from ramlet.model.files import read_weights
 from ramlet.model.folder import ModelFolder
@@ -55,6 +56,28 @@ class Program:
     def net(self) -> Net:
         choice = self.choice
         return Net(self.shape, self.placement, choice.compute, choice.chunk, choice.recompute, choice.dropout)
+
+    @cached_property
+    def forward(self) -> Forward:
+        """For evaluation and samples: on this process's own devices."""
+        return Forward(Net(self.shape, self.placement.own, self.choice.compute, self.choice.chunk))
+
+    def prepare_forward(self, rows: int, sampled: int) -> None:
+        """Compiles what evaluating so many sequences and generating so many tokens need, before there are weights."""
+        own = self.placement.own
+        params = {
+            name: jax.ShapeDtypeStruct(size, dtype_of(name, self.choice.weights), sharding=own.of(name, size))
+            for name, size in layout(self.shape).items()
+        }
+        size = (eval_rows(rows, own), self.seq_len)
+        ids = jax.ShapeDtypeStruct(size, jnp.int32, sharding=own.batch())
+        tables = jax.tree.map(
+            lambda table: jax.ShapeDtypeStruct(table.shape, table.dtype, sharding=own.everywhere),
+            self.net.tables(self.seq_len),
+        )
+        self.forward.losses(params, dict.fromkeys(training_names(self.document_mask), ids), tables)
+        if sampled:
+            continuing.prepare(self.forward, params, sampled)
 
     @property
     def rows(self) -> int:
@@ -189,13 +212,7 @@ class Trainee:
         self._loss: list[Any] = []
         self._seed_key = seed_key(program.settings.seed)
         self._tables: Any = None
-        self._model = GPT(self._evaluated, {})
-
-    @property
-    def _evaluated(self) -> Net:
-        """For evaluation and samples: on this process's own devices."""
-        net = self.program.net
-        return Net(net.shape, self._placement.own, net.compute, net.chunk)
+        self._model = GPT(program.forward, {})
 
     @property
     def model(self) -> GPT:
@@ -256,8 +273,7 @@ class Trainee:
     # Weights and states.
 
     def reset(self, seed: int) -> None:
-        self._params = {}
-        self._params = initialize(self.program.shape, seed, self.program.choice.weights, self._placement)
+        initialize(self.program.shape, self._params, seed, self._placement)
         self._count.steps = 0
         self._states = {}
         self.prepare_states()

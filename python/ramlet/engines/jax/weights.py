@@ -1,7 +1,7 @@
 """The weights as a tree: a dictionary of arrays, in which every matrix of the layers is one stack.
 
     tree = layout(shape)                    # {"embedding": (8192, 256), "layers.qkv": (6, 768, 256), "norm": (256,)}
-    params = initialize(shape, seed=1, dtype=jnp.float32, placed=placement)
+    params = zeros(shape, "fp32", placement)
 
 The names are those of `ramlet.model.names`, without the number of the layer: `lax.scan` runs over the first axis of a
 stack. Files know nothing of this (stored.py).
@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from ramlet.engines.constants import initial_deviation, initial_qk_gain
 from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.torch.sizes import ALIGNMENT
 from ramlet.model.shape import Shape
@@ -112,30 +109,3 @@ def zeros(shape: Shape, weights: str, placement: Placement) -> Tree:
         name: placement.zeros(name, size, dtype_of(name, weights)) for name, size in layout(shape).items()
     }
 
-
-def initialize(shape: Shape, seed: int, weights: str, placement: Placement) -> Tree:
-    """Normal with std 0.02, scaled down with depth for what writes into the residual stream; gains 1, except those of
-    QK-norm. Every layer has its own random numbers, so they do not depend on how many devices there are."""
-    # Seeds have 63 bits, and those of JAX 32 without its x64 mode.
-    key = jax.random.fold_in(jax.random.key(seed & 0x7FFFFFFF), seed >> 31)
-    made = {}
-    for number, (name, size) in enumerate(layout(shape).items()):
-        fill = partial(_filled, name=name, size=size, shape=shape, dtype=dtype_of(name, weights))
-        made[name] = jax.jit(fill, out_shardings=placement.of(name, size))(jax.random.fold_in(key, number))
-    return made
-
-
-def _filled(key: Any, *, name: str, size: tuple[int, ...], shape: Shape, dtype: Any) -> Any:
-    if not is_matrix(name):
-        gain = initial_qk_gain(shape.head_width) if name.endswith(("norm_q", "norm_k")) else 1.0
-        return jnp.full(size, gain, dtype)
-    deviation = initial_deviation(name, shape.layers)
-    if name.startswith(LAYERS):
-
-        def layer(number: Any) -> Any:
-            return (jax.random.normal(jax.random.fold_in(key, number), size[1:]) * deviation).astype(dtype)
-
-        return jax.lax.map(layer, jnp.arange(size[0]))
-    # Padding rows of the vocabulary stay 0.
-    known = jnp.arange(size[0])[:, None] < shape.vocab_size
-    return jnp.where(known, jax.random.normal(key, size) * deviation, 0.0).astype(dtype)

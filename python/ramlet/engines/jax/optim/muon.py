@@ -16,6 +16,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from ramlet.engines import Hyperparameters
 from ramlet.engines.constants import COEFFICIENTS, MARGIN, MOMENTUM, ROW_DECAY, TINY, UPDATE_SIZE
@@ -98,9 +99,7 @@ def _step(parts: list[tuple[int, int]], dtype: Any, placement: Placement) -> Cal
         x = matrix.T if rows > columns else matrix
         wide = x.astype(jnp.float32)
         x = (wide / (jnp.sqrt(jnp.sum(wide * wide)) * MARGIN + TINY)).astype(dtype)
-        for a, b, c in COEFFICIENTS:
-            gram = x @ x.T
-            x = (b * gram + c * (gram @ gram)).astype(dtype) @ x + (a * x).astype(dtype)
+        x, _ = lax.scan(_polar, x, jnp.array(COEFFICIENTS, jnp.float32))
         made = (x.T if rows > columns else x).astype(jnp.float32)
         means = jnp.sum(made * made, 1) / columns
         running = squares + (means - squares) * (1 - ROW_DECAY)
@@ -110,6 +109,13 @@ def _step(parts: list[tuple[int, int]], dtype: Any, placement: Placement) -> Cal
         return made * scale[:, None], running
 
     return step
+
+
+def _polar(x: Any, coefficients: Any) -> tuple[Any, None]:
+    """A step towards the orthogonal factor (engines/constants.py)."""
+    a, b, c = coefficients
+    gram = x @ x.T
+    return ((b * gram + c * (gram @ gram)).astype(x.dtype) @ x + a * x).astype(x.dtype), None
 
 
 def row_places(shape: Shape) -> Iterator[tuple[str, int, int, int]]:
