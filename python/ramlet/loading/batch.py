@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ramlet.engines import training_names
-from ramlet.engines.opening import require_torch
+from ramlet.engines.opening import require_jax, require_torch
 from ramlet.errors import SettingsError
 from ramlet.loading.division import Piece
 
-__all__ = ["IGNORED", "Batch", "batches_memory", "make_batch", "row_arrays", "training_names"]
+__all__ = ["IGNORED", "Batch", "batches_memory", "check_kind", "make_batch", "row_arrays", "training_names"]
 
 IGNORED = -100
 """The label that losses ignore, PyTorch's default."""
@@ -37,7 +37,8 @@ class Batch(Mapping[str, Any]):
     """
 
     input_ids: Any
-    """A NumPy array or a tensor; like those below, int64 of shape (sequences, tokens)."""
+    """A NumPy array, a tensor or an array of JAX; like those below, of shape (sequences, tokens), int64 or, with JAX,
+    int32."""
 
     targets: Any
     """The id that follows each input id."""
@@ -68,8 +69,12 @@ class Batch(Mapping[str, Any]):
     def labels(self) -> Any:
         """The input ids, -100 where the loss is ignored: for models that shift them."""
         if not self._labels:
-            labels = self.input_ids.clone() if hasattr(self.input_ids, "clone") else self.input_ids.copy()
-            labels[:, 1:] = self.targets[:, :-1]
+            ids = self.input_ids
+            if hasattr(ids, "at"):  # an array of JAX, which never changes
+                labels = ids.at[:, 1:].set(self.targets[:, :-1])
+            else:
+                labels = ids.clone() if hasattr(ids, "clone") else ids.copy()
+                labels[:, 1:] = self.targets[:, :-1]
             self._labels.append(labels)
         return self._labels[0]
 
@@ -113,7 +118,15 @@ def batches_memory(rows: int, seq_len: int, read_ahead: int, document_mask: bool
     return (read_ahead + 2) * array * len(training_names(document_mask)) + 2 * array
 
 
-def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
+def check_kind(as_torch: bool, as_jax: Any) -> None:
+    """Refuses what is not installed, and two kinds at once."""
+    if as_torch and as_jax:
+        raise SettingsError("a batch has either tensors of PyTorch or arrays of JAX: give as_torch or as_jax")
+    if as_jax:
+        require_jax("as_jax")
+
+
+def make_batch(arrays: Any, piece: Piece, as_torch: bool, as_jax: Any = False) -> Batch:
     """From the arrays of the native core: (inputs, targets, (positions, documents) or None)."""
     inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
@@ -122,6 +135,10 @@ def make_batch(arrays: Any, piece: Piece, as_torch: bool) -> Batch:
         from ramlet.engines.torch.batches import tensors
 
         inputs, targets, positions, numbers = tensors(inputs, targets, positions, numbers)
+    elif as_jax:
+        from ramlet.engines.jax.batches import arrays as on_devices
+
+        inputs, targets, positions, numbers = on_devices(as_jax, inputs, targets, positions, numbers)
     return Batch(
         input_ids=inputs,
         targets=targets,

@@ -35,7 +35,7 @@ from typing import Any
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
-from ramlet.loading.batch import Batch, batches_memory, make_batch
+from ramlet.loading.batch import Batch, batches_memory, check_kind, make_batch
 from ramlet.loading.division import Division, check_counts, check_seed
 from ramlet.loading.resumable import ResumableLoader
 from ramlet.loading.tokens import Tokens, open_tokens
@@ -77,6 +77,7 @@ class Loader(ResumableLoader):
         world: int = 1,
         micro_batch: int | None = None,
         as_torch: bool = False,
+        as_jax: Any = False,
         document_mask: bool = False,
         val_fraction: float = 0.1,
         read_ahead: int = 2,
@@ -87,7 +88,8 @@ class Loader(ResumableLoader):
         `data` is the folder of a dataset, an array (FILE.npy, or FILE.txt with FILE.npy next to it), or a list of these
         with weights. The last `val_fraction` of an array is the split `val`. `seq_len` defaults to 1024, or to that of
         a packed dataset. Without `epochs` the loop is endless. `document_mask` adds position_ids and document_ids, and
-        ignores the loss of targets in the next document. `eval_only` is the same as `split="val"`.
+        ignores the loss of targets in the next document. `as_torch` yields tensors; `as_jax`, which is True, a mesh or
+        a sharding, yields arrays of JAX on its devices. `eval_only` is the same as `split="val"`.
         """
         check_counts(seq_len=seq_len, stride=stride, max_examples=max_examples, epochs=epochs)
         split = "val" if eval_only else split
@@ -106,7 +108,8 @@ class Loader(ResumableLoader):
         self.shuffle = shuffle
         self.shift = shift
         self.epochs = epochs
-        self.as_torch = as_torch
+        check_kind(as_torch, as_jax)
+        self.as_torch, self.as_jax = as_torch, as_jax
         self.document_mask = document_mask
         self._counts = _example_counts(self.datasets, weights, self.seq_len, self.stride, max_examples)
         self._weights = weights
@@ -176,11 +179,11 @@ class Loader(ResumableLoader):
 
     def _batches(self) -> Iterator[tuple[Batch, int | None]]:
         windows, world, seed = self._windows, self.division.world, self.seed
-        mask, as_torch = self.document_mask, self.as_torch
+        mask, kind = self.document_mask, (self.as_torch, self.as_jax)
         end = None if self.epochs is None else self.epochs * len(self.examples)
         return (
             (
-                make_batch(windows.read(piece.first, world, piece.count, seed=seed, documents=mask), piece, as_torch),
+                make_batch(windows.read(piece.first, world, piece.count, seed=seed, documents=mask), piece, *kind),
                 piece.samples_done if piece.last_of_step else None,
             )
             for piece in self.division.pieces(self._position, end)
@@ -236,7 +239,9 @@ class Examples:
             place -= self._loader._counts[dataset]
             dataset += 1
         arrays = self._loader._windows.example(dataset, place, documents=self._loader.document_mask)
-        return make_batch(arrays, next(Division(batch_size=1).step(number, 1)), self._loader.as_torch)
+        return make_batch(
+            arrays, next(Division(batch_size=1).step(number, 1)), self._loader.as_torch, self._loader.as_jax
+        )
 
 
 def _open(data: Data, split: str, val_fraction: float) -> tuple[list[Tokens], list[int]]:

@@ -30,7 +30,7 @@ from typing import Any
 from ramlet import _native
 from ramlet.errors import SettingsError, SourceChanged, SourceError, option
 from ramlet.inputs.settings import ReadSettings
-from ramlet.loading.batch import Batch, batches_memory, make_batch, row_arrays
+from ramlet.loading.batch import Batch, batches_memory, check_kind, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts, check_seed
 from ramlet.loading.resumable import ResumableLoader
 from ramlet.loading.stream_blocks import Block, Blocks
@@ -88,6 +88,7 @@ class StreamLoader(ResumableLoader):
         world: int = 1,
         micro_batch: int | None = None,
         as_torch: bool = False,
+        as_jax: Any = False,
         document_mask: bool = False,
         documents: str = "file",
         doc_separator: str | None = None,
@@ -119,7 +120,8 @@ class StreamLoader(ResumableLoader):
         self.seq_len = seq_len
         self.seed = seed
         self.epochs = epochs
-        self.as_torch = as_torch
+        check_kind(as_torch, as_jax)
+        self.as_torch, self.as_jax = as_torch, as_jax
         self.document_mask = document_mask
         self._blocks = Blocks(seq_len, self.stride, shuffle_buffer, max_examples)
         self._threads = threads
@@ -192,7 +194,11 @@ class StreamLoader(ResumableLoader):
             self._files, self.tokenizer, self._blocks, self.seed, self.epochs, self._threads, self._name
         ).after(self._position)
         return _batches(
-            samples, self.division, self.seq_len, self.end_id if self.document_mask else None, self.as_torch
+            samples,
+            self.division,
+            self.seq_len,
+            self.end_id if self.document_mask else None,
+            (self.as_torch, self.as_jax),
         )
 
     def count_examples(self) -> int:
@@ -281,9 +287,13 @@ class _Samples:
 
 
 def _batches(
-    samples: Iterator[tuple[Any, _Position]], division: Division, seq_len: int, end_id: int | None, as_torch: bool
+    samples: Iterator[tuple[Any, _Position]],
+    division: Division,
+    seq_len: int,
+    end_id: int | None,
+    kind: tuple[bool, Any],
 ) -> Iterator[tuple[Batch, _Position | None]]:
-    """With an end id under a document mask."""
+    """With an end id under a document mask; `kind` are the last arguments of `make_batch`."""
     while True:
         mine, position, size = [], _Position(), 0
         for number, (ids, after) in enumerate(islice(samples, division.batch_size)):
@@ -296,4 +306,4 @@ def _batches(
         for piece in division.step(position.samples - size, size):
             arrays = row_arrays(mine[done : done + piece.count], seq_len, end_id)
             done += piece.count
-            yield make_batch(arrays, piece, as_torch), position if piece.last_of_step else None
+            yield make_batch(arrays, piece, *kind), position if piece.last_of_step else None

@@ -110,7 +110,7 @@ class Continuation(ContinuingLoop[Any]):
         samples = self._settings.num_samples
         if samples > 1:
             self._rows = samples
-            self._cache = tuple(jnp.repeat(part, samples, axis=1) for part in self._cache)  # type: ignore[assignment]
+            self._cache = tuple(jnp.repeat(part, samples, axis=1) for part in self._cache)
         return logits.repeat(samples, axis=0)
 
     def is_full(self) -> bool:

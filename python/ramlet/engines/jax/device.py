@@ -1,4 +1,4 @@
-"""The devices of a run, and their memory.
+"""The devices of a run, and their memory; `python -m ramlet.engines.jax.device` lists them as JSON.
 
 On a CPU, memory is the resident set of the process, as everywhere in ramlet. On a GPU or TPU it is what XLA's
 allocator has in use on the fullest of the devices.
@@ -6,6 +6,8 @@ allocator has in use on the fullest of the devices.
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -144,3 +146,19 @@ def local_devices(wanted: str) -> list[Any]:
 
 
 _INSTALL = {"cuda": ", pip install 'jax[cuda12]'", "tpu": ", pip install 'jax[tpu]'"}
+
+
+def survey() -> list[dict[str, Any]]:
+    """All devices of this machine, for `ramlet doctor`."""
+    return [
+        {
+            "kind": KINDS.get(each.platform, each.platform),
+            "name": each.device_kind,
+            "memory": _stat(each, "bytes_limit"),
+        }
+        for each in jax.local_devices()
+    ]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(survey()) + "\n")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +86,10 @@ class JaxEngine(Device):
         return plans.make_plan(task, place=self._place, correction=correction)
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
+        if self.ranks.world > 1:
+            # A step is one program over all processes: they must make the same plan.
+            total = -self.ranks.most(-task.budget.total)
+            task = replace(task, budget=replace(task.budget, total=total), resident=self.ranks.most(task.resident))
         replan = partial(self._plan, task)
         plan = replan()
         task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
@@ -94,7 +98,7 @@ class JaxEngine(Device):
         def compile_for(plan: Plan) -> Program:
             return self._program(plan.shape, plan.choice, settings, plan.seq_len, plan.document_mask, plan.accumulation)
 
-        plan, program = probe.fitted(plan, compile_for, replan, self._place)
+        plan, program = probe.fitted(plan, compile_for, replan, self._place, self.ranks)
         self._programs[program.shape, program.choice] = program
         program.prepare_forward(min(plan.choice.micro_batch, self.eval_rows(plan.seq_len)), task.sampled)
         if self.kind != "cpu":
@@ -102,7 +106,7 @@ class JaxEngine(Device):
         settled_memory()  # the compiler's pages are not needed any more
         plan = probe.measured(plan, Trainee(program, self.ranks), ResidentGauge(meter))
         self.release()
-        probe.require_fit(plan)
+        probe.require_fit(plan, self.ranks)
         return plan.at_least(meter.peak)
 
     @cached_property
@@ -183,4 +187,3 @@ class JaxEngine(Device):
             best = max(best, 8.0 * tokens * width * width / (now - began))
             if now >= end:
                 return best
-

@@ -123,14 +123,13 @@ def attention(qkv: Any, weights: Tree, context: Context) -> Any:
         found = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
     elif sequences <= at_once or context.placement.divides:
         found = _attended(q, k, v, context.mask)
-    elif context.mask is None:
-        found = lax.map(lambda parts: _attended(*(each[None] for each in parts), None)[0], (q, k, v))
     else:
-        found = lax.map(lambda parts: _attended(*(each[None] for each in parts))[0], (q, k, v, context.mask))
+        parts = (q, k, v) if context.mask is None else (q, k, v, context.mask)
+        found = lax.map(lambda own: _attended(*(each[None] for each in own))[0], parts)
     return found.reshape(sequences, tokens, -1)
 
 
-def _attended(q: Any, k: Any, v: Any, mask: Any) -> Any:
+def _attended(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None)
 
 

@@ -36,7 +36,8 @@ def load_jax(device: str, threads: int | None = None) -> None:
     if found < OLDEST_JAX:
         oldest = ".".join(map(str, OLDEST_JAX))
         raise SettingsError(
-            f"JAX {'.'.join(map(str, found))} is too old, {oldest} is the oldest that works: pip install -U 'ramlet[jax]'"
+            f"JAX {'.'.join(map(str, found))} is too old, {oldest} is the oldest that works: "
+            "pip install -U 'ramlet[jax]'"
         )
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     # How many threads XLA starts on a CPU: it counts the machine's cores, even if the container has fewer.

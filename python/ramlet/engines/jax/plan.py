@@ -255,6 +255,4 @@ def generation_parts(
 
 
 def weight_bytes(shape: Shape, precision: str) -> int:
-    return sum(
-        math.prod(size) * np.dtype(dtype_of(name, precision)).itemsize for name, size in layout(shape).items()
-    )
+    return sum(math.prod(size) * np.dtype(dtype_of(name, precision)).itemsize for name, size in layout(shape).items())

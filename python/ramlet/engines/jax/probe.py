@@ -1,6 +1,7 @@
 """Compiles a plan, asks XLA what it needs, runs a real step, and corrects the plan by what was measured.
 
-    program, plan = fitted(task, replan, compile, gauge)
+    plan, program = fitted(plan, compile_for, replan, place, ranks)
+    plan = measured(plan, Trainee(program, ranks), gauge)
 
 First XLA: a compiled step says how much memory its arguments, results and temporaries take. That replaces the formulas,
 without allocating anything. A plan that turns out too large is replaced by a smaller one, with the difference as its
@@ -18,6 +19,7 @@ import numpy as np
 
 from ramlet.engines.gauge import ResidentGauge
 from ramlet.engines.jax.plan import LATER, Place
+from ramlet.engines.jax.ranks import JaxRanks
 from ramlet.engines.jax.step import Program, Trainee
 from ramlet.engines.plan import Correction, Plan
 from ramlet.errors import BudgetError, option
@@ -51,7 +53,7 @@ def needed(program: Program) -> Needed | None:
 
 
 def fitted(
-    plan: Plan, compile_for: Callable[[Plan], Program], replan: Callable[..., Plan], place: Place
+    plan: Plan, compile_for: Callable[[Plan], Program], replan: Callable[..., Plan], place: Place, ranks: JaxRanks
 ) -> tuple[Plan, Program]:
     """A plan that fits by what XLA says of it, and its program; BudgetError if none does."""
     for _ in range(ROUNDS):
@@ -61,12 +63,13 @@ def fitted(
         seconds = time.monotonic() - began
         corrected = plan if said is None else _by_xla(plan, said, place)
         limit = plan.budget - Budget(plan.budget).reserve
-        if corrected.peak <= limit:
+        peak = ranks.most(corrected.peak)
+        if peak <= limit:
             note = f"compiled in {seconds:.1f} s, which the next run of this shape does not need"
             return replace(corrected, notes=(*corrected.notes, note)), program
-        extra = plan.correction.extra + corrected.peak - plan.peak
+        extra = plan.correction.extra + peak - plan.peak
         plan = replan(correction=Correction(1.0, max(extra, plan.correction.extra + plan.budget // 64)))
-    raise _too_large(corrected.peak, plan)
+    raise _too_large(peak, plan)
 
 
 def _by_xla(plan: Plan, said: Needed, place: Place) -> Plan:
@@ -97,9 +100,9 @@ def measured(plan: Plan, trainee: Trainee, gauge: ResidentGauge) -> Plan:
     return replace(plan, parts=parts, measured=peak)
 
 
-def require_fit(plan: Plan) -> None:
-    """After the measurement."""
-    if plan.peak > plan.budget:
+def require_fit(plan: Plan, ranks: JaxRanks) -> None:
+    """After the measurement, in all processes."""
+    if ranks.any(plan.peak > plan.budget):
         raise _too_large(plan.peak, plan)
 
 

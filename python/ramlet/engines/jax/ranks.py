@@ -25,6 +25,10 @@ class JaxRanks(Ranks):
         """Over all processes."""
         return number if self.world == 1 else int(_gathered(number).sum())
 
+    def most(self, size: int) -> int:
+        """The largest of all processes, of bytes, rounded up to KiB."""
+        return size if self.world == 1 else int(_gathered(-(-size // 1024)).max()) << 10
+
     def any(self, flag: bool) -> bool:
         return flag if self.world == 1 else bool(_gathered(int(flag)).any())
 

@@ -147,7 +147,9 @@ class Program:
         params = {
             name: like(name, size, dtype_of(name, self.choice.weights)) for name, size in layout(self.shape).items()
         }
-        states = {key: {name: like(name, *each) for name, each in leaves.items()} for key, leaves in self.states.items()}
+        states = {
+            key: {name: like(name, *each) for name, each in leaves.items()} for key, leaves in self.states.items()
+        }
         numbers = self.numbers([0.0] * self.accumulation, 0.0, 1.0, 1.0, 1)
         return (
             params,

@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     name: str
     layer: int | None
     start: int
-    count: int
+    rows: int
     placement: Placement
 
     @property
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
 class Gap(NamedTuple):
     """Elements of a file between two weights: zeros."""
 
-    count: int
+    rows: int
     width: int = 1
 
 
@@ -94,7 +94,7 @@ def states(shape: Shape, optimizer: str, trees: States, count: Count, placement:
         for key, tree in trees.items():
             if key == "row_squares" and group == "hidden":
                 rows = [Rows(tree, *place, placement) for place in row_places(shape)]
-                made[f"{group}.{key}"] = _Segments(rows, "F32", (sum(each.count for each in rows),))
+                made[f"{group}.{key}"] = _Segments(rows, "F32", (sum(each.rows for each in rows),))
             elif key != "row_squares" and own[0].name in tree:
                 shared = BLOCK if key.endswith("scales") else 1
                 made[f"{group}.{key}"] = _flat(own, tree, *limits[group], shared, placement)
@@ -115,7 +115,7 @@ def _flat(own: Sequence[Part], tree: Tree, start: int, end: int, shared: int, pl
         segments.append(Rows(tree, part.name, part.layer, 0, rows, placement))
         place = part.start + -(-elements // shared) * shared
     total = -(-(end - start) // shared)
-    return _Segments([each for each in segments if each.count], _dtype(tree[own[0].name]), (total,))
+    return _Segments([each for each in segments if each.rows], _dtype(tree[own[0].name]), (total,))
 
 
 def _dtype(array: Any) -> str:
@@ -183,8 +183,8 @@ class _Segments:
         item = max(DTYPES[dtype].itemsize, DTYPES[self.dtype].itemsize)
         for segment in self._segments:
             rows = max(1, min(most, PIECE) // (segment.width * item))
-            for first in range(0, segment.count, rows):
-                yield segment, first, min(rows, segment.count - first)
+            for first in range(0, segment.rows, rows):
+                yield segment, first, min(rows, segment.rows - first)
 
     def _own(self, segment: Segment, count: int) -> Any:
         return np.zeros((count, segment.width), _raw(DTYPES[self.dtype].itemsize))
@@ -200,7 +200,8 @@ def _raw(itemsize: int) -> str:
 
 
 def _memory(array: Any) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 def read(rows: Rows, first: int, count: int) -> Any:

@@ -105,7 +105,4 @@ def dtype_of(name: str, weights: str) -> Any:
 
 
 def zeros(shape: Shape, weights: str, placement: Placement) -> Tree:
-    return {
-        name: placement.zeros(name, size, dtype_of(name, weights)) for name, size in layout(shape).items()
-    }
-
+    return {name: placement.zeros(name, size, dtype_of(name, weights)) for name, size in layout(shape).items()}

@@ -69,7 +69,13 @@ def unbias(beta: float, count: Any) -> Any:
 
 
 def stepped(
-    params: Tree, updates: Tree, rate: Any, keys: dict[str, Any], shape: Shape, optimizer: str, settings: Hyperparameters
+    params: Tree,
+    updates: Tree,
+    rate: Any,
+    keys: dict[str, Any],
+    shape: Shape,
+    optimizer: str,
+    settings: Hyperparameters,
 ) -> Tree:
     """The weights after a step; bf16 weights are rounded stochastically."""
     places = starts(shape)

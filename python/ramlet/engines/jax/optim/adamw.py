@@ -10,7 +10,8 @@ import optax
 from ramlet.engines import Hyperparameters
 from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.jax.optim import Described, States
-from ramlet.engines.jax.weights import Tree, layout as weights_layout
+from ramlet.engines.jax.weights import Tree
+from ramlet.engines.jax.weights import layout as weights_layout
 from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32",)

@@ -17,7 +17,8 @@ from ramlet.engines import Hyperparameters
 from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.jax.optim import Described, States, unbias
 from ramlet.engines.jax.optim.quantized import decode, encode, from_blocks, in_blocks, over_layers, scales_size
-from ramlet.engines.jax.weights import LAYERS, Tree, is_matrix, layout as weights_layout
+from ramlet.engines.jax.weights import LAYERS, Tree, is_matrix
+from ramlet.engines.jax.weights import layout as weights_layout
 from ramlet.engines.torch.sizes import SMALLEST_QUANTIZED, flat_elements
 from ramlet.model.shape import Shape
 
@@ -49,7 +50,11 @@ def described(sizes: dict[str, tuple[int, ...]], exact: Collection[str]) -> Desc
 
 def transformation(shape: Shape, settings: Hyperparameters, placement: Placement, dtype: Any) -> Any:
     return scale_by_adam8bit(
-        settings.beta1, settings.beta2, settings.eps, exact=layout(shape).get("exp_avg", ()), tiled=not placement.divides
+        settings.beta1,
+        settings.beta2,
+        settings.eps,
+        exact=layout(shape).get("exp_avg", ()),
+        tiled=not placement.divides,
     )
 
 

@@ -23,7 +23,8 @@ from ramlet.engines.constants import COEFFICIENTS, MARGIN, MOMENTUM, ROW_DECAY, 
 from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.jax.optim import Described, States, adamw
 from ramlet.engines.jax.optim.quantized import over_layers
-from ramlet.engines.jax.weights import LAYERS, Tree, is_hidden, layout as weights_layout
+from ramlet.engines.jax.weights import LAYERS, Tree, is_hidden
+from ramlet.engines.jax.weights import layout as weights_layout
 from ramlet.model.shape import Shape
 
 WEIGHTS = ("fp32",)
@@ -74,7 +75,9 @@ def muon(
         squares = {}
         for name, grad in directions.items():
             step = _step(matrices(shape)[name], dtype, placement)
-            updates[name], squares[name] = over_layers(step, [grad, own["row_squares"][name]], stacked=True, tiled=False)
+            updates[name], squares[name] = over_layers(
+                step, [grad, own["row_squares"][name]], stacked=True, tiled=False
+            )
         return updates, {**after, **new, "row_squares": squares}
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -92,7 +95,7 @@ def _step(parts: list[tuple[int, int]], dtype: Any, placement: Placement) -> Cal
     def step(direction: Any, squares: Any) -> tuple[Any, Any]:
         direction = placement.gathered(direction)
         found = [_update(direction[start : start + rows], squares[start : start + rows]) for start, rows in parts]
-        return tuple(jnp.concatenate(each) for each in zip(*found))  # type: ignore[return-value]
+        return tuple(jnp.concatenate(each) for each in zip(*found))
 
     def _update(matrix: Any, squares: Any) -> tuple[Any, Any]:
         rows, columns = matrix.shape

@@ -24,7 +24,8 @@ from ramlet.engines.jax.optim.quantized import (
     over_layers,
     scales_size,
 )
-from ramlet.engines.jax.weights import Tree, is_hidden, is_matrix, layout as weights_layout
+from ramlet.engines.jax.weights import Tree, is_hidden, is_matrix
+from ramlet.engines.jax.weights import layout as weights_layout
 from ramlet.engines.torch.sizes import SMALLEST_QUANTIZED, flat_elements, hidden_start
 from ramlet.model.shape import Shape
 
@@ -47,9 +48,7 @@ def layout(shape: Shape) -> Described:
 def _exact(shape: Shape) -> list[str]:
     counts = {True: hidden_start(shape), False: flat_elements(shape)[1]}
     return [
-        name
-        for name in weights_layout(shape)
-        if not is_hidden(name) and counts[is_matrix(name)] < SMALLEST_QUANTIZED
+        name for name in weights_layout(shape) if not is_hidden(name) and counts[is_matrix(name)] < SMALLEST_QUANTIZED
     ]
 
 

@@ -1,8 +1,8 @@
 """The 8-bit codes of optimizer states (docs/design/adamw8bit.md), and loops over the blocks of a tree's arrays.
 
 A block is 256 elements of one weight in its order; the last one of a weight may be shorter. The codes of a weight have
-its shape, the scales are (blocks,) or (layers, blocks). What is decoded is never larger than a layer of one weight, or a
-tile of an embedding: the loop overwrites codes and gradients in place.
+its shape, the scales are (blocks,) or (layers, blocks). What is decoded is never larger than a layer of one weight, or
+a tile of an embedding: the loop overwrites codes and gradients in place.
 """
 
 from __future__ import annotations
