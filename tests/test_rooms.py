@@ -1,4 +1,4 @@
-"""Which room may know which: torch and JAX in one place each, no cycles between packages, and light rooms that stay light."""
+"""Which room may know which: torch and JAX in one place each, no cycles, and light rooms that stay light."""
 
 from __future__ import annotations
 

@@ -85,13 +85,11 @@ def advise(report: Report) -> list[dict[str, str]]:
     disk, temporary, limits, engine = report["disk"], report["temporary"], report["limits"], report["engine"]
     free, threads = report["memory"]["free"], report["plan"]["threads"]
     with_torch = engine["name"] == "torch"
-    name = NAMES[engine["name"]]
+    name, broken = NAMES[engine["name"]], "ramlet" if engine["name"] == "native" else "it"
     problems = {
         f"the native core does not load ({report['native']}): reinstall ramlet": report["native"],
         f"cannot write here ({disk['error']}): work in another folder": disk["error"],
-        f"{name} does not start ({engine.get('error')}): reinstall {'ramlet' if engine['name'] == 'native' else 'it'}": (
-            engine.get("error")
-        ),
+        f"{name} does not start ({engine.get('error')}): reinstall {broken}": engine.get("error"),
     }
     warnings = {
         f"JAX does not start ({report['jax'].get('error')}): reinstall it": report["jax"].get("error"),

@@ -152,7 +152,7 @@ def survey() -> list[dict[str, Any]]:
     """All devices of this machine, for `ramlet doctor`."""
     return [
         {
-            "kind": KINDS.get(each.platform, each.platform),
+            "kind": KINDS.get(each.platform, "?"),
             "name": each.device_kind,
             "memory": _stat(each, "bytes_limit"),
         }
