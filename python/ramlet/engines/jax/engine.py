@@ -91,23 +91,27 @@ class JaxEngine(Device):
             total = -self.ranks.most(-task.budget.total)
             task = replace(task, budget=replace(task.budget, total=total), resident=self.ranks.most(task.resident))
         replan = partial(self._plan, task)
-        plan = replan()
         task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
         meter.stage("compiling")
 
         def compile_for(plan: Plan) -> Program:
             return self._program(plan.shape, plan.choice, settings, plan.seq_len, plan.document_mask, plan.accumulation)
 
-        plan, program = probe.fitted(plan, compile_for, replan, self._place, self.ranks)
-        self._programs[program.shape, program.choice] = program
-        program.prepare_forward(min(plan.choice.micro_batch, self.eval_rows(plan.seq_len)), task.sampled)
-        if self.kind != "cpu":
-            return plan
-        settled_memory()  # the compiler's pages are not needed any more
-        plan = probe.measured(plan, Trainee(program, self.ranks), ResidentGauge(meter))
-        self.release()
-        probe.require_fit(plan, self.ranks)
-        return plan.at_least(meter.peak)
+        correction = Correction()
+        for _ in range(probe.ROUNDS):
+            plan, program = probe.fitted(replan(correction=correction), compile_for, replan, self._place, self.ranks)
+            program.prepare_forward(min(plan.choice.micro_batch, self.eval_rows(plan.seq_len)), task.sampled)
+            if self.kind == "cpu":
+                settled_memory()  # the compiler's pages are not needed any more
+                expected = plan.peak
+                plan = probe.measured(plan, Trainee(program, self.ranks), ResidentGauge(meter)).at_least(meter.peak)
+                self.release()
+                missing = self.ranks.most(max(0, plan.peak - expected))
+                correction = Correction(extra=correction.extra + max(missing, task.budget.total // 64))
+            if not self.ranks.any(plan.peak > task.budget.total):
+                self._programs[program.shape, program.choice] = program
+                return plan
+        raise probe.too_large(plan.peak, plan)
 
     @cached_property
     def _programs(self) -> dict[tuple[Shape, Choice], Program]:

@@ -31,8 +31,8 @@ COMPILING = {"adamw": 320_000_000, "adamw8bit": 400_000_000, "muon": 400_000_000
 """What compiling a step takes on a CPU for a moment, on top of what is resident before: before there are weights."""
 COMPILED = 60_000_000
 """What stays of that, with threads and code."""
-LATER = 16_000_000
-"""What a run needs on a CPU beyond its probe, to evaluate, sample, save and report."""
+LATER = 28_000_000
+"""What a run needs on a CPU beyond its probe, to evaluate, sample, save and report: 15 to 30 MB."""
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up."""
 

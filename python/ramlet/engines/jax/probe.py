@@ -69,7 +69,7 @@ def fitted(
             return replace(corrected, notes=(*corrected.notes, note)), program
         extra = plan.correction.extra + peak - plan.peak
         plan = replan(correction=Correction(1.0, max(extra, plan.correction.extra + plan.budget // 64)))
-    raise _too_large(peak, plan)
+    raise too_large(peak, plan)
 
 
 def _by_xla(plan: Plan, said: Needed, place: Place) -> Plan:
@@ -100,13 +100,8 @@ def measured(plan: Plan, trainee: Trainee, gauge: ResidentGauge) -> Plan:
     return replace(plan, parts=parts, measured=peak)
 
 
-def require_fit(plan: Plan, ranks: JaxRanks) -> None:
-    """After the measurement, in all processes."""
-    if ranks.any(plan.peak > plan.budget):
-        raise _too_large(plan.peak, plan)
-
-
-def _too_large(peak: int, plan: Plan) -> BudgetError:
+def too_large(peak: int, plan: Plan) -> BudgetError:
+    """If every plan turned out larger than it should be."""
     enough = -(-(peak + peak // 32 + plan.held) // 10**6)
     return BudgetError(
         f"needs at least {enough}MB, as measured, where the plan fits {format_bytes(plan.budget + plan.held)}: "
