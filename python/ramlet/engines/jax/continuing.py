@@ -19,6 +19,7 @@ from ramlet.engines.continuing import READING_PIECE, ContinuingLoop, cached_toke
 from ramlet.engines.jax import layers
 from ramlet.engines.jax.gpt import GPT, Forward, Net
 from ramlet.engines.jax.layers import Rotary
+from ramlet.engines.jax.mesh import blank
 from ramlet.engines.jax.weights import Tree, stacks
 from ramlet.engines.native.choosing import Chooser, choosing_bytes
 from ramlet.model.shape import Shape
@@ -81,8 +82,8 @@ class Continuation(ContinuingLoop[Any]):
 
     def _blank(self, rows: int) -> Cache:
         size = cache_size(self._net.shape, rows, self._capacity)
-        put = self._net.placement.copied
-        return put(jnp.zeros(size, self._net.dtype)), put(jnp.zeros(size, self._net.dtype))
+        where = self._net.placement.everywhere
+        return blank(size, self._net.dtype, where), blank(size, self._net.dtype, where)
 
     def feed(self, ids: Sequence[Sequence[int]]) -> None:
         rows, count = len(ids), len(ids[0])

@@ -91,6 +91,7 @@ class JaxEngine(Device):
             total = -self.ranks.most(-task.budget.total)
             task = replace(task, budget=replace(task.budget, total=total), resident=self.ranks.most(task.resident))
         replan = partial(self._plan, task)
+        replan()  # refused with all parts, if nothing fits
         task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
         meter.stage("compiling")
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -75,8 +74,7 @@ class Placement:
         return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, (DATA, SHARD)))
 
     def zeros(self, name: str, size: Sequence[int], dtype: Any) -> Any:
-        """Memory of its own: two arrays of zeros may otherwise be one."""
-        return jax.jit(partial(jnp.zeros, tuple(size), dtype), out_shardings=self.of(name, size))()
+        return blank(size, dtype, self.of(name, size))
 
     # Within a jitted function.
 
@@ -115,6 +113,13 @@ class Placement:
         own = self.own
         pieces = [shard.data for shard in sorted(array.addressable_shards, key=lambda shard: shard.device.id)]
         return jax.make_array_from_single_device_arrays(array.shape, own.of(name, array.shape), pieces)
+
+
+def blank(size: Sequence[int], dtype: Any, sharding: Any) -> Any:
+    """Zeros, in memory of JAX's own, so that it can be donated; nothing is compiled for it."""
+    part = np.zeros(sharding.shard_shape(tuple(size)), dtype)
+    pieces = [jax.device_put(part, device, may_alias=False) for device in sharding.addressable_devices]
+    return jax.make_array_from_single_device_arrays(tuple(size), sharding, pieces)
 
 
 def divided_axis(name: str, size: Sequence[int], shards: int) -> int | None:

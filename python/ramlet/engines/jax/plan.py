@@ -22,6 +22,7 @@ from ramlet.engines.jax.weights import dtype_of, layout
 from ramlet.engines.plan import PARTS, Choice, Correction, Plan, Task, too_small
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
+from ramlet.runtime.budget import format_bytes
 
 FAST_TOKENS = {"cpu": 2048, "cuda": 16384, "tpu": 16384}
 """Beyond this many tokens a micro-batch of one device is not faster."""
@@ -74,7 +75,7 @@ def make_plan(task: Task, *, place: Place, correction: Correction | None = None)
                 notes=choices.notes(choice, task.seq_len, share, forced, ordered=False),
                 document_mask=task.document_mask,
                 correction=correction or Correction(),
-                remarks=_remarks(choice, place),
+                remarks=_remarks(choice, place, parts),
                 held=task.budget.held,
             )
         if least is None or sum(parts.values()) < sum(least[1].values()):
@@ -84,12 +85,13 @@ def make_plan(task: Task, *, place: Place, correction: Correction | None = None)
     raise too_small(task.budget, *least)
 
 
-def _remarks(choice: Choice, place: Place) -> dict[str, str]:
-    divided = f", divided among {place.shards} devices" if place.shards > 1 else ""
+def _remarks(choice: Choice, place: Place, parts: Mapping[str, int]) -> dict[str, str]:
+    kinds = {"weights": choice.weights, "gradients": choice.weights, "optimizer": choice.optimizer}
+    if place.shards > 1:
+        each = {name: format_bytes(parts[name] / place.in_one_memory) for name in kinds}
+        kinds = {name: f"{kind}, {each[name]} on each of {place.shards} devices" for name, kind in kinds.items()}
     return {
-        "weights": choice.weights + divided,
-        "gradients": choice.weights + divided,
-        "optimizer": choice.optimizer + divided,
+        **kinds,
         "overhead": "Python, JAX and what it compiles" if place.kind == "cpu" else "gathered layers and workspace",
     }
 
