@@ -1,4 +1,4 @@
-"""Random runs of `ramlet train --engine native`: memory as planned, none over its budget, none refused that fits.
+"""Random runs with the native or the JAX engine: memory as planned, none over its budget, none refused that fits.
 
 Each run is the real command in a process of its own, on text of Python's standard library, for a few steps with
 evaluation, checkpoints and samples. It is first refused with 2 MB, which names the smallest budget; then it runs with
@@ -33,7 +33,7 @@ TEXTS = {512: 400_000, 2000: 3_500_000, 8192: 3_600_000}
 """Bytes of text, by vocabulary."""
 STEPS = 3
 LARGEST_FLOPS = 3e11
-WITHIN = 0.01
+WITHIN = {"native": 0.01, "jax": 0.05}
 SHARES = (0.9, 1.0, 1.0, 1.0, 1.02, 1.1, 1.5, 3.0, 10.0)
 """Budgets, as multiples of the smallest that is named."""
 
@@ -72,13 +72,13 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         }
 
 
-def run_once(chosen: dict[str, Any], data: Path, folder: Path) -> Record:
+def run_once(chosen: dict[str, Any], data: Path, folder: Path, engine: str = "native") -> Record:
     settings = {name: value for name, value in chosen.items() if name not in ("vocab", "share", "threads")}
     settings |= {"max_steps": STEPS, "eval_every": 2, "eval_tokens": 2048, "checkpoint_every": 2, "log_every": 1}
     now = Ramlet.now()
 
     def once(megabytes: int, out: Path) -> Record:
-        words = ["train", "--data", data, "--out", out, "--engine", "native", "--device", "cpu", "--quiet"]
+        words = ["train", "--data", data, "--out", out, "--engine", engine, "--device", "cpu", "--quiet"]
         words += ["--threads", chosen["threads"], "--memory", f"{megabytes}MB", *argv(RunSettings, settings)]
         try:
             measured = measure(now.command(*words), now.environment)
@@ -120,10 +120,12 @@ def random_runs(given: argparse.Namespace, records: Records) -> None:
         if number < given.first:
             continue
         data = dataset(TEXTS[chosen["vocab"]], chosen["vocab"])
-        key = {"bar": "random", "contender": "native", "code": code, "seed": given.seed, "number": number}
+        key = {"bar": "random", "contender": given.engine, "code": code, "seed": given.seed, "number": number}
         with scratch() as folder:
             records.once(
-                lambda chosen=chosen, data=data, folder=folder: run_once(chosen, data, folder), device="cpu", **key
+                lambda chosen=chosen, data=data, folder=folder: run_once(chosen, data, folder, given.engine),
+                device="cpu",
+                **key,
             )
 
 
@@ -132,7 +134,8 @@ def report_random(records: list[Record]) -> tuple[str, list[Check]]:
     failed = [line for line in records if "peak" not in line]
     over = [line for line in kept if line["peak"] > line["budget"]]
     errors = sorted((line["predicted"] / line["peak"] - 1 for line in kept), key=abs)
-    good = sum(abs(error) <= WITHIN for error in errors)
+    within = max((WITHIN[line["contender"]] for line in records), default=0.0)
+    good = sum(abs(error) <= within for error in errors)
     apart = [abs(line["predicted"] - line["peak"]) for line in kept]
     kept.sort(key=lambda line: abs(line["predicted"] / line["peak"] - 1), reverse=True)
     names = ("params", "vocab", "seq_len", "batch_size", "optimizer", "precision", "threads")
@@ -152,7 +155,7 @@ def report_random(records: list[Record]) -> tuple[str, list[Check]]:
         check("runs over their budget", f"{len(over)} of {len(kept)}", "0", not over),
         check("runs refused or failed with a budget that was named as enough", str(len(failed)), "0", not failed),
         check(
-            f"plans within {WITHIN:.0%} of the peak", f"{good} of {len(errors)}; {worst}", "all", good == len(errors)
+            f"plans within {within:.0%} of the peak", f"{good} of {len(errors)}; {worst}", "all", good == len(errors)
         ),
         check(
             "the smallest budget that is named, as a multiple of the peak with it",
@@ -170,3 +173,4 @@ def add_options(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="skip the runs before this one")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--engine", choices=tuple(WITHIN), default="native")

@@ -23,8 +23,7 @@ from torch.nn.functional import cross_entropy, linear, rms_norm, scaled_dot_prod
 
 from measure import markdown_table
 from ramlet.dataset.reader import Dataset
-from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN
-from ramlet.engines.torch.weights import initial_qk_gain
+from ramlet.engines.constants import COEFFICIENTS, MARGIN, initial_qk_gain
 
 NEWTON_SCHULZ = ((3.4445, -4.7750, 2.0315),) * 5
 THREE_STEPS = ((7.9899, -22.7523, 16.6825), (3.6434, -2.7268, 0.5371), (2.6712, -1.9853, 0.4535))

@@ -44,6 +44,13 @@ def test_every_file_of_the_core_and_of_the_engine() -> None:
     assert there - engine <= {"__init__.py", "__pycache__", "model_files.py", "sizes.py", "stored.py"}
 
 
+def test_every_file_of_the_jax_engine() -> None:
+    section = PAGE.partition("### `engines/jax/`\n\n")[2].partition("\n\n")[0]
+    named = {name.strip("/") for name in re.findall(r"`([a-z0-9_]+(?:\.py|/))`", section)}
+    there = {path.name for path in (ROOT / "python/ramlet/engines/jax").iterdir()}
+    assert named == there - {"__init__.py", "__pycache__"}
+
+
 def test_every_dependency() -> None:
     cargo = (ROOT / "Cargo.toml").read_text().partition("[dependencies]\n")[2].partition("\n\n")[0]
     for name in re.findall(r"^([\w-]+) =", cargo, re.M):

@@ -49,6 +49,7 @@ def sound() -> dict[str, Any]:
         "limits": {"open_files": 1024, "address_space": None},
         "native": None,
         "torch": {"installed": True},
+        "jax": {"installed": False},
         "engine": {"name": "torch", "gpus": [], "threads": 2},
         "plan": {"threads": 2},
     }

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ramlet import _native
+from ramlet.engines.gauge import ResidentGauge
 from ramlet.engines.plan import Task
-from ramlet.engines.torch import probe
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.model.shape import Shape
 from ramlet.runtime import settled
@@ -51,7 +51,7 @@ def test_a_probe_gives_back_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> N
     """Pages of libraries that the run needs again would come back in another number."""
     given_back: list[str] = []
     monkeypatch.setattr(settled, "release_library_pages", lambda: given_back.append("libraries") or 0)
-    gauge = probe.ResidentGauge(meter=None)  # type: ignore[arg-type]  # settling measures nothing
+    gauge = ResidentGauge(meter=None)  # type: ignore[arg-type]  # settling measures nothing
     gauge.settle()
     assert given_back == []
     settled.settled_memory()

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from ramlet.engines.constants import COEFFICIENTS, MARGIN
 from ramlet.engines.torch.optim import muon
-from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN
 from ramlet.engines.torch.sizes import stacks
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape

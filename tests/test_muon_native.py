@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oracles_training_memory import highest
+from ramlet.engines.constants import COEFFICIENTS, MARGIN, SMALLEST
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.optim import muon, native
-from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN, SMALLEST
 from ramlet.model.shape import Shape
 
 RATE = 0.01

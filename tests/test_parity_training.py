@@ -12,7 +12,7 @@ import pytest
 
 import ramlet
 from oracles_training import losses, make_data, metrics, sentences, steps_kept
-from test_parity import ONE, TABLE, Command
+from test_parity import ONE, Command
 
 SMALL = ("--device", "cpu", "--seq-len", "32", "--eval-tokens", "320", "--sample-every", "0", *ONE)
 FEW = ("--params", "40k", "--batch-size", "4", "--max-steps", "4", *SMALL)
@@ -170,10 +170,24 @@ def test_train_settings_by_hardware(command: Command, folder: Path) -> None:
     assert "ramlet train --data general" in command.ran("plan", "--data", "general", "--device", "cpu", *ONE)
 
 
-def test_later_jax() -> None:
-    row = next(line for line in TABLE.read_text().splitlines() if "test_later_jax" in line)
-    assert "JAX" in row
-    assert "not yet" in row
+def test_train_with_jax(command: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide's command line with all of its flags, on the engine that it was written for."""
+    pytest.importorskip("jax")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    command.ran(
+        *("train", "--dataset-id", "wiki.txt", "--use-streaming", "--tokenizer", "byte", "--out", "run"),
+        *("--target-params", "40000", "--batch-size", "2", "--gradient-accumulation-steps", "2", "--epochs", "3"),
+        *("--use-mixed-precision", "--use-8bit-optimizer", "--shuffle-buffer-size", "50", "--seed", "123"),
+        *("--seq-len", "32", "--stride", "32", "--max-examples", "40", "--log-every", "1", "--sample-every", "0"),
+        *("--engine", "jax", "--device", "cpu", "--memory", "8GB", *ONE),
+    )
+    noted = settled(folder / "run")
+    assert noted["plan"]["choice"]["optimizer"] == "adamw8bit"
+    assert noted["plan"]["choice"]["compute"] == "bf16"
+    assert "jax" in noted
+    found = losses(folder / "run")
+    assert len(found) == 30
+    assert found[-1] < found[0]
 
 
 # -- the array beside the text

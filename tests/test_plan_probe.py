@@ -169,7 +169,8 @@ from ramlet.engines.torch.base_memory import load_torch
 from ramlet.runtime.settled import settled_memory
 from ramlet.engines.plan import Task
 from ramlet.engines.torch.ladder import make_plan
-from ramlet.engines.torch.probe import ResidentGauge, probe
+from ramlet.engines.gauge import ResidentGauge
+from ramlet.engines.torch.probe import probe
 torch = load_torch(1)
 from ramlet.training.settings import RunSettings
 from ramlet.engines.torch.step import Trainee
@@ -207,7 +208,7 @@ def test_the_gauge_sees_what_was_there_for_a_moment() -> None:
     """In a process of its own: the kernel's mark of this one may be higher already."""
     script = """
 from ramlet.runtime.meter import Meter
-from ramlet.engines.torch.probe import ResidentGauge
+from ramlet.engines.gauge import ResidentGauge
 
 MB = 10**6
 with Meter() as meter:

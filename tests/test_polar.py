@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ramlet.engines.torch.optim.polar import FITTED, SMALLEST, orthogonalize
+from ramlet.engines.constants import FITTED, SMALLEST
+from ramlet.engines.torch.optim.polar import orthogonalize
 
 CUSHION = 0.024
 """A step fits its polynomial to values from this share of the largest on: below, closer fits would be too steep."""

@@ -1,4 +1,4 @@
-"""Which room may know which: torch in one place, no cycles between packages, and light rooms that stay light."""
+"""Which room may know which: torch and JAX in one place each, no cycles, and light rooms that stay light."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 import ramlet
 
 ROOT = Path(ramlet.__file__).parent
-ENGINES = ("torch", "triton")
+ENGINES = {"torch": "torch", "triton": "torch", "jax": "jax", "optax": "jax"}
+"""Libraries, and the engine that alone imports each."""
 
 ALLOWED = {
     ("ramlet.pipeline.process", "ramlet.cli"): "a stage is a process of its own, and what it runs is the command line",
@@ -86,11 +87,11 @@ def circles(found: list[Import]) -> set[tuple[str, str]]:
     return {(here, there) for here in list(knows) for there in knows[here] if here in reached(there)}
 
 
-def test_torch_is_known_to_its_engine_alone() -> None:
+def test_a_library_is_known_to_its_engine_alone() -> None:
     elsewhere = [
         each
         for each in ALL
-        if each.name.split(".")[0] in ENGINES and not each.module.startswith("ramlet.engines.torch")
+        if (engine := ENGINES.get(each.name.split(".")[0])) and not each.module.startswith(f"ramlet.engines.{engine}")
     ]
     assert elsewhere == []
 
@@ -107,6 +108,7 @@ def test_an_engine_is_opened_and_not_imported() -> None:
     }
     assert inside == {
         ("ramlet.loading.batch", "ramlet.engines.torch.batches"),  # as_torch=True
+        ("ramlet.loading.batch", "ramlet.engines.jax.batches"),  # as_jax=True
         ("ramlet.loading.resumable", "ramlet.engines.torch"),  # what torch knows about this process
         ("ramlet.loading.resumable", "ramlet.engines.torch.datasets"),  # loaders are its datasets
     }
@@ -135,7 +137,7 @@ NEUTRAL = (
 
 @pytest.mark.parametrize(
     ("modules", "heavy"),
-    [(LIGHT, {"torch", "numpy", "ramlet._native"}), (NEUTRAL, {"torch"})],
+    [(LIGHT, {"torch", "jax", "numpy", "ramlet._native"}), (NEUTRAL, {"torch", "jax"})],
     ids=["light", "neutral"],
 )
 def test_what_loading_a_room_does_not_load(modules: tuple[str, ...], heavy: set[str]) -> None:

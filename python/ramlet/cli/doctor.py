@@ -15,6 +15,7 @@ from ramlet.cli.wording import sentence_of
 from ramlet.errors import RamletError
 from ramlet.reporting.markup import short
 from ramlet.runtime.budget import format_bytes
+from ramlet.runtime.plurals import plural
 
 MISSING = "not installed"
 
@@ -72,6 +73,7 @@ def _machine(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("memory", f"{format_bytes(memory['free'])} free of {format_bytes(memory['total'])}{within}"),
         ("processor", f"{processor['name']}, {cores}, vectors: {processor['vectors']}"),
         *(("GPU", _describe_gpu(gpu)) for gpu in report["engine"].get("gpus", [])),
+        *([("JAX", _describe_devices(report["jax"]["devices"]))] if report["jax"].get("devices") else []),
         ("disk", f"{format_bytes(disk['free'])} free in {disk['path']} ({disk['kind'] or 'unknown'}), {speed}"),
         ("temporary", f"{format_bytes(report['temporary']['free'])} free in {report['temporary']['path']}"),
         ("open files", "unlimited" if files is None else f"at most {files:,}"),
@@ -87,6 +89,12 @@ def _machine(report: dict[str, Any]) -> list[tuple[str, str]]:
 def _describe_gpu(gpu: dict[str, Any]) -> str:
     bf16 = "bf16" if gpu["bf16"] else "no bf16"
     return f"{gpu['name']}, {format_bytes(gpu['free'])} free of {format_bytes(gpu['memory'])}, {bf16}"
+
+
+def _describe_devices(devices: list[dict[str, Any]]) -> str:
+    first = devices[0]
+    memory = f", {format_bytes(first['memory'])} each" if first["memory"] else ""
+    return f"{plural(len(devices), 'device')}: {first['kind']} ({first['name']}){memory}; used with --engine jax"
 
 
 def _proposal(report: dict[str, Any]) -> list[tuple[str, str]]:

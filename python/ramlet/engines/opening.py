@@ -2,16 +2,19 @@
 
     choose_engine("auto", "cpu")            # native: the default on a CPU
     choose_engine("auto", "cuda")           # torch: a GPU needs PyTorch
+    choose_engine("auto", "tpu")            # jax: only it runs there
     open_engine("cpu", threads=2)           # loads its libraries
 
 On a CPU the native engine is faster than PyTorch and needs a fraction of its memory (docs/design/native.md), except
-where the CPU has AMX, which only PyTorch uses: it is twice as fast there.
+where the CPU has AMX, which only PyTorch uses: it is twice as fast there. `auto` is JAX on a TPU, where nothing else
+runs, and nowhere else.
 """
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from os.path import exists
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,11 +26,12 @@ if TYPE_CHECKING:
     from ramlet.engines import Engine
     from ramlet.engines.torch.modules.subject import Subject
 
-ENGINES = ("torch", "native")
+ENGINES = ("torch", "native", "jax")
 ON_A_CPU = "native"
 """What `auto` uses on a CPU."""
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "tpu")
 PRECISIONS = ("auto", "fp8", "bf16", "fp16", "fp32")
+OLDEST_JAX = (0, 6)
 
 
 class Chosen(NamedTuple):
@@ -51,6 +55,24 @@ def check_hardware(device: str | None, precision: str | None, engine: str | None
 def has_torch() -> bool:
     """Whether PyTorch is installed; does not load it."""
     return find_spec("torch") is not None
+
+
+def has_jax() -> bool:
+    """Whether JAX and optax are installed; does not load them."""
+    return find_spec("jax") is not None and find_spec("optax") is not None
+
+
+def jax_version() -> tuple[int, ...] | None:
+    """Of the installed JAX, or None; does not load it."""
+    try:
+        return tuple(int(part) for part in version("jax").split(".")[:3] if part.isdigit())
+    except PackageNotFoundError:
+        return None
+
+
+def has_tpu() -> bool:
+    """Whether there is a TPU, and a JAX that was installed for it; does not load it."""
+    return find_spec("libtpu") is not None and (exists("/dev/accel0") or exists("/dev/vfio/0"))
 
 
 def has_gpu() -> bool:
@@ -91,16 +113,29 @@ def require_torch(what: str) -> None:
         raise SettingsError(f"{what} needs PyTorch: pip install 'ramlet[torch]'")
 
 
+def require_jax(what: str) -> None:
+    """Refuses to do `what` ("a TPU") without JAX."""
+    if not has_jax():
+        raise SettingsError(f"{what} needs JAX: pip install 'ramlet[jax]'")
+
+
 def choose_engine(name: str, device: str, *, ranks: int = 1) -> Chosen:
-    """The engine for a device (auto, cpu, cuda), by the setting `engine`; refuses one that cannot work here.
+    """The engine for a device (auto, cpu, cuda, tpu), by the setting `engine`; refuses one that cannot work here.
 
     `ranks` are processes to plan for; a run has those that torchrun started.
     """
-    if name == "native" and device == "cuda":
+    if name == "native" and device in ("cuda", "tpu"):
+        other = "torch" if device == "cuda" else "jax"
         raise SettingsError(
-            f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', 'torch')}"
+            f"the native engine runs on a CPU: use {option('device', 'cpu')}, or {option('engine', other)}"
         )
-    if device == "cuda" and not has_torch():
+    if name == "torch" and device == "tpu":
+        raise SettingsError(f"PyTorch runs on a CPU or a GPU here: use {option('engine', 'jax')} for a TPU")
+    if name == "jax":
+        require_jax("the jax engine")
+    if device == "tpu":
+        require_jax("a TPU")
+    if device == "cuda" and name != "jax" and not has_torch():
         raise SettingsError(
             "a GPU needs PyTorch, which is not installed: pip install 'ramlet[torch]', "
             f"or use {option('device', 'cpu')}"
@@ -114,6 +149,8 @@ def choose_engine(name: str, device: str, *, ranks: int = 1) -> Chosen:
 
 def _best(device: str, ranks: int) -> Chosen:
     """What `auto` stands for."""
+    if device == "tpu" or (device == "auto" and has_tpu() and has_jax()):
+        return Chosen("jax", "which uses the TPU")
     gpu = device == "cuda" or (device == "auto" and has_gpu())
     if gpu and has_torch():
         return Chosen("torch", "which uses the GPU")
@@ -127,7 +164,7 @@ def _best(device: str, ranks: int) -> Chosen:
 
 
 def open_engine(device: str = "auto", threads: int | None = None, *, name: str = "auto") -> Engine:
-    """Loads an engine's libraries and opens it on a device (auto, cpu, cuda); `name` is the setting `engine`."""
+    """Loads an engine's libraries and opens it on a device (auto, cpu, cuda, tpu); `name` is the setting `engine`."""
     chosen = choose_engine(name, device).name
     engine: Engine = import_module(f"ramlet.engines.{chosen}").open_engine(device, threads)
     return engine

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ramlet.engines import training_names
-from ramlet.engines.opening import require_torch
+from ramlet.engines.opening import require_jax, require_torch
 from ramlet.errors import SettingsError
 from ramlet.loading.division import Piece
 
-__all__ = ["IGNORED", "Batch", "batches_memory", "make_batch", "row_arrays", "training_names"]
+__all__ = ["IGNORED", "Batch", "Kind", "batches_memory", "make_batch", "row_arrays", "training_names"]
 
 IGNORED = -100
 """The label that losses ignore, PyTorch's default."""
@@ -40,7 +40,8 @@ class Batch(Mapping[str, Any]):
     """
 
     input_ids: Any
-    """A NumPy array or a tensor; like those below, int64 of shape (sequences, tokens)."""
+    """A NumPy array, a tensor or an array of JAX; like those below, of shape (sequences, tokens), int64 or, with JAX,
+    int32."""
 
     targets: Any
     """The id that follows each input id."""
@@ -79,8 +80,12 @@ class Batch(Mapping[str, Any]):
     def labels(self) -> Any:
         """The input ids, -100 where the loss is ignored: for models that shift them."""
         if not self._labels:
-            labels = self.input_ids.clone() if hasattr(self.input_ids, "clone") else self.input_ids.copy()
-            labels[:, 1:] = self.targets[:, :-1]
+            ids = self.input_ids
+            if hasattr(ids, "at"):  # an array of JAX, which never changes
+                labels = ids.at[:, 1:].set(self.targets[:, :-1])
+            else:
+                labels = ids.clone() if hasattr(ids, "clone") else ids.copy()
+                labels[:, 1:] = self.targets[:, :-1]
             self._labels.append(labels)
         return self._labels[0]
 
@@ -143,15 +148,34 @@ def batches_memory(rows: int, seq_len: int, read_ahead: int, document_mask: bool
     return (read_ahead + 2) * array * len(training_names(document_mask)) + 2 * array
 
 
-def make_batch(arrays: Any, piece: Piece, as_torch: bool, position_after: Any = None) -> Batch:
+class Kind(NamedTuple):
+    """The arrays of batches: NumPy's, or one of these."""
+
+    as_torch: bool = False
+    as_jax: Any = False
+    """True, a mesh or a sharding."""
+
+    def check(self) -> None:
+        """Refuses what is not installed, and two kinds at once."""
+        if self.as_torch and self.as_jax:
+            raise SettingsError("a batch has either tensors of PyTorch or arrays of JAX: give as_torch or as_jax")
+        if self.as_jax:
+            require_jax("as_jax")
+
+
+def make_batch(arrays: Any, piece: Piece, kind: Kind, position_after: Any = None) -> Batch:
     """From the arrays of the native core: (inputs, targets, (positions, documents) or None)."""
     inputs, targets, documents = arrays
     positions, numbers = documents or (None, None)
-    if as_torch:
+    if kind.as_torch:
         require_torch("as_torch=True")
         from ramlet.engines.torch.batches import tensors
 
         inputs, targets, positions, numbers = tensors(inputs, targets, positions, numbers)
+    elif kind.as_jax:
+        from ramlet.engines.jax.batches import arrays as on_devices
+
+        inputs, targets, positions, numbers = on_devices(kind.as_jax, inputs, targets, positions, numbers)
     return Batch(
         input_ids=inputs,
         targets=targets,

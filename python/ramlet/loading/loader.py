@@ -36,7 +36,7 @@ from typing import Any
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
-from ramlet.loading.batch import Batch, batches_memory, make_batch
+from ramlet.loading.batch import Batch, Kind, batches_memory, make_batch
 from ramlet.loading.division import Division, Piece, check_counts, check_seed
 from ramlet.loading.resumable import Read, ResumableLoader
 from ramlet.loading.tokens import Tokens, open_tokens
@@ -78,6 +78,7 @@ class Loader(ResumableLoader):
         world: int | None = None,
         micro_batch: int | None = None,
         as_torch: bool = False,
+        as_jax: Any = False,
         as_rows: bool = False,
         document_mask: bool = False,
         val_fraction: float = 0.1,
@@ -90,6 +91,7 @@ class Loader(ResumableLoader):
         with weights. The last `val_fraction` of an array is the split `val`. `seq_len` defaults to 1024, or to that of
         a packed dataset. Without `epochs` the loop is endless. `rank` and `world` are those of torch.distributed, if
         they are not given. `as_rows` yields single sequences, for a DataLoader that makes batches itself.
+        `as_torch` yields tensors; `as_jax`, which is True, a mesh or a sharding, yields arrays of JAX on its devices.
         `document_mask` adds position_ids and document_ids, and ignores the loss of targets in the next document.
         `eval_only` is the same as `split="val"`.
         """
@@ -119,6 +121,8 @@ class Loader(ResumableLoader):
         self.shift = shift
         self.epochs = epochs
         self.as_torch = as_torch
+        self._kind = Kind(as_torch, as_jax)
+        self._kind.check()
         self.document_mask = document_mask
         self._counts = _example_counts(self.datasets, weights, self.seq_len, self.stride, max_examples)
         self._weights = weights
@@ -207,12 +211,12 @@ class Loader(ResumableLoader):
 
     def _batches(self, first: int, every: int) -> Iterator[Read]:
         windows, division, seed = self._windows, self.division, self.seed
-        mask, as_torch, world = self.document_mask, self.as_torch, division.world
+        mask, kind, world = self.document_mask, self._kind, division.world
         end = None if self.epochs is None else (self._pass() + 1) * self._samples_in_pass
 
         def read(piece: Piece) -> Read:
             arrays = windows.read(piece.first, world, piece.count, seed=seed, documents=mask)
-            return Read(make_batch(arrays, piece, as_torch, piece.samples_done), piece.samples_before, piece.number)
+            return Read(make_batch(arrays, piece, kind, piece.samples_done), piece.samples_before, piece.number)
 
         return map(read, islice(division.pieces(self._position, end), first, None, every))
 
@@ -286,7 +290,7 @@ class Examples:
             place -= self._loader._counts[dataset]
             dataset += 1
         arrays = self._loader._windows.example(dataset, place, documents=self._loader.document_mask)
-        return make_batch(arrays, next(Division(batch_size=1).step(number, 1)), self._loader.as_torch)
+        return make_batch(arrays, next(Division(batch_size=1).step(number, 1)), self._loader._kind)
 
 
 def _open(data: Data, split: str, val_fraction: float) -> tuple[list[Tokens], list[int]]:

@@ -30,7 +30,7 @@ from typing import Any
 from ramlet import _native
 from ramlet.errors import SettingsError, SourceChanged, SourceError, option
 from ramlet.inputs.settings import ReadSettings
-from ramlet.loading.batch import batches_memory, make_batch, row_arrays
+from ramlet.loading.batch import Kind, batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts, check_seed
 from ramlet.loading.resumable import Read, ResumableLoader
 from ramlet.loading.stream_blocks import Block, Blocks
@@ -88,6 +88,7 @@ class StreamLoader(ResumableLoader):
         world: int | None = None,
         micro_batch: int | None = None,
         as_torch: bool = False,
+        as_jax: Any = False,
         as_rows: bool = False,
         document_mask: bool = False,
         documents: str = "file",
@@ -129,6 +130,8 @@ class StreamLoader(ResumableLoader):
         self.seed = seed
         self.epochs = epochs
         self.as_torch = as_torch
+        self._kind = Kind(as_torch, as_jax)
+        self._kind.check()
         self.document_mask = document_mask
         self._blocks = Blocks(seq_len, self.stride, shuffle_buffer, max_examples)
         self._threads = threads
@@ -204,7 +207,7 @@ class StreamLoader(ResumableLoader):
         end = None if self.epochs is None else (self._pass() + 1) * self.epochs
         samples = _Samples(self._files, self.tokenizer, self._blocks, self.seed, end, self._threads, self._name)
         mask = self.end_id if self.document_mask else None
-        return _batches(samples, self._position, self.division, (first, every), self.seq_len, mask, self.as_torch)
+        return _batches(samples, self._position, self.division, (first, every), self.seq_len, mask, self._kind)
 
     def _pass(self) -> int:
         return 0 if self.epochs is None else int(self._position.epoch) // self.epochs
@@ -316,7 +319,7 @@ def _batches(
     turns: tuple[int, int],
     seq_len: int,
     end_id: int | None,
-    as_torch: bool,
+    kind: Kind,
 ) -> Iterator[Read]:
     """The batches whose turn it is: the first, and how many later the next. With an end id under a document mask."""
     samples = source.after(position)
@@ -333,8 +336,6 @@ def _batches(
         for piece in division.step(position.samples - size, size):
             if number == turn:
                 rows = mine[piece.number * division.rows :][: piece.count]
-                yield Read(
-                    make_batch(row_arrays(rows, seq_len, end_id), piece, as_torch, position), before, piece.number
-                )
+                yield Read(make_batch(row_arrays(rows, seq_len, end_id), piece, kind, position), before, piece.number)
                 turn += every
             number += 1

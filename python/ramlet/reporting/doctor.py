@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet import __version__
-from ramlet.engines.opening import choose_engine, has_gpu, has_torch
+from ramlet.engines.opening import choose_engine, has_gpu, has_jax, has_torch
 from ramlet.errors import SettingsError, option
 from ramlet.runtime import processor
 from ramlet.runtime.budget import AUTO_PERCENT, format_bytes
@@ -32,8 +32,21 @@ from ramlet.runtime.memory import cgroup_limit, free_memory, total_memory
 from ramlet.runtime.threads import available_threads, cpu_quota
 
 PROBE_BYTES = 64_000_000
-PACKAGES = ("numpy", "typer", "PyYAML", "torch", "tokenizers", "huggingface_hub", "datasets", "pyarrow", "fsspec")
-ENOUGH_MEMORY = {"torch": 400_000_000, "native": 100_000_000}
+PACKAGES = (
+    "numpy",
+    "typer",
+    "PyYAML",
+    "torch",
+    "jax",
+    "optax",
+    "tokenizers",
+    "huggingface_hub",
+    "datasets",
+    "pyarrow",
+    "fsspec",
+)
+ENOUGH_MEMORY = {"torch": 400_000_000, "native": 100_000_000, "jax": 600_000_000}
+NAMES = {"torch": "PyTorch", "native": "the native engine", "jax": "JAX"}
 """By engine: with less, a model of a million parameters does not fit next to what it loads."""
 ENOUGH_DISK = 2_000_000_000
 ENOUGH_FILES = 256
@@ -59,6 +72,7 @@ def examine(folder: str | os.PathLike[str] = ".", *, root: str | Path = "/", eng
         "versions": _versions(),
         "native": _native(),
         "torch": {"installed": has_torch()},
+        "jax": {"installed": has_jax(), **(_ask_jax() if engine and has_jax() else {})},
         "engine": _ask_engine(budget) if engine else {"name": "native"},
     }
     report["plan"] = _plan(report["engine"], budget, available_threads(root))
@@ -71,15 +85,14 @@ def advise(report: Report) -> list[dict[str, str]]:
     disk, temporary, limits, engine = report["disk"], report["temporary"], report["limits"], report["engine"]
     free, threads = report["memory"]["free"], report["plan"]["threads"]
     with_torch = engine["name"] == "torch"
-    name = "PyTorch" if with_torch else "the native engine"
+    name, broken = NAMES[engine["name"]], "ramlet" if engine["name"] == "native" else "it"
     problems = {
         f"the native core does not load ({report['native']}): reinstall ramlet": report["native"],
         f"cannot write here ({disk['error']}): work in another folder": disk["error"],
-        f"{name} does not start ({engine.get('error')}): reinstall {'it' if with_torch else 'ramlet'}": (
-            engine.get("error")
-        ),
+        f"{name} does not start ({engine.get('error')}): reinstall {broken}": engine.get("error"),
     }
     warnings = {
+        f"JAX does not start ({report['jax'].get('error')}): reinstall it": report["jax"].get("error"),
         "PyTorch is not installed, so the GPU is not used: pip install 'ramlet[torch]'": (
             not report["torch"]["installed"] and report["processor"]["gpu"]
         ),
@@ -213,6 +226,19 @@ def _native() -> str | None:
     except Exception as error:  # noqa: BLE001 - any error is the answer
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _ask_jax() -> Report:
+    """The devices that JAX finds."""
+    command = [sys.executable, "-m", "ramlet.engines.jax.device"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_SECONDS)
+        if done.returncode == 0:
+            return {"devices": json.loads(done.stdout.splitlines()[-1])}
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        last = f"{type(error).__name__}: {error}"
+    return {"error": last}
 
 
 def _ask_engine(budget: int) -> Report:

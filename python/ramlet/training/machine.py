@@ -19,7 +19,7 @@ from ramlet.engines import Engine
 from ramlet.errors import DatasetError
 from ramlet.runtime.threads import available_threads
 
-EFFICIENCY = {"cpu": 0.5, "cuda": 0.45}
+EFFICIENCY = {"cpu": 0.5, "cuda": 0.45, "tpu": 0.45}
 """The fraction of that speed that a whole step reaches, with attention, norms and the optimizer."""
 
 

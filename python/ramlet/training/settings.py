@@ -161,11 +161,12 @@ class RunSettings(Declared):
         panel=MEMORY,
     )
 
-    device: str = setting("auto", Choice(DEVICES), "Device; auto uses cuda if available.", panel=MEMORY)
+    device: str = setting("auto", Choice(DEVICES), "Device; auto uses a GPU or TPU if there is one.", panel=MEMORY)
     engine: str = setting(
         "auto",
         Choice(("auto", *ENGINES)),
-        "What runs the model: the native engine, on a CPU, or PyTorch; auto is native on a CPU and torch on a GPU.",
+        "What runs the model: the native engine, on a CPU, PyTorch, or JAX; auto is native on a CPU, torch on a GPU, "
+        "jax on a TPU.",
         panel=MEMORY,
         decides=False,
     )

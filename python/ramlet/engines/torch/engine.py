@@ -13,6 +13,7 @@ import torch
 
 from ramlet.engines import Division, Hyperparameters, Sampling
 from ramlet.engines.choices import EVAL_CHUNK, EVAL_TOKENS
+from ramlet.engines.gauge import ResidentGauge
 from ramlet.engines.plan import Choice, Correction, Plan, Task
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.device import Device, choose_device
@@ -20,7 +21,7 @@ from ramlet.engines.torch.forward_memory import divisions, generation_parts
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.model_files import load_model
-from ramlet.engines.torch.probe import ResidentGauge, allowance, probe
+from ramlet.engines.torch.probe import allowance, probe
 from ramlet.engines.torch.ranks import TorchRanks, joined
 from ramlet.engines.torch.step import Trainee
 from ramlet.engines.torch.trial import tried

@@ -16,17 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
-from ramlet.engines import Ranks, Trainee
+from ramlet.engines import Trainee
 from ramlet.engines.plan import Choice, Correction, Plan
 from ramlet.engines.torch.predict import work_bytes
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, format_bytes
-from ramlet.runtime.memory import resident_memory
-from ramlet.runtime.meter import Meter
-from ramlet.runtime.settled import release_heap
 
 SLACK = 64
 """One part in this many of the budget stays free after measuring: hours of training need more than a probe of a second.
@@ -58,49 +54,6 @@ class Gauge(Protocol):
     def reset(self) -> None: ...
 
     def peak(self) -> int: ...
-
-
-class ResidentGauge:
-    """Resident memory by the kernel's high-water mark, which is reset; the meter remembers the earlier peak.
-
-    Of several ranks it is that of the one with the highest, on all of them, so that they take the same decisions.
-    """
-
-    def __init__(self, meter: Meter, ranks: Ranks | None = None) -> None:
-        self._meter, self._ranks = meter, ranks or Ranks()
-        self._resets = True
-        self._below = 0
-        """How much less this rank had, the last time."""
-
-    def of_this_rank(self, plan: Plan) -> Plan:
-        """A plan with the memory that was measured here."""
-        parts = {**plan.parts, "overhead": plan.parts["overhead"] - self._below}
-        return replace(plan, parts=parts, measured=plan.measured - self._below)
-
-    def settle(self) -> None:
-        # Not the libraries' pages: the run needs them again, and how many return depends on the page cache.
-        release_heap()
-
-    def reset(self) -> None:
-        self._meter.sample()
-        try:
-            Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            # Then it is the peak of the whole run so far: never too low.
-            self._resets = False
-
-    def peak(self) -> int:
-        own = self._own_peak()
-        highest = self._ranks.most(own)
-        self._below = highest - own
-        return highest
-
-    def _own_peak(self) -> int:
-        self._meter.sample()
-        if not self._resets:
-            return self._meter.peak
-        marks = Path("/proc/self/status").read_text().split("VmHWM:", 1)
-        return max(int(marks[1].split()[0]) * 1024, resident_memory()) if len(marks) == 2 else self._meter.peak
 
 
 def probe(plan: Plan, build: Callable[[Choice], Trainee], *, gauge: Gauge, replan: Callable[..., Plan]) -> Plan:

@@ -23,6 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ramlet.engines.constants import initial_deviation, initial_qk_gain
 from ramlet.engines.torch.division import Range
 from ramlet.engines.torch.exchange import EMBEDDING, HEAD, Exchange, Gathered, Part, Reduced, Sharding, Unit
 from ramlet.engines.torch.fp8 import WEIGHT_SCALE, fits
@@ -33,14 +34,6 @@ from ramlet.model.shape import Shape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """By the names that settings use."""
-
-INITIAL_DEVIATION = 0.02
-
-
-def initial_qk_gain(head_width: int) -> float:
-    """How sharp attention can be at first: 1 for heads of 32 or less, 1.25 for 64, 1.5 for 128. Larger models gain from
-    more (docs/design/recipe.md)."""
-    return 1.0 + max(0.0, math.log2(head_width / 32)) / 4
 
 
 @dataclass
@@ -251,13 +244,12 @@ class Weights:
         Generated on the CPU in pieces: the same weights on any device, without a second copy.
         """
         generator = torch.Generator().manual_seed(seed)
-        residual = INITIAL_DEVIATION / math.sqrt(2 * self.shape.layers)
         for name, (start, size) in self._places.items():
             if len(size) == 1:
                 of_heads = name.endswith((".norm_q", ".norm_k"))
                 self[name].master.fill_(initial_qk_gain(self.shape.head_width) if of_heads else 1.0)
                 continue
-            deviation = residual if name.endswith((".out", ".down")) else INITIAL_DEVIATION
+            deviation = initial_deviation(name, self.shape.layers)
             rows = max(1, (1 << 20) // size[1])
             for first in range(0, size[0], rows):
                 values = torch.empty((min(rows, size[0] - first), size[1]))

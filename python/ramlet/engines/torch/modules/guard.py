@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ramlet.engines.torch.probe import ResidentGauge
+from ramlet.engines.gauge import ResidentGauge
 from ramlet.runtime.memory import resident_memory
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.constants import COEFFICIENTS, MARGIN, ROW_DECAY, TINY, UPDATE_SIZE
 from ramlet.engines.torch.optim import native, scalar
 from ramlet.engines.torch.optim.adamw import AdamW
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
-from ramlet.engines.torch.optim.muon import ROW_DECAY, TINY, UPDATE_SIZE, Muon, Views, packed
-from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN
+from ramlet.engines.torch.optim.muon import Muon, Views, packed
 from ramlet.engines.torch.sizes import adamw8bit_bytes
 from ramlet.errors import SettingsError, option
 

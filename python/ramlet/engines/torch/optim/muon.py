@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.constants import COEFFICIENTS, MARGIN, MOMENTUM, ROW_DECAY, TINY, UPDATE_SIZE
 from ramlet.engines.plan import Choice
 from ramlet.engines.torch.division import Held
 from ramlet.engines.torch.kernels import has_triton
 from ramlet.engines.torch.optim import adamw, group, native, plain_update, scalar
 from ramlet.engines.torch.optim.adamw import AdamW
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit
-from ramlet.engines.torch.optim.polar import COEFFICIENTS, MARGIN, orthogonalize
+from ramlet.engines.torch.optim.polar import orthogonalize
 from ramlet.engines.torch.optim.shares import Share, share_between, shares
 from ramlet.engines.torch.ranks import TorchRanks
 from ramlet.engines.torch.sizes import BYTES, Stack, stacks, tensors_of
@@ -40,10 +41,6 @@ WHOLE_MATRICES = True
 Rate = float | Tensor
 """A tensor if the step is captured in a CUDA graph."""
 
-MOMENTUM = 0.95
-ROW_DECAY = 0.95
-UPDATE_SIZE = 0.2
-TINY = 1e-12
 ELEMENTS_AT_ONCE = 40 << 20
 """On a GPU, of the matrices that are orthogonalized together; their products are faster the more there are."""
 

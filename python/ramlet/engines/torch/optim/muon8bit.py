@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.constants import MOMENTUM
 from ramlet.engines.torch.division import Held
 from ramlet.engines.torch.optim import adamw8bit
 from ramlet.engines.torch.optim.adamw8bit import AdamW8bit, loops_for
 from ramlet.engines.torch.optim.factors import rounding_key, single
-from ramlet.engines.torch.optim.muon import MOMENTUM, Muon, Rate, others, row_bytes, scratch_bytes
+from ramlet.engines.torch.optim.muon import Muon, Rate, others, row_bytes, scratch_bytes
 from ramlet.engines.torch.sizes import BLOCK, adamw8bit_bytes, hidden_start
 from ramlet.engines.torch.weights import Weights
 
