@@ -22,18 +22,16 @@ from ramlet.training.listener import Listener, Silent
 from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    import torch
-
     from ramlet.engines.torch.modules.plan import ModulePlan
-    from ramlet.engines.torch.modules.subject import Subject
+    from ramlet.engines.torch.modules.subject import Module, Optimizer, Subject
     from ramlet.fitting.run import FitResult
 
-    LossOf = Callable[[Any, Any], Any] | torch.nn.Module | None
-    OptimizerOf = str | torch.optim.Optimizer | Callable[[Any], torch.optim.Optimizer]
+    LossOf = Callable[[Any, Any], Any] | Module | None
+    OptimizerOf = str | Optimizer | Callable[[Any], Optimizer]
 
 
 def fit(
-    module: torch.nn.Module,
+    module: Module,
     loader: Iterable[Any],
     loss: LossOf = None,
     *,
@@ -131,7 +129,7 @@ def _fitted(
 
 
 def plan_module(
-    module: torch.nn.Module,
+    module: Module,
     loader: Iterable[Any],
     loss: LossOf = None,
     *,

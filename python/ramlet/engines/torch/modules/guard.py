@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ramlet.engines.gauge import ResidentGauge
@@ -83,15 +85,16 @@ def _result_bytes(func: Any, args: Any) -> int:
     return max(each.numel() * each.element_size() for each in sizes)
 
 
-def kept_bytes(forward: Callable[[], Any], owned: set[int]) -> int:
-    """What a forward pass keeps for the backward pass, without keeping it; `owned` are storages that exist anyway."""
+def kept_bytes(module: nn.Module, loss: Callable[[Any], Any], batch: Any) -> int:
+    """What a forward pass keeps for the backward pass, without keeping it, and without what exists anyway."""
     total = 0
+    owned = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     seen: dict[int, StorageWeakRef] = {}
 
     def count(tensor: Tensor) -> None:
         nonlocal total
         storage = tensor.untyped_storage()
-        place = storage.data_ptr()
+        place = storage._cdata
         if place in owned or (place in seen and not seen[place].expired()):
             return
         seen[place] = StorageWeakRef(storage)
@@ -101,5 +104,18 @@ def kept_bytes(forward: Callable[[], Any], owned: set[int]) -> int:
         raise RuntimeError("this pass has nothing to go back through")
 
     with torch.autograd.graph.saved_tensors_hooks(count, refuse):
-        forward()
+        loss(batch)
     return total
+
+
+@contextmanager
+def on_meta(module: nn.Module) -> Iterator[None]:
+    """Inside, the module computes shapes only: for a forward pass that does not fit."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    shapes: dict[int, Tensor] = {}
+    for _, tensor in named:
+        if id(tensor) not in shapes:
+            made = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
+            shapes[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    with _reparametrize_module(module, {name: shapes[id(tensor)] for name, tensor in named}):
+        yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -39,13 +40,17 @@ class Loss:
 
     def __call__(self, batch: Any) -> tuple[Tensor, float]:
         """The mean over a micro-batch, and its weight."""
-        device = next(self._module.parameters()).device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self._precision == "bf16"):
+        with self._cast():
             found = self._value(batch)
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor):
             count = float(found[1])
             return found[0] / max(count, 1.0), count
         return found, self.count(batch)
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        device = next(self._module.parameters()).device.type
+        known = self._precision == "bf16" and device in ("cpu", "cuda")
+        return torch.autocast(device, torch.bfloat16) if known else nullcontext()
 
     def _value(self, batch: Any) -> Any:
         if self._loss is None:

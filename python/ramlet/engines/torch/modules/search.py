@@ -2,10 +2,11 @@
 
     plan = Search(module, loss, batch, budget=budget, ...).plan("auto")
 
-Ways to train, in order of cost: as it is; on a CPU, freed tensors returned at once; activation checkpointing; 8-bit
-optimizer states, which change results and come with a note. In each, micro-batches grow from 1: two measured sizes give
-the memory of a sample, and no size is tried that is predicted not to fit. On a CPU every size runs watched first
-(guard.py), so the search itself stays within the budget; on a GPU the allocator refuses what is too much.
+Ways to train, in order of cost: as it is; with activation checkpointing; with 8-bit optimizer states, which change
+results and come with a note. On a CPU freed tensors are returned at once, unless there is memory to keep them. In each,
+micro-batches grow from 1: two measured sizes give the memory of a sample, and no size is tried that is predicted not to
+fit. On a CPU every size runs watched first (guard.py), so the search itself stays within the budget; on a GPU the
+allocator refuses what is too much.
 
 A trial does what a step does: micro-batches with the gradients of the one before, the norm, an update. The update has
 zero gradients and a learning rate of 0, so no weight changes; buffers are restored and the optimizer's states emptied.
@@ -28,7 +29,7 @@ from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.engine import TorchEngine
 from ramlet.engines.torch.modules import batches, optimizers
 from ramlet.engines.torch.modules.checkpointing import Checkpointing
-from ramlet.engines.torch.modules.guard import Guard, TooLarge, TreeGauge, kept_bytes
+from ramlet.engines.torch.modules.guard import Guard, TooLarge, TreeGauge, kept_bytes, on_meta
 from ramlet.engines.torch.modules.losses import Loss
 from ramlet.engines.torch.modules.pieces import Piece
 from ramlet.engines.torch.modules.plan import ModulePlan
@@ -44,6 +45,8 @@ GROWTH = 4
 WORTH = 1.15
 """A micro-batch this many times as large is worth another trial."""
 FAILURES = 3
+GAPS = 2.2
+"""How many times as much a kept heap may need as what is kept for the backward pass: it fragments."""
 TRANSIENT = 0.5
 """What a backward pass needs besides what was kept for it, as a fraction of that."""
 LIBRARIES = 24_000_000
@@ -115,7 +118,7 @@ class Search:
         self._limit = budget.total - (MOST_UNMEASURED + budget.total // SLACK if self._on_cpu else budget.reserve)
         self.checkpointing = Checkpointing(module)
         engine.resident(stepping=True)  # releases what was only loaded
-        self._kept: dict[bool, int | None] = {}
+        self._kept: dict[bool, tuple[int, bool]] = {}
 
     def plan(
         self,
@@ -135,6 +138,8 @@ class Search:
                     self.checkpointing.enable()
                 tried = self._try(way, wanted)
                 if not tried.least:
+                    if self._on_cpu and not way.recompute and reuse is None:
+                        way, tried = self._with_kept_heap(way, tried, wanted)
                     return self._planned(way, tried, wanted, asked=optimizer)
                 rejected[way] = tried
                 if way.recompute:
@@ -152,36 +157,47 @@ class Search:
         possible = [False, True] if self.checkpointing.possible else [False]
         if recompute is not None:
             possible = [recompute and self.checkpointing.possible]
+        kept = bool(reuse) or not self._on_cpu
         for recomputing in possible:
-            # With checkpointing, the gaps of a kept heap are as large as what is saved.
-            for keep in [True] if not self._on_cpu else [False] if recomputing else [True, False]:
-                if reuse in (None, keep):
-                    yield Way(recomputing, first, keep)
+            yield Way(recomputing, first, kept)
         if given == "auto":
-            yield Way(possible[-1], EIGHT_BIT[first], not self._on_cpu)
+            yield Way(possible[-1], EIGHT_BIT[first], kept)
 
-    def _try(self, way: Way, wanted: int | None) -> Tried:
-        """Measures a way; `least` is 0 if it fits."""
+    def _with_kept_heap(self, way: Way, tried: Tried, wanted: int | None) -> tuple[Way, Tried]:
+        """The same with freed tensors kept for reuse, which is faster, if there is memory for the gaps between them.
+
+        Only if it is certain to fit: a heap that was fragmented once stays so, whatever is returned afterwards.
+        """
+        room = self._limit - tried.floor - LIBRARIES
+        most = min(wanted or max(tried.peaks), int(room / max(1.0, GAPS * tried.kept)))
+        if most < (wanted or self._least):
+            return way, tried
+        kept = way._replace(reuse=True)
+        again = self._try(kept, wanted, most)
+        return (way, tried) if again.least else (kept, again)
+
+    def _try(self, way: Way, wanted: int | None, most: int | None = None) -> Tried:
+        """Measures a way, up to micro-batches of `most`; `least` is 0 if it fits."""
         self._engine.release()
         if self._on_cpu:
             keep_large_blocks(way.reuse)
-        kept = self._kept_by_a_sample(way.recompute)
+        kept, forward_fits = self._kept_by_a_sample(way.recompute)
         tried = Tried(
             # After the forward pass above: with the pages of libraries that it has touched.
             base=resident_memory() if self._on_cpu else torch.cuda.memory_reserved(self._device),
             gradients=sum(parameter.nbytes for _, parameter in optimizers.trainable(self._module)),
             states=optimizers.state_bytes(way.optimizer, self._module),
-            kept=kept or 0,
+            kept=kept,
         )
         work = max(tried.kept * self._least, optimizers.scratch_bytes(way.optimizer, self._module, self._device))
-        if kept is None or (self._on_cpu and tried.floor + work > self._limit):
+        if not forward_fits or (self._on_cpu and tried.floor + work > self._limit):
             tried.needs(max(tried.floor + work + self._unseen(tried), self._limit))
             return tried
         optimizer = optimizers.make(way.optimizer, self._module, self._settings, precision=self._precision)
         trainee = ModuleTrainee(self._module, self._loss, optimizer, device=self._device, seed=self._settings.seed)
         begun = bool(optimizer.state)
         try:
-            self._grow(trainee, tried, wanted, updates=not begun)
+            self._grow(trainee, tried, wanted, most or self._rows, updates=not begun)
             tried.states = trainee.state_bytes()
         finally:
             trainee.clear_gradients()
@@ -191,25 +207,29 @@ class Search:
             self._engine.release()
         return tried
 
-    def _kept_by_a_sample(self, recompute: bool) -> int | None:
-        """Bytes that one sample keeps for the backward pass; None if not even a forward pass fits."""
+    def _kept_by_a_sample(self, recompute: bool) -> tuple[int, bool]:
+        """Bytes that one sample keeps for the backward pass, and whether its forward pass fits."""
         if recompute not in self._kept:
-            self._kept[recompute] = self._count_kept(recompute)
+            kept, fits = self._count_kept()
+            blocks = len(self.checkpointing.blocks) if recompute else 0
+            # Blocks are computed again one at a time: one of them is whole in memory.
+            whole = self._kept[False][0] // blocks if blocks and False in self._kept else 0
+            self._kept[recompute] = kept // self._least + whole, fits
             self._engine.release()
         return self._kept[recompute]
 
-    def _count_kept(self, recompute: bool) -> int | None:
-        owned = {each.untyped_storage().data_ptr() for each in self._module.parameters()}
-        blocks = len(self.checkpointing.blocks) if recompute else 0
-        batch = batches.placed(self._piece(self._least).batch, self._device)
+    def _count_kept(self) -> tuple[int, bool]:
+        batch = self._piece(self._least).batch
         try:
             with self._watching():
-                kept = kept_bytes(lambda: self._loss(batch), owned)
+                return kept_bytes(self._module, self._loss, batches.placed(batch, self._device)), True
         except (TooLarge, torch.OutOfMemoryError):
-            return None
-        # Blocks are computed again one at a time: one of them is whole in memory.
-        whole = (self._kept.get(False) or 0) // blocks if blocks else 0
-        return kept // self._least + whole
+            self._engine.release()
+        try:
+            with on_meta(self._module):
+                return kept_bytes(self._module, self._loss, batches.placed(batch, torch.device("meta"))), False
+        except Exception:  # noqa: BLE001 - a module that needs values: then less is known
+            return 0, False
 
     def _unseen(self, tried: Tried) -> int:
         """What a backward pass needs besides what was kept for it; for the budget that errors name."""
@@ -219,9 +239,9 @@ class Search:
         """Inside, nothing exceeds the budget, even if `later` bytes are added."""
         return Guard(self._budget.total - self._budget.reserve // 2 - later) if self._on_cpu else nullcontext()
 
-    def _grow(self, trainee: ModuleTrainee, tried: Tried, wanted: int | None, *, updates: bool) -> None:
+    def _grow(self, trainee: ModuleTrainee, tried: Tried, wanted: int | None, most: int, *, updates: bool) -> None:
         """Tries sizes from 1 up to the largest that is worth it, or to the wanted one."""
-        most, first = wanted or self._rows, self._least
+        most, first = wanted or most, self._least
         peaks = tried.peaks
         if not self._fits(trainee, first, tried, updates=updates):
             tried.needs(tried.floor + tried.kept * first + self._unseen(tried))

@@ -36,6 +36,8 @@ from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
 PRECISIONS = ("fp32", "bf16")
+Module = nn.Module
+Optimizer = torch.optim.Optimizer
 
 
 class Subject:
