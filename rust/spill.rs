@@ -13,6 +13,7 @@
 //! A run is written under a temporary name, synced and renamed, so a file with a run's name is complete.
 //! The partitions of all runs can be merged in parallel and concatenated: the result is sorted.
 
+use crate::atomic::{create_locked, temporary_name};
 use crate::error::{Error, Result};
 use crate::own_files::{self, damaged};
 use crate::table::{CountTable, hash};
@@ -50,8 +51,8 @@ pub struct RunWriter {
 
 impl RunWriter {
     pub fn create(path: &Path) -> Result<Self> {
-        let temporary = path.with_extension("tmp");
-        let file = File::create(&temporary).map_err(|error| Error::write(&temporary, error))?;
+        let temporary = temporary_name(path);
+        let file = create_locked(&temporary)?;
         Ok(RunWriter {
             file,
             path: path.to_owned(),

@@ -17,7 +17,7 @@ __all__ = [
     "Repetition",
     "Windows",
     "adamw8bit_step",
-    "assemble_shards",
+    "assembled_shards",
     "build_exclude_set",
     "check_dedup_cache",
     "clean_text",
@@ -157,6 +157,7 @@ def run_prepare_stage(
     work: str | PathLike[str],
     out: str | PathLike[str],
     stage: str,
+    parts: list[int],
     *,
     encoder: Encoder | None,
     encode: Callable[[list[str]], Any] | None,
@@ -165,17 +166,8 @@ def run_prepare_stage(
     threads: int,
     total: int,
     progress: _Watch | None,
-    part: int | None = None,
 ) -> None: ...
-def assemble_shards(
-    work: str | PathLike[str],
-    out: str | PathLike[str],
-    *,
-    pack: int | None,
-    npy: str | PathLike[str] | None,
-    threads: int,
-    progress: _Watch | None,
-) -> str: ...
+def assembled_shards(work: str | PathLike[str], out: str | PathLike[str]) -> str: ...
 def check_dedup_cache(plan: str) -> None: ...
 def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
 def near_partitions(total_bytes: int, bands: int) -> int: ...

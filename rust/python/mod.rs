@@ -49,7 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prepare::finish_near, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::least_room, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::run_prepare_stage, module)?)?;
-    module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::assembled_shards, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::check_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::commit_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;

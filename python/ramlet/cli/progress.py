@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from ramlet.cli.color import bold
-from ramlet.runtime.budget import format_bytes
+from ramlet.cluster import Status
+from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun
 
@@ -190,3 +191,14 @@ class Progress:
         what = shown[: len(self._what)]
         self._stream.write(f"\r{bold(what, self._stream)}{shown[len(what) :]}\x1b[K")
         self._stream.flush()
+
+
+def show_status(bar: Progress, budget: Budget, status: Status) -> None:
+    """How far a whole cluster is, in one line."""
+    parts = []
+    if status.bytes:
+        parts.append(f"{format_bytes(status.speed)}/s")
+    parts.append(f"{status.nodes:,} {noun(status.nodes, 'node')}")
+    if status.peak:
+        parts.append(f"memory at most {format_bytes(status.peak)} of {budget}")
+    bar.update(status.stage, status.done, status.parts, "parts", "   ".join(parts))
