@@ -162,6 +162,38 @@ impl Run {
         Ok(Run { path: path.to_owned(), file, starts: std::array::from_fn(|n| word(n * 8)) })
     }
 
+    /// Opens a finished run without reading it; `sum` checks the partitions that are read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let io = |error| Error::io(path, error);
+        let file = own_files::open(path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let mut footer = [0; FOOTER];
+        if length < FOOTER as u64 {
+            return Err(damaged(path));
+        }
+        file.read_exact_at(&mut footer, length - FOOTER as u64).map_err(io)?;
+        let starts = std::array::from_fn(|n| u64::from_le_bytes(footer[n * 8..][..8].try_into().unwrap()));
+        let ordered = starts.is_sorted() && starts[PARTITIONS] <= length;
+        if &footer[FOOTER - 8..] != MAGIC || !ordered {
+            return Err(damaged(path));
+        }
+        Ok(Run { path: path.to_owned(), file, starts })
+    }
+
+    /// xxh3 of the bytes of a partition.
+    pub fn sum(&self, partition: usize) -> Result<u64> {
+        let (mut at, end) = (self.starts[partition], self.starts[partition + 1]);
+        let mut digest = Xxh3::new();
+        let mut block = vec![0; WRITE_BUFFER];
+        while at < end {
+            let take = (end - at).min(block.len() as u64) as usize;
+            self.file.read_exact_at(&mut block[..take], at).map_err(|error| Error::io(&self.path, error))?;
+            digest.update(&block[..take]);
+            at += take as u64;
+        }
+        Ok(digest.digest())
+    }
+
     fn cursor(&self, partition: usize, buffer: usize) -> Cursor<'_> {
         Cursor {
             run: self,

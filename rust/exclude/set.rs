@@ -4,8 +4,8 @@
 //! hash of an n-gram (u64) and where it occurs first: the number of its file (u32) and of the document in it (u32).
 //! Records are sorted by hash, and each hash is there once.
 
-use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
 use crate::atomic::temporary_name;
+use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
 use crate::error::Result;
 use std::path::{Path, PathBuf};
 

@@ -167,7 +167,10 @@ pub fn assembled(job: &Job) -> Result<serde_json::Value> {
     let record = |index| {
         finished_shard(job, index).ok_or_else(|| {
             let run_again = "run the same command again";
-            Error::Invalid(format!("shard {index} in {} is missing or incomplete: {run_again}", job.out.display()))
+            Error::Invalid(format!(
+                "shard {index} in {} is missing or incomplete: {run_again}",
+                job.out.display()
+            ))
         })
     };
     let records: Vec<ShardRecord> = (0..shards).map(record).collect::<Result<_>>()?;

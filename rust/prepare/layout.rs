@@ -244,5 +244,10 @@ fn extent(words: &[u64]) -> Extent {
 }
 
 fn piece(words: &[u64]) -> Piece {
-    Piece { task: (words[0] >> 1) as u32, from: split_of(words[0]), tokens: words[1]..words[2], padding: words[3] }
+    Piece {
+        task: (words[0] >> 1) as u32,
+        from: split_of(words[0]),
+        tokens: words[1]..words[2],
+        padding: words[3],
+    }
 }

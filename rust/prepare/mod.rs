@@ -180,7 +180,6 @@ impl Stage {
             Stage::Pair => near::PAIRS,
         }
     }
-
 }
 
 /// What turns documents into ids.

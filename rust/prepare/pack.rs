@@ -69,7 +69,12 @@ fn divide(document: Extent, length: u64) -> Vec<Piece> {
     tokens
         .clone()
         .step_by(step)
-        .map(|start| Piece { task, from, tokens: start..tokens.end.min(start.saturating_add(length)), padding: 0 })
+        .map(|start| Piece {
+            task,
+            from,
+            tokens: start..tokens.end.min(start.saturating_add(length)),
+            padding: 0,
+        })
         .collect()
 }
 

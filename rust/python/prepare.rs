@@ -25,7 +25,7 @@ use xxhash_rust::xxh64::Xxh64;
 /// Divides the inputs, each (path, format, compression, size or -1, modification time), into tasks listed in a folder.
 /// Returns the number of tasks and of files, the bytes on disk and a fingerprint.
 #[pyfunction]
-#[pyo3(signature = (files, folder, *, documents, separator, task_bytes))]
+#[pyo3(signature = (files, folder, *, documents, separator, task_bytes, whole_documents = false))]
 pub fn plan_tasks(
     py: Python<'_>,
     files: Py<PyAny>,
@@ -33,12 +33,13 @@ pub fn plan_tasks(
     documents: &str,
     separator: Option<String>,
     task_bytes: Option<u64>,
+    whole_documents: bool,
 ) -> PyResult<(u32, u64, u64, String)> {
     guarded(|| {
         let stash = Stash::default();
         let documents =
             Documents::named(documents, separator.as_deref()).map_err(|error| raise(py, error))?;
-        let options = PlanOptions { documents, target_bytes: task_bytes };
+        let options = PlanOptions { documents, target_bytes: task_bytes, whole_documents };
         let planned = py.detach(|| plan(|| next_file(&files, &stash), &options, &folder));
         let planned = stash.raise(py, planned)?;
         let fingerprint = planned.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();

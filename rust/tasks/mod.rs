@@ -39,6 +39,8 @@ pub struct PlanOptions {
     pub documents: Documents,
     /// Bytes per task; `None` chooses it by the size of the input.
     pub target_bytes: Option<u64>,
+    /// Whether a text file that is one document stays whole, instead of becoming several.
+    pub whole_documents: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,7 @@ pub fn plan(
         count: 0,
     };
     while let Some(spec) = listing.next()? {
-        division.add_file(spec, &options.documents)?;
+        division.add_file(spec, options)?;
     }
     summary.tasks = division.count;
     let Division { segments, mut tasks, .. } = division;
@@ -140,12 +142,15 @@ struct Division {
 }
 
 impl Division {
-    fn add_file(&mut self, mut spec: FileSpec, documents: &Documents) -> Result<()> {
+    fn add_file(&mut self, mut spec: FileSpec, options: &PlanOptions) -> Result<()> {
+        let documents = &options.documents;
         let target = self.target;
         let (Some(weight), Some(size)) = (weight(&spec), spec.size) else {
             return self.add(&spec, target);
         };
-        if is_stdin(&spec) || !source::can_split(documents, spec.format, spec.compression) {
+        let whole =
+            options.whole_documents && spec.format == Format::Text && matches!(documents, Documents::File);
+        if whole || is_stdin(&spec) || !source::can_split(documents, spec.format, spec.compression) {
             return self.add(&spec, weight);
         }
         if spec.format == Format::Parquet && size > target {

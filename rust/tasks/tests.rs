@@ -10,7 +10,8 @@ use crate::source::{Block, ReadOptions, Sources};
 
 fn plan_of(files: &[FileSpec], documents: Documents, target: Option<u64>, dir: &Path) -> PlanSummary {
     let mut files = files.iter().cloned();
-    plan(|| Ok(files.next()), &PlanOptions { documents, target_bytes: target }, dir).unwrap()
+    plan(|| Ok(files.next()), &PlanOptions { documents, target_bytes: target, whole_documents: false }, dir)
+        .unwrap()
 }
 
 fn segments(dir: &Path, tasks: u32) -> Vec<Vec<FileSpec>> {

@@ -94,7 +94,7 @@ class Core:
             tokenizer,
             memory=free - min(cache, free // 3),
             threads=self.threads,
-            total=0 if self.progress is None else self._total(stage),
+            total=self._total(stage, len(parts)),
             progress=None if stage in _UNREPORTED else self._progress_of(name),
         )
 
@@ -116,8 +116,11 @@ class Core:
         learned.save(path, format="json")
         return learned
 
-    def _total(self, stage: str) -> int:
+    def _total(self, stage: str, count: int) -> int:
+        """What all parts together have to do; of a few of them nobody asks."""
         folder, plan = self.work.folder, self.work.plan
+        if count < STAGES[stage].parts(plan):
+            return 0
         if stage in ("scan", "write"):
             return int(self.work.planned.inputs["bytes"])
         if stage == "settle":

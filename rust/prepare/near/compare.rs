@@ -90,7 +90,9 @@ impl Comparing<'_> {
                 progress.check()?;
                 for later in some {
                     let earlier = &window.earlier[later.earlier.clone()];
-                    if let Some((at, similarity)) = self.first_similar(task, later.index, earlier, &mut texts)? {
+                    if let Some((at, similarity)) =
+                        self.first_similar(task, later.index, earlier, &mut texts)?
+                    {
                         let others = earlier[at + 1..].to_vec();
                         found.push(Similar { index: later.index, first: earlier[at], similarity, others });
                     }
@@ -138,7 +140,8 @@ impl Comparing<'_> {
     ) -> Result<Option<Drop>> {
         let (mut kept, mut similarity, mut others) = (found.first, found.similarity, &found.others[..]);
         while is_dropped(bits, kept) {
-            let left: Vec<Ordinal> = others.iter().copied().filter(|&other| !is_dropped(bits, other)).collect();
+            let left: Vec<Ordinal> =
+                others.iter().copied().filter(|&other| !is_dropped(bits, other)).collect();
             let Some((at, next)) = self.first_similar(task, found.index, &left, texts)? else {
                 return Ok(None);
             };
