@@ -28,6 +28,9 @@ use records::{Reader, Writer, compression_code, format_code};
 const TASKS: u64 = 1024;
 const LEAST_TASK: u64 = 16 << 20;
 const LARGEST_TASK: u64 = 512 << 20;
+/// From 8 TB on tasks are larger instead of more: every task opens a file of every partition, and a shared disk opens
+/// some ten thousand files a second, for all machines together (docs/design/scale.md).
+const MOST_TASKS: u64 = 16 << 10;
 
 /// The assumed compression ratio. Standard input has an unknown length, and is treated as compressed.
 const COMPRESSION_RATIO: u64 = 4;
@@ -116,7 +119,8 @@ fn list(
 }
 
 fn task_bytes(total: u64) -> u64 {
-    (total / TASKS).min(LARGEST_TASK).next_power_of_two().clamp(LEAST_TASK, LARGEST_TASK)
+    let usual = (total / TASKS).min(LARGEST_TASK).next_power_of_two().clamp(LEAST_TASK, LARGEST_TASK);
+    usual.max(total.div_ceil(MOST_TASKS).next_power_of_two())
 }
 
 /// How much work a file is, in bytes, if that is known.

@@ -60,7 +60,7 @@ def connected(address: str) -> Iterator[None]:
             logging_level=logging.ERROR,
             configure_logging=False,
         )
-    except Exception as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         start = "start one with `ray start --head`" if address == RAY else "check the address"
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise SettingsError(f"cannot connect to a Ray cluster at {address} ({reason}): {start}") from None

@@ -25,9 +25,6 @@ from ramlet.tokenizer.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 
-SAMPLES = 32
-"""Inputs, each in another folder."""
-
 
 @dataclass
 class Planned:
@@ -128,7 +125,7 @@ def _listing(
         planned.whole_files &= source.format == "text" and settings.reading()["documents"] == "file"
         if source.size is None:
             raise SourceError(f"{source.path} can be read only once, but is read twice: pipe it in, and give - instead")
-        if len(planned.samples) < SAMPLES and os.path.dirname(source.path) not in folders:
+        if len(planned.samples) < sources.SAMPLES and os.path.dirname(source.path) not in folders:
             folders.add(os.path.dirname(source.path))
             planned.samples.append((os.path.abspath(source.path), source.size))
         yield source.spec()
