@@ -1,6 +1,6 @@
 """The script of docs/clusters.md on a Slurm of one node, started for it: the dataset must be that of one machine.
 
-    python benchmarks/slurm.py                 needs slurmctld and slurmd (Debian: slurm-wlm), and root; else it says why not
+    python benchmarks/slurm.py       needs slurmctld and slurmd (Debian: slurm-wlm), and root; else it says why not
 
 Also runs the command line of the page's Kubernetes Job, which is parsed, with a JOB_COMPLETION_INDEX as Kubernetes sets
 it. Everything listens on this machine only and ends with the script.
@@ -128,7 +128,8 @@ def run_kubernetes(inputs: Path, out: Path, folder: Path) -> None:
 
     job = yaml.safe_load(block("Kubernetes", "yaml"))
     container = job["spec"]["template"]["spec"]["containers"][0]
-    assert job["spec"]["completionMode"] == "Indexed" and container["command"] == ["sh", "-c"]
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert container["command"] == ["sh", "-c"]
     (line,) = container["args"]
     count = job["spec"]["completions"]
     line = line.replace("/shared/corpus", str(inputs)).replace("/shared/data", str(out))

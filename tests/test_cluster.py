@@ -157,7 +157,9 @@ def test_usage_by_node(tmp_path: Path) -> None:
     ]
 
 
-def test_one_line_for_the_whole_cluster() -> None:
+def test_one_line_for_the_whole_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
     class Terminal:
         text = ""
 
@@ -171,7 +173,8 @@ def test_one_line_for_the_whole_cluster() -> None:
 
     shown: Any = Terminal()
     status = Status("scan", 120, done=37, bytes=3_000_000_000, seconds=10, nodes=4, peak=512_000_000)
-    show_status(Progress(stream=shown), Budget(1_000_000_000), status)
+    status.budget = 1_000_000_000
+    show_status(Progress(stream=shown), status)
     for expected in ("scan", "37 of 120 parts", "300 MB/s", "4 nodes", "memory at most 512 MB of 1.00 GB"):
         assert expected in shown.text
 

@@ -159,6 +159,6 @@ def test_nobody_begins_again_while_parts_run(tmp_path: Path, lines: Path, monkey
     out = tmp_path / "out"
     stage(lines, out, "plan")
     monkeypatch.setattr("ramlet.preparing.folder.PATIENCE", 0.1)
-    with parts._folder(out, False).share(), pytest.raises(SettingsError, match="running parts of"):
+    with parts._folder(out, npy=False).share(), pytest.raises(SettingsError, match="running parts of"):
         stage(lines, out, "plan", dedup="doc")
     stage(lines, out, "plan", dedup="doc")

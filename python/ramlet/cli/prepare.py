@@ -27,7 +27,7 @@ from ramlet.cluster.parts import Slice
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
 from ramlet.preparing.stages import NAMES
-from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.budget import AUTO, Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun, plural
 from ramlet.settings.declared import options
@@ -123,8 +123,8 @@ def prepare(
     where = cluster or config.cluster
     if where is not None and stage is not None:
         raise SettingsError("--stage is for a scheduler, and --cluster runs all stages: give one of them")
-    budget = Budget.parse(memory or config.memory or "auto")
-    with Meter(budget) as meter, Progress(None if where else meter, silent=quiet or json) as bar:
+    budget = memory or config.memory or AUTO
+    with Meter(Budget.parse(budget)) as meter, Progress(None if where else meter, silent=quiet or json) as bar:
         command: dict[str, Any] = {
             "meter": meter,
             "threads": threads or config.threads,
@@ -138,8 +138,15 @@ def prepare(
 
             done = prepare_stage(sources, target, settings, stage, Slice.parse(part or "1/1"), **command)
         else:
-            report = partial(show_status, bar, budget)
-            result = prepare_to(sources, target, settings, cluster=where, report=report if where else None, **command)
+            result = prepare_to(
+                sources,
+                target,
+                settings,
+                cluster=where,
+                auto_memory=budget == AUTO,
+                report=partial(show_status, bar),
+                **command,
+            )
     if stage is not None:
         if done.prepared is None or json:
             _stage_done(done, part or "1/1", meter, json, quiet)

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from ramlet.cli.color import bold
 from ramlet.cluster import Status
-from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun
 
@@ -193,12 +193,12 @@ class Progress:
         self._stream.flush()
 
 
-def show_status(bar: Progress, budget: Budget, status: Status) -> None:
+def show_status(bar: Progress, status: Status) -> None:
     """How far a whole cluster is, in one line."""
     parts = []
     if status.bytes:
         parts.append(f"{format_bytes(status.speed)}/s")
     parts.append(f"{status.nodes:,} {noun(status.nodes, 'node')}")
     if status.peak:
-        parts.append(f"memory at most {format_bytes(status.peak)} of {budget}")
+        parts.append(f"memory at most {format_bytes(status.peak)} of {format_bytes(status.budget)}")
     bar.update(status.stage, status.done, status.parts, "parts", "   ".join(parts))

@@ -38,6 +38,8 @@ class Status:
     nodes: int = 0
     peak: int = 0
     """The most resident memory of any worker so far."""
+    budget: int = 0
+    """Of each worker."""
 
     @property
     def speed(self) -> float:
@@ -61,7 +63,7 @@ class Job:
     folder: str
     """The path of the result, as every node sees it."""
     memory: int
-    """The budget of each worker, in bytes."""
+    """The budget of each worker, in bytes; 0: what the nodes have, divided by their workers."""
     threads: int
     cwd: str = ""
     """Where relative paths start from."""

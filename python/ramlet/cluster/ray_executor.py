@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class RayExecutor:
             retry_exceptions=False,
             scheduling_strategy="SPREAD",
         )(ray_worker.run)
-        status = Status(stage, len(parts), peak=self.peak)
+        status = Status(stage, len(parts), peak=self.peak, budget=self.job.memory)
         began = time.monotonic()
         size = max(1, len(parts) // max(BATCHES, 32 * self._workers()))
         waiting = iter([_Batch(list(parts[at : at + size])) for at in range(0, len(parts), size)])
@@ -236,6 +236,11 @@ class RayExecutor:
     def _check_nodes(self) -> None:
         """Names a node that cannot do the work, before any is done."""
         self._look(now=True)
+        if not self.job.memory:
+            shares = [
+                node.memory // (node.cpus // self.job.threads) for node in self._nodes if node.cpus >= self.job.threads
+            ]
+            self.job = replace(self.job, memory=int(min(shares, default=1)))
         if not self._workers():
             most = max((node.memory for node in self._nodes), default=0)
             raise BudgetError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,12 +86,7 @@ class _End:
         if self.settings.exclude:
             found = read_json_object(self.folder.work / exclude.FOLDER / "set.json", SourceError)
             self.inputs = {**self.inputs, "exclude": found}
-        self.notes = self._task_notes()
-
-    def _task_notes(self) -> list[Json]:
-        """The notes of the tasks as they are in the end, without the pairs that may be shown, which are many."""
-        notes = self.folder.notes("tokens" if self.settings.near is None else "near", self.plan["tasks"])
-        return [{key: value for key, value in note.items() if key != "near"} for note in notes]
+        self.notes = _Notes(self.work)
 
     def if_empty(self) -> Prepared | None:
         """Ends a run that kept no document: with an error, or, if it appends, with the dataset unchanged."""
@@ -123,6 +119,7 @@ class _End:
         }
 
     def publish(self) -> Prepared:
+        self.folder.wait_for_parts()
         settings, plan, result, before = self.settings, self.plan, self.work.result, self.before
         assembled = json.loads(_native.assembled_shards(self.folder.work, self.folder.out))
         tokenizer = self.core.load_tokenizer()
@@ -157,6 +154,25 @@ class _End:
         encoder, decode = decoder_of(tokenizer)
         _native.finish_near(self.folder.work, self.folder.out, found, encoder=encoder, decode=decode)
         near.write_examples(found, self.folder.out / NEAR_DUPLICATES, append=self.before is not None)
+
+
+class _Notes:
+    """The notes of the tasks as they are in the end; read again each time, if they are too many for the memory."""
+
+    MOST = 2048
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._held = list(self._read()) if work.plan["tasks"] <= self.MOST else None
+
+    def __iter__(self) -> Iterator[Json]:
+        return iter(self._held) if self._held is not None else self._read()
+
+    def _read(self) -> Iterator[Json]:
+        stage = "tokens" if self._work.settings.near is None else "near"
+        for note in self._work.folder.notes(stage, self._work.plan["tasks"]):
+            note.pop("near", None)  # pairs that may be shown, which are many
+            yield note
 
 
 def _has_run(manifest: Manifest, identity: str) -> bool:

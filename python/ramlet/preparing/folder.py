@@ -136,7 +136,8 @@ class OutFolder:
         """While a process runs parts of the plan: others may run other parts, but nobody begins or ends the run."""
         return share(self.work / _PARTS_LOCK)
 
-    def _wait_for_parts(self) -> None:
+    def wait_for_parts(self) -> None:
+        """Refuses to go on while other processes run parts: they would be left without the folder."""
         if not wait_for_shared(self.work / _PARTS_LOCK, PATIENCE):
             raise SettingsError(f"other processes are running parts of {self.npy or self.out}: wait for them")
 
@@ -156,7 +157,7 @@ class OutFolder:
 
     def begin(self, plan: dict[str, Any]) -> None:
         """Starts from scratch and removes the work of another plan. `inputs.new` becomes the plan's inputs."""
-        self._wait_for_parts()
+        self.wait_for_parts()
         if self.npy is None:
             # Before the plan is removed: it shows that the shards left by a kill are ours.
             self._remove_shards()
@@ -217,7 +218,7 @@ class OutFolder:
 
     def abandon(self) -> None:
         """Removes the work of a run without a result, and keeps what existed before."""
-        self._wait_for_parts()
+        self.wait_for_parts()
         # The plan first: without it, the next run starts from scratch after a kill.
         (self.work / "plan.json").unlink(missing_ok=True)
         sync_folder(self.work)

@@ -79,7 +79,7 @@ def prepare_stage(
             if done is None:
                 run.save_tokenizer()
             return StageDone(out, stage, 1, 1, already_done=done is not None)
-    folder = _folder(out, settings.output_format == "npy")
+    folder = _folder(out, npy=settings.output_format == "npy")
     command = command_of(names, settings, append=append, shard_bytes=shard_bytes, task_bytes=task_bytes)
     if folder.plan() is None and _is_finished(folder, settings, append):
         return StageDone(out, stage, 0, 0, already_done=True)
@@ -104,7 +104,7 @@ def prepare_stage(
         return StageDone(out, stage, len(own), count)
 
 
-def _folder(out: Path, npy: bool) -> OutFolder:
+def _folder(out: Path, *, npy: bool) -> OutFolder:
     return OutFolder(out.parent if npy else out, npy=out if npy else None)
 
 
@@ -125,6 +125,9 @@ def _load(folder: OutFolder, command: str) -> Work:
             f"the plan in {folder.work} is of other inputs or settings: give the same command for every stage, "
             f"or plan again with {option('stage', 'plan')}"
         )
+    for path, _ in work.cached:
+        if not os.path.exists(path):
+            raise SettingsError(f"this machine does not see {path} of the dedup cache: share {option('dedup_cache')}")
     return work
 
 
@@ -159,7 +162,7 @@ def run_parts(
 ) -> dict[str, int]:
     """For an executor: runs these parts in this process, which sees the folder; returns a few numbers."""
     out = Path(folder)
-    opened = _folder(out, out.suffix == ".npy")
+    opened = _folder(out, npy=not (out / ".work").is_dir())
     with _shared(opened), Meter(Budget(memory)) as meter:
         work = Work.load(opened)
         tokenizer = _tokenizer(str(opened.work), work.plan["id"]) if STAGES[stage].encodes else None

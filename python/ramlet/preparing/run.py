@@ -37,7 +37,7 @@ from ramlet.preparing.plan import make_plan
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.stages import CORE, STAGES, parts, unfinished
 from ramlet.preparing.work import Work, command_of
-from ramlet.runtime.budget import Budget
+from ramlet.runtime.budget import AUTO, Budget
 from ramlet.runtime.meter import Meter
 from ramlet.settings.declared import declared
 from ramlet.settings.names import check_names
@@ -85,6 +85,7 @@ def prepare(
             own_tokenizer=append and named is None,
             tokenizer=given,
             cluster=cluster,
+            auto_memory=memory is None or memory == AUTO,
             progress=progress,
         )
 
@@ -102,6 +103,7 @@ def prepare_to(
     shard_bytes: int | None = None,
     task_bytes: int | None = None,
     cluster: str | None = None,
+    auto_memory: bool = False,
     progress: Progress | None = None,
     report: Report | None = None,
 ) -> Prepared:
@@ -109,13 +111,14 @@ def prepare_to(
 
     `own_tokenizer`: append with the tokenizer of the dataset. `tokenizer` is a loaded one that replaces that of the
     settings. `shard_bytes` is the size of a shard if it is given in bytes instead of tokens. `task_bytes`, the size of
-    a task, is for tests. `report` gets the status of a cluster, `progress` that of this process.
+    a task, is for tests. With a `cluster`, `auto_memory` divides the memory of its nodes among their workers instead
+    of giving each the meter's budget; `report` gets its status, `progress` that of this process.
     """
     with opened(out, settings, append=append) as folder:
         run = Run(folder, settings, meter, threads, progress, tokenizer)
-        with run.executor(cluster) as executor:
+        with run.executor(cluster, auto_memory) as executor:
             done = run.plan(inputs, append, own_tokenizer and append, shard_bytes, task_bytes)
-            return done or run.work_through(executor, report or run.as_progress)
+            return done or run.work_through(executor, run.as_progress if report is None else report)
 
 
 @contextmanager
@@ -143,7 +146,7 @@ class Run:
     work: Work = field(init=False)
 
     @contextmanager
-    def executor(self, cluster: str | None) -> Iterator[Executor]:
+    def executor(self, cluster: str | None, auto_memory: bool) -> Iterator[Executor]:
         """Where the parts run; a cluster that cannot be reached is noticed before anything is planned."""
         if cluster is None:
             yield ThisMachine(self._run_here)
@@ -151,13 +154,14 @@ class Run:
         from ramlet.cluster.ray_executor import RayExecutor, connected
 
         with connected(cluster):
-            budget = self.meter.budget or Budget.parse("auto")
-            job = Job("ramlet.preparing.parts", "", budget.total, self.threads or 1, os.getcwd())
+            budget = self.meter.budget
+            memory = 0 if auto_memory or budget is None else budget.total
+            job = Job("ramlet.preparing.parts", "", memory, self.threads or 1, os.getcwd())
             self.threads = job.threads
             yield RayExecutor(job, lambda: replace(job, folder=os.path.abspath(self.work.result)), self._samples)
 
     def _samples(self) -> tuple[Path, list[tuple[str, int]]]:
-        return self.folder.work, self.work.planned.samples
+        return self.folder.work, [*self.work.planned.samples, *self.work.cached]
 
     def plan(
         self,

@@ -47,6 +47,11 @@ class Work:
     def result(self) -> Path:
         return self.folder.npy or self.folder.out
 
+    @property
+    def cached(self) -> list[tuple[str, int]]:
+        """Path and size of the files of the dedup cache, without which duplicates would be kept."""
+        return [(os.path.join(self.plan["cache"], name), size) for name, size in self.plan["cache_listing"].items()]
+
     def save(self) -> None:
         planned = {key: value for key, value in asdict(self.planned).items() if key != "plan"}
         content = {

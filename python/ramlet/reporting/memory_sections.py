@@ -32,7 +32,9 @@ def memory_over_time(lineage: Lineage) -> str:
         drawn += _of_run(lineage.run)
     charts = "".join(drawn)
     panels = f'<div class="panels">{charts}</div>' if charts else ""
-    commands = [("tokenizer train", each.path.name, each.statistics) for each in lineage.tokenizers]
+    commands: list[tuple[str, str, Any]] = [
+        ("tokenizer train", each.path.name, each.statistics) for each in lineage.tokenizers
+    ]
     commands += [("prepare", each.path.name, each.statistics) for each in lineage.datasets]
     return panels + "".join(_nodes(*each) for each in commands)
 

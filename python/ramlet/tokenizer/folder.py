@@ -22,7 +22,6 @@ from ramlet.cluster import Job, Report
 from ramlet.cluster.usage import by_node
 from ramlet.errors import SettingsError, TokenizerError, option
 from ramlet.runtime.atomic_files import is_temporary, remove, replacing, write_json
-from ramlet.runtime.budget import Budget
 from ramlet.runtime.digest import digest
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.meter import Meter
@@ -55,13 +54,15 @@ def train_to_folder(
     force: bool = False,
     progress: Progress | None = None,
     cluster: str | None = None,
+    auto_memory: bool = False,
     report: Report | None = None,
     task_bytes: int | None = None,
 ) -> Result:
     """Trains into OUT/tokenizer.json and OUT/stats.json; after an interruption, the same call resumes.
 
-    With `cluster` the nodes of a Ray cluster count, each worker within the budget and with `threads`, and this process
-    learns the merges. `report` gets their status. `task_bytes`, the size of a task, is for tests.
+    With `cluster` the nodes of a Ray cluster count, each worker with `threads` and within the budget, or with
+    `auto_memory` its share of its node; this process learns the merges. `report` gets their status. `task_bytes`, the
+    size of a task, is for tests.
     """
     out = Path(out)
     corpus = Corpus(settings, inputs=inputs)
@@ -86,7 +87,9 @@ def train_to_folder(
             raise SettingsError(f"cannot write into {out}: {error.strerror}; choose another {option('out')}") from None
         meter.stage("counting")
         work_dir = _work_dir(out, spill_dir)
-        with _counting(cluster, corpus, settings, meter, work_dir, threads, report, task_bytes) as count:
+        budget = meter.budget
+        memory = 0 if auto_memory or budget is None else budget.total
+        with _counting(cluster, corpus, settings, memory, work_dir, threads or 1, report, task_bytes) as count:
             model, statistics = learn(
                 corpus,
                 settings,
@@ -114,9 +117,9 @@ def _counting(
     cluster: str | None,
     corpus: Corpus,
     settings: TrainSettings,
-    meter: Meter,
+    memory: int,
     work: Path,
-    threads: int | None,
+    threads: int,
     report: Report | None,
     task_bytes: int | None,
 ) -> Iterator[Count | None]:
@@ -126,8 +129,7 @@ def _counting(
         return
     from ramlet.cluster.ray_executor import RayExecutor, connected
 
-    budget = meter.budget or Budget.parse("auto")
-    job = Job("ramlet.tokenizer.count_parts", os.path.abspath(work), budget.total, threads or 1, os.getcwd())
+    job = Job("ramlet.tokenizer.count_parts", os.path.abspath(work), memory, threads, os.getcwd())
 
     def count() -> dict[str, Any]:
         files = corpus.files()

@@ -25,7 +25,7 @@ from ramlet.cli.options import (
 )
 from ramlet.cli.progress import Progress, format_duration, show_status
 from ramlet.inputs.settings import READING
-from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.budget import AUTO, Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
@@ -98,7 +98,8 @@ def train(
             force=force,
             progress=show_progress,
             cluster=cluster,
-            report=partial(show_status, bar, budget),
+            report=partial(show_status, bar),
+            auto_memory=memory == AUTO,
         )
         if latest[0] == "merging":
             made = result.statistics["tokenizer"]
