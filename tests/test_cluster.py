@@ -48,7 +48,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(cluster: Nodes, *given: Any, **more: Any) -> None:
     driver = cluster.driver(*given, task_bytes=TASK_BYTES, **more)
     output, _ = driver.communicate(timeout=600)
-    assert driver.returncode == 0, output
+    assert (driver.returncode, output) == (0, "")
 
 
 def test_a_dataset_through_a_killed_node_and_a_killed_driver(cluster: Nodes, lines: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,25 @@ def connected(address: str) -> Iterator[None]:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise SettingsError(f"cannot connect to a Ray cluster at {address} ({reason}): {start}") from None
     try:
-        yield
+        with _without_last_words():
+            yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _without_last_words() -> Iterator[None]:
+    """Ray prints the logs of every node that dies to standard output, where results go, and has no setting for it."""
+    worker = import_module("ray._private.worker")
+    printed = getattr(worker, "print_to_stdstream", None)
+    if printed is None:
+        yield
+        return
+    setattr(worker, "print_to_stdstream", lambda *_, **__: None)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(worker, "print_to_stdstream", printed)  # noqa: B010
 
 
 def _import_ray() -> Any:
