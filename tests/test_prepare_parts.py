@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conftest import RunRamlet
 from ramlet import Budget, Meter, SettingsError
 from ramlet.cluster.parts import Slice
 from ramlet.preparing import parts, work
@@ -162,3 +163,14 @@ def test_nobody_begins_again_while_parts_run(tmp_path: Path, lines: Path, monkey
     with parts._folder(out, npy=False).share(), pytest.raises(SettingsError, match="running parts of"):
         stage(lines, out, "plan", dedup="doc")
     stage(lines, out, "plan", dedup="doc")
+
+
+def test_the_command(ramlet: RunRamlet, tmp_path: Path, lines: Path) -> None:
+    given = ("prepare", "lines.txt", "--out", "out", "-T", "byte", "--memory", "500MB")
+    assert "--part is a slice of a stage: give --stage too" in ramlet(*given, "--part", "1/2").stderr
+    assert "give one of them" in ramlet(*given, "--stage", "scan", "--cluster", "ray").stderr
+    assert "run --stage plan first" in ramlet(*given, "--stage", "scan").stderr
+    assert ramlet(*given, "--stage", "plan").returncode == 0
+    told = json.loads(ramlet(*given, "--stage", "scan", "--part", "2/2", "--json").stdout)
+    assert (told["stage"], told["part"], told["parts"], told["of"]) == ("scan", "2/2", 0, 1)
+    assert "exclude: not needed with these settings" in ramlet(*given, "--stage", "exclude").stdout

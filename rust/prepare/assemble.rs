@@ -4,7 +4,7 @@
 //! documents' ends (`layout.rs`); then each shard is copied together by itself, on any thread or machine, and a note is
 //! written when it is complete.
 
-use super::layout::{self, Layout, LayoutFile, Parts, Piece, Shard};
+use super::layout::{self, Head, Layout, LayoutFile, Parts, Piece};
 use super::near::dropped::DroppedPieces;
 use super::shard::{ShardRecord, ShardWriter, finished_shard};
 use super::tokens::{Candidate, Ends, Ids, TaskTokens, load_tasks};
@@ -148,13 +148,15 @@ pub fn assemble(
     }
     let layout = LayoutFile::open(job)?;
     progress.total.store(total_tokens(&layout, parts)?, Relaxed);
-    run_parts(parts, threads, progress, watch, |index, _| {
-        write_shard(job, index, &layout.shard(index)?, progress)
-    })
+    run_parts(parts, threads, progress, watch, |index, _| write_shard(job, index, &layout, progress))
 }
 
 fn total_tokens(layout: &LayoutFile, parts: &[u32]) -> Result<u64> {
-    parts.iter().map(|&index| layout.tokens(index)).sum()
+    parts.iter().map(|&index| tokens_of(layout, index)).sum()
+}
+
+fn tokens_of(layout: &LayoutFile, index: u32) -> Result<u64> {
+    layout.rows(index)?.map(|row| Ok(layout.head(row)?.tokens)).sum()
 }
 
 /// What the assembly made, for the manifest: the records of all shards, train before val, in order, and the statistics
@@ -183,17 +185,21 @@ fn npy_note(job: &Job) -> PathBuf {
     job.work.join(layout::SHARDS).join("000000.json")
 }
 
-fn write_shard(job: &Job, index: u32, shard: &Shard, progress: &Progress) -> Result<()> {
+fn write_shard(job: &Job, index: u32, layout: &LayoutFile, progress: &Progress) -> Result<()> {
     if finished_shard(job, index).is_some() {
-        progress.done.fetch_add(shard.tokens, Relaxed);
+        progress.done.fetch_add(tokens_of(layout, index)?, Relaxed);
         return Ok(());
     }
-    let mut writer = ShardWriter::create(job, index, shard.split, shard.number)?;
-    match &shard.parts {
-        Parts::Extents(extents) => {
-            extents.iter().try_for_each(|extent| copy_extent(job, extent, &mut writer, progress))?
+    let rows = layout.rows(index)?;
+    let Head { split, number, .. } = layout.head(rows.start)?;
+    let mut writer = ShardWriter::create(job, index, split, number)?;
+    for row in rows {
+        match layout.parts(row)? {
+            Parts::Extents(extents) => {
+                extents.iter().try_for_each(|extent| copy_extent(job, extent, &mut writer, progress))?
+            }
+            Parts::Pieces(pieces) => copy_pieces(job, &pieces, &mut writer, progress)?,
         }
-        Parts::Pieces(pieces) => copy_pieces(job, pieces, &mut writer, progress)?,
     }
     writer.commit()
 }

@@ -1,8 +1,9 @@
 //! Which tokens go into which shard, on disk: laid out once, so that every shard can be written by itself, anywhere.
 //!
-//! A grid (`dedup/grid.rs`) in `work/shards/layout`: a row for each shard, train before val. The first column is the
-//! shard's split (0 or 1), its number, and its tokens, each u64; the second has its tokens in order, as the ranges of
-//! `Extent`, or of `Piece` if documents are packed. A row is in memory as a whole: a few numbers for each range.
+//! A grid (`dedup/grid.rs`) in `work/shards/layout`: one or more rows for each shard, train before val. The first column
+//! has the index of the shard, its split (0 or 1), its number, and the tokens of the row, each u64; the second has these
+//! tokens in order, as the ranges of `Extent`, or of `Piece` if documents are packed. A row is in memory as a whole, and
+//! has at most `IN_ROW` ranges: a shard may have millions of tiny documents.
 
 use super::assemble::{Extent, Stream};
 use super::pack::{self, Packed};
@@ -25,6 +26,9 @@ const WORD: usize = 8;
 const EXTENT: usize = 5;
 /// Words of a piece.
 const PIECE: usize = 4;
+/// Ranges in a row.
+pub const IN_ROW: usize = 8 << 10;
+const HEAD: usize = 4;
 
 /// The note that the layout is complete.
 #[derive(Serialize, Deserialize)]
@@ -35,11 +39,12 @@ pub struct Layout {
     pub packed: Option<Packed>,
 }
 
-pub struct Shard {
+/// What a row belongs to.
+pub struct Head {
+    pub shard: u32,
     pub split: Split,
     pub number: u64,
     pub tokens: u64,
-    pub parts: Parts,
 }
 
 pub enum Parts {
@@ -109,16 +114,19 @@ fn documents(tasks: &[TaskTokens]) -> u64 {
 /// A shard ends before the document that would not fit.
 fn fill_shards(job: &Job, tasks: &[TaskTokens], rows: &mut Rows, progress: &Progress) -> Result<()> {
     for split in Split::ALL {
-        let mut number = job.plan.first_shard(split);
+        rows.begin(split, job.plan.first_shard(split));
         let (mut extents, mut tokens): (Vec<Extent>, u64) = (Vec::new(), 0);
         Stream::new(job, tasks, split).for_each(|document| {
             progress.check()?;
             progress.done.fetch_add(1, Relaxed);
             let length = document.tokens.end - document.tokens.start;
-            if !extents.is_empty() && tokens + length > job.plan.tokens_per_shard {
-                let parts = Parts::Extents(std::mem::take(&mut extents));
-                rows.add(Shard { split, number, tokens, parts })?;
-                (number, tokens) = (number + 1, 0);
+            let full = tokens + length > job.plan.tokens_per_shard && !extents.is_empty();
+            if full || extents.len() == IN_ROW {
+                rows.add(&Parts::Extents(std::mem::take(&mut extents)))?;
+            }
+            if full {
+                rows.end_shard();
+                tokens = 0;
             }
             tokens += length;
             match extents.last_mut() {
@@ -134,32 +142,45 @@ fn fill_shards(job: &Job, tasks: &[TaskTokens], rows: &mut Rows, progress: &Prog
             Ok(())
         })?;
         if !extents.is_empty() {
-            rows.add(Shard { split, number, tokens, parts: Parts::Extents(extents) })?;
+            rows.add(&Parts::Extents(extents))?;
         }
+        rows.end_shard();
     }
     Ok(())
 }
 
-/// Writes the layout, a shard at a time.
+/// Writes the layout, a row at a time.
 pub struct Rows {
     grid: GridWriter,
     temporary: PathBuf,
     path: PathBuf,
+    split: Split,
+    number: u64,
     shards: u32,
+    /// Whether the current shard has a row.
+    open: bool,
 }
 
 impl Rows {
     fn create(job: &Job) -> Result<Rows> {
         let path = layout_path(job);
         let temporary = temporary_name(&path);
-        Ok(Rows { grid: GridWriter::create(&temporary, MAGIC, 2)?, temporary, path, shards: 0 })
+        let grid = GridWriter::create(&temporary, MAGIC, 2)?;
+        Ok(Rows { grid, temporary, path, split: Split::Train, number: 0, shards: 0, open: false })
     }
 
-    pub fn add(&mut self, shard: Shard) -> Result<()> {
-        self.words(&[shard.split as u64, shard.number, shard.tokens])?;
+    /// Begins a split, with the number of its first shard.
+    pub fn begin(&mut self, split: Split, number: u64) {
+        (self.split, self.number) = (split, number);
+    }
+
+    /// Adds some of the current shard.
+    pub fn add(&mut self, parts: &Parts) -> Result<()> {
+        let head = [u64::from(self.shards), self.split as u64, self.number, parts.tokens()];
+        self.words(&head)?;
         self.grid.close_column();
         let source = |task: u32, from: Split| u64::from(task) << 1 | from as u64;
-        match shard.parts {
+        match parts {
             Parts::Extents(extents) => extents.iter().try_for_each(|each| {
                 let (documents, tokens) = (&each.documents, &each.tokens);
                 let source = source(each.task, each.from);
@@ -169,8 +190,16 @@ impl Rows {
                 self.words(&[source(each.task, each.from), each.tokens.start, each.tokens.end, each.padding])
             })?,
         }
-        self.shards += 1;
+        self.open = true;
         self.grid.end_row()
+    }
+
+    /// The next row belongs to another shard; nothing happens if this one has none.
+    pub fn end_shard(&mut self) {
+        if std::mem::take(&mut self.open) {
+            self.shards += 1;
+            self.number += 1;
+        }
     }
 
     fn words(&mut self, words: &[u64]) -> Result<()> {
@@ -184,7 +213,17 @@ impl Rows {
     }
 }
 
-/// The layout, read a shard at a time.
+impl Parts {
+    /// Ids in the shard; near-duplicates between extents count too.
+    fn tokens(&self) -> u64 {
+        match self {
+            Parts::Extents(extents) => extents.iter().map(|each| each.tokens.end - each.tokens.start).sum(),
+            Parts::Pieces(pieces) => pieces.iter().map(|each| each.len() + each.padding).sum(),
+        }
+    }
+}
+
+/// The layout, read a row at a time.
 pub struct LayoutFile {
     grid: GridFile,
     path: PathBuf,
@@ -194,31 +233,45 @@ pub struct LayoutFile {
 impl LayoutFile {
     pub fn open(job: &Job) -> Result<LayoutFile> {
         let path = layout_path(job);
-        Ok(LayoutFile { grid: GridFile::open(&path, MAGIC)?, path, packed: job.plan.pack.is_some() })
+        let grid = GridFile::open(&path, MAGIC)?;
+        if grid.columns != 2 {
+            return Err(damaged(&path));
+        }
+        Ok(LayoutFile { grid, path, packed: job.plan.pack.is_some() })
     }
 
-    pub fn shard(&self, index: u32) -> Result<Shard> {
-        let row = index as usize;
-        if row >= self.grid.rows() || self.grid.columns != 2 {
-            return Err(damaged(&self.path));
+    /// The rows of a shard.
+    pub fn rows(&self, shard: u32) -> Result<Range<usize>> {
+        let first = self.first_row(shard)?;
+        let rows = first..self.first_row(shard + 1)?;
+        if rows.is_empty() { Err(damaged(&self.path)) } else { Ok(rows) }
+    }
+
+    /// The first row of this shard or of a later one, by bisection.
+    fn first_row(&self, shard: u32) -> Result<usize> {
+        let (mut low, mut high) = (0, self.grid.rows());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.head(middle)?.shard < shard { low = middle + 1 } else { high = middle }
         }
-        let [split, number, tokens] = self.column(row, 0, 3)?[..] else { return Err(damaged(&self.path)) };
+        Ok(low)
+    }
+
+    pub fn head(&self, row: usize) -> Result<Head> {
+        let [shard, split, number, tokens] = self.column(row, 0, HEAD)?[..] else {
+            return Err(damaged(&self.path));
+        };
+        Ok(Head { shard: shard as u32, split: split_of(split), number, tokens })
+    }
+
+    pub fn parts(&self, row: usize) -> Result<Parts> {
         let words = if self.packed { PIECE } else { EXTENT };
         let ranges = self.column(row, 1, words)?;
         let ranges = ranges.chunks_exact(words);
-        let parts = match self.packed {
+        Ok(match self.packed {
             true => Parts::Pieces(ranges.map(piece).collect()),
             false => Parts::Extents(ranges.map(extent).collect()),
-        };
-        Ok(Shard { split: split_of(split), number, tokens, parts })
-    }
-
-    pub fn tokens(&self, index: u32) -> Result<u64> {
-        let row = index as usize;
-        if row >= self.grid.rows() {
-            return Err(damaged(&self.path));
-        }
-        self.column(row, 0, 3)?.get(2).copied().ok_or_else(|| damaged(&self.path))
+        })
     }
 
     fn column(&self, row: usize, column: usize, words: usize) -> Result<Vec<u64>> {

@@ -7,7 +7,7 @@
 //! by their first pieces.
 
 use super::assemble::{Extent, Stream};
-use super::layout::{Parts, Piece, Rows, Shard};
+use super::layout::{IN_ROW, Parts, Piece, Rows};
 use super::tokens::TaskTokens;
 use super::{Job, Split};
 use crate::crew::Progress;
@@ -40,8 +40,8 @@ pub fn lay_out(
 ) -> Result<Packed> {
     let mut packed = Packed::default();
     for split in Split::ALL {
-        let number = job.plan.first_shard(split);
-        let mut sequences = Sequences { job, split, length, rows, number, pieces: Vec::new(), tokens: 0 };
+        rows.begin(split, job.plan.first_shard(split));
+        let mut sequences = Sequences { job, length, rows, pieces: Vec::new(), tokens: 0 };
         let mut window = Vec::new();
         let mut gathered = 0;
         Stream::new(job, tasks, split).for_each(|document| {
@@ -112,11 +112,9 @@ fn best_fit(lengths: &[u64], length: u64) -> Vec<Vec<usize>> {
 /// The sequences of one split, and the shard that they are in.
 struct Sequences<'a> {
     job: &'a Job,
-    split: Split,
     length: u64,
     rows: &'a mut Rows,
-    number: u64,
-    /// Of the shard so far.
+    /// Of the shard so far, without those that are written.
     pieces: Vec<Piece>,
     tokens: u64,
 }
@@ -129,7 +127,12 @@ impl Sequences<'_> {
             packed.sequences += 1;
             packed.padding += self.length - filled;
             packed.pieces += sequence.len() as u64;
-            self.pieces.extend(sequence.iter().map(|&piece| window[piece].clone()));
+            for &piece in &sequence {
+                if self.pieces.len() == IN_ROW {
+                    self.write()?;
+                }
+                self.pieces.push(window[piece].clone());
+            }
             self.pieces.last_mut().expect("a sequence has a piece").padding = self.length - filled;
             self.tokens += self.length;
             if self.tokens + self.length > self.job.plan.tokens_per_shard {
@@ -139,13 +142,16 @@ impl Sequences<'_> {
         Ok(())
     }
 
+    fn write(&mut self) -> Result<()> {
+        self.rows.add(&Parts::Pieces(std::mem::take(&mut self.pieces)))
+    }
+
     fn close(&mut self) -> Result<()> {
-        if self.pieces.is_empty() {
-            return Ok(());
+        if !self.pieces.is_empty() {
+            self.write()?;
         }
-        let parts = Parts::Pieces(std::mem::take(&mut self.pieces));
-        self.rows.add(Shard { split: self.split, number: self.number, tokens: self.tokens, parts })?;
-        (self.number, self.tokens) = (self.number + 1, 0);
+        self.rows.end_shard();
+        self.tokens = 0;
         Ok(())
     }
 }

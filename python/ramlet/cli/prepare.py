@@ -63,10 +63,10 @@ def prepare(
         str | None,
         typer.Option(
             "--stage",
-            metavar="|".join(NAMES),
+            metavar="STAGE",
             rich_help_panel=CLUSTER,
             show_default="all",
-            help="Run only this stage, for a scheduler.",
+            help=f"Run only this stage, for a scheduler: {', '.join(NAMES)}.",
         ),
     ] = None,
     part: Annotated[
