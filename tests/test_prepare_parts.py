@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from conftest import RunRamlet
+from documented import ROOT
 from ramlet import Budget, Meter, SettingsError
 from ramlet.cluster.parts import Slice
 from ramlet.preparing import parts, work
@@ -174,3 +176,14 @@ def test_the_command(ramlet: RunRamlet, tmp_path: Path, lines: Path) -> None:
     told = json.loads(ramlet(*given, "--stage", "scan", "--part", "2/2", "--json").stdout)
     assert (told["stage"], told["part"], told["parts"], told["of"]) == ("scan", "2/2", 0, 1)
     assert "exclude: not needed with these settings" in ramlet(*given, "--stage", "exclude").stdout
+
+
+def test_the_page_has_every_stage_and_a_job_that_parses() -> None:
+    """benchmarks/slurm.py runs them."""
+    page = (ROOT / "docs/clusters.md").read_text()
+    assert page.count(f"for stage in {' '.join(NAMES)}; do") == 2
+    assert [name for name in NAMES if f"| `{name}` |" not in page] == []
+    job, ray = (yaml.safe_load(block.partition("```")[0]) for block in page.split("```yaml\n")[:0:-1])
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert "--part $((JOB_COMPLETION_INDEX + 1))/16" in job["spec"]["template"]["spec"]["containers"][0]["args"][0]
+    assert ray["provider"]["type"] == "local"
