@@ -1,11 +1,17 @@
 //! Files that exist complete or not at all: temporary name, sync, rename.
+//!
+//! Temporary names are unique, so two processes that make the same file, on one machine or on two, never mix their
+//! output: the last one wins, and both made the same. A temporary file is locked while it is written, so that whoever
+//! finds one that is not (`remove_left` in atomic_files.py) knows that its process has ended.
 
 use crate::error::{Error, Result};
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The ending of what a killed run may leave; the next run of the same work overwrites it.
+/// The ending of what a killed run may leave.
 pub const TEMPORARY: &str = ".ramlet-tmp";
 const BUFFER: usize = 64 << 10;
 
@@ -18,9 +24,8 @@ pub struct NewFile {
 
 impl NewFile {
     pub fn create(path: &Path) -> Result<NewFile> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = path.with_file_name(format!(".{name}{TEMPORARY}"));
-        let file = File::create(&temporary).map_err(|error| Error::write(&temporary, error))?;
+        let temporary = temporary_name(path);
+        let file = create_locked(&temporary)?;
         Ok(NewFile { path: path.to_owned(), temporary, file: Some(BufWriter::with_capacity(BUFFER, file)) })
     }
 
@@ -44,6 +49,28 @@ impl Drop for NewFile {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// A name next to `path` that no other process uses.
+pub fn temporary_name(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Its keys are random, and differ with every call.
+    let unique = RandomState::new().hash_one(std::process::id()) as u32;
+    path.with_file_name(format!(".{name}.{unique:08x}{TEMPORARY}"))
+}
+
+/// Creates a file that is locked as long as it is open, where the file system has locks.
+pub fn create_locked(path: &Path) -> Result<File> {
+    let failed = |error| Error::write(path, error);
+    loop {
+        let file = File::create(path).map_err(failed)?;
+        let _ = file.try_lock();
+        // Before it was locked, another process may have removed it as one that was left.
+        let here = file.metadata().map_err(failed)?.ino();
+        if std::fs::metadata(path).is_ok_and(|named| named.ino() == here) {
+            return Ok(file);
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::merge::store::{ChunkBuilder, PieceStore};
 use crate::rss;
 use crate::source::{Block, Counters};
 use crate::specials::{Part, Specials};
-use crate::spill::{self, PARTITIONS, Run};
+use crate::spill::{self, PARTITIONS, Run, RunWriter};
 use crate::split::{Pattern, Sink};
-use crate::table::{CountTable, Key};
+use crate::table::{CountTable, Key, hash};
 use crate::workdir::{Notes, WorkDir};
 use std::path::Path;
 use std::sync::Mutex;
@@ -291,6 +291,33 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// Of a count whose pieces are all in the runs of a folder.
+    pub fn of_runs() -> Counted {
+        Counted { totals: Totals::default(), tables: Vec::new() }
+    }
+
+    /// Merges the counts of all threads and runs into one run.
+    pub fn into_run(self, folder: &WorkDir, path: &Path, memory: usize) -> Result<Run> {
+        let runs = folder.take_runs();
+        let mut writer = RunWriter::create(path)?;
+        if runs.is_empty() {
+            for partition in 0..PARTITIONS {
+                merge_tables(&self.tables, partition, &mut |piece, count| {
+                    writer.push(piece, hash(piece), count)
+                })?;
+            }
+        } else {
+            drop(self.tables); // all of them are in the runs
+            let runs = spill::reduce(runs, (memory / MERGE_BUFFER).max(4), memory, || folder.new_run())?;
+            for partition in 0..PARTITIONS {
+                spill::merge_partition(&runs, partition, memory, |piece, hash, count| {
+                    writer.push(piece, hash, count)
+                })?;
+            }
+        }
+        writer.finish()
+    }
+
     /// Merges the counts of all threads and runs, a partition at a time on all threads, into the store of pieces.
     pub fn into_store(
         self,

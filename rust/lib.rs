@@ -9,6 +9,7 @@ pub mod attention;
 pub mod bpe;
 pub mod clean;
 pub mod count;
+pub mod count_parts;
 pub mod crew;
 pub mod dedup;
 pub mod documents;

@@ -13,6 +13,7 @@
 //! A run is written under a temporary name, synced and renamed, so a file with a run's name is complete.
 //! The partitions of all runs can be merged in parallel and concatenated: the result is sorted.
 
+use crate::atomic::{create_locked, temporary_name};
 use crate::error::{Error, Result};
 use crate::own_files::{self, damaged};
 use crate::table::{CountTable, hash};
@@ -50,8 +51,8 @@ pub struct RunWriter {
 
 impl RunWriter {
     pub fn create(path: &Path) -> Result<Self> {
-        let temporary = path.with_extension("tmp");
-        let file = File::create(&temporary).map_err(|error| Error::write(&temporary, error))?;
+        let temporary = temporary_name(path);
+        let file = create_locked(&temporary)?;
         Ok(RunWriter {
             file,
             path: path.to_owned(),
@@ -159,6 +160,38 @@ impl Run {
             return Err(damaged(path));
         }
         Ok(Run { path: path.to_owned(), file, starts: std::array::from_fn(|n| word(n * 8)) })
+    }
+
+    /// Opens a finished run without reading it; `sum` checks the partitions that are read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let io = |error| Error::io(path, error);
+        let file = own_files::open(path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let mut footer = [0; FOOTER];
+        if length < FOOTER as u64 {
+            return Err(damaged(path));
+        }
+        file.read_exact_at(&mut footer, length - FOOTER as u64).map_err(io)?;
+        let starts = std::array::from_fn(|n| u64::from_le_bytes(footer[n * 8..][..8].try_into().unwrap()));
+        let ordered = starts.is_sorted() && starts[PARTITIONS] <= length;
+        if &footer[FOOTER - 8..] != MAGIC || !ordered {
+            return Err(damaged(path));
+        }
+        Ok(Run { path: path.to_owned(), file, starts })
+    }
+
+    /// xxh3 of the bytes of a partition.
+    pub fn sum(&self, partition: usize) -> Result<u64> {
+        let (mut at, end) = (self.starts[partition], self.starts[partition + 1]);
+        let mut digest = Xxh3::new();
+        let mut block = vec![0; WRITE_BUFFER];
+        while at < end {
+            let take = (end - at).min(block.len() as u64) as usize;
+            self.file.read_exact_at(&mut block[..take], at).map_err(|error| Error::io(&self.path, error))?;
+            digest.update(&block[..take]);
+            at += take as u64;
+        }
+        Ok(digest.digest())
     }
 
     fn cursor(&self, partition: usize, buffer: usize) -> Cursor<'_> {

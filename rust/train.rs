@@ -1,6 +1,7 @@
 //! BPE training from end to end: count, sort, merge; and how the memory is divided among these stages.
 
-use crate::count::{self, Feed, Totals};
+use crate::count::{self, Counted, Feed, Totals};
+use crate::count_parts;
 use crate::crew::{Progress, Watch};
 use crate::error::{Error, Result};
 use crate::merge::vocabulary::{TieBreak, Vocabulary};
@@ -10,7 +11,8 @@ use crate::rss;
 use crate::source::{Block, Counters, Sources};
 use crate::specials::Specials;
 use crate::split::Pattern;
-use std::path::PathBuf;
+use crate::workdir::WorkDir;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,7 +50,7 @@ pub struct Trained {
 pub struct Shares {
     pub block_bytes: usize,
     pub window_bytes: u64,
-    tables: usize,
+    pub tables: usize,
     store: usize,
     phase: usize,
 }
@@ -130,10 +132,39 @@ pub fn train(
     };
     let started = Instant::now();
     let counted = count::count(feed, &counting, &folder, progress, watch)?;
+    learn(counted, &folder, feed.counters(), settings, &shares, started, progress, watch)
+}
+
+/// Trains on what was counted in parts, in `work` (`count_parts.rs`).
+pub fn train_counted(
+    work: &Path,
+    settings: &Settings,
+    progress: &Progress,
+    watch: &mut Watch<'_>,
+) -> Result<Trained> {
+    rss::return_large_blocks();
+    let shares = Shares::new(settings.memory, settings.threads, settings.tokens, 0)?;
+    let started = Instant::now();
+    let folder = count::open_folder(&settings.work_dir, &settings.signature)?;
+    let counted = count_parts::merged(work, &folder)?;
+    learn(counted, &folder, Counters::default(), settings, &shares, started, progress, watch)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn learn(
+    counted: Counted,
+    folder: &WorkDir,
+    read: Counters,
+    settings: &Settings,
+    shares: &Shares,
+    started: Instant,
+    progress: &Progress,
+    watch: &mut Watch<'_>,
+) -> Result<Trained> {
     let counting_seconds = started.elapsed().as_secs_f64();
     let totals = counted.totals.clone();
     let (mut store, distinct) =
-        counted.into_store(&folder, settings.threads, shares.phase, shares.store, progress, watch)?;
+        counted.into_store(folder, settings.threads, shares.phase, shares.store, progress, watch)?;
     release_freed_memory();
     let sorting_seconds = started.elapsed().as_secs_f64() - counting_seconds;
     let merging = merge::Settings {
@@ -150,7 +181,7 @@ pub fn train(
     let merging_seconds = started.elapsed().as_secs_f64() - counting_seconds - sorting_seconds;
     Ok(Trained {
         vocabulary,
-        read: feed.counters(),
+        read,
         totals,
         distinct,
         phases,

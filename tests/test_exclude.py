@@ -14,7 +14,7 @@ import pytest
 import ramlet
 from conftest import AMPLE, RunRamlet
 from ramlet.errors import RamletError, SettingsError, SourceError
-from ramlet.preparing import run as prepare_run
+from ramlet.preparing import core
 from ramlet.preparing.run import Prepared, prepare_to
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.budget import Budget
@@ -205,7 +205,7 @@ def test_any_memory_threads_and_interruptions(
     expected = with_tasks(large, tmp_path / "one", threads=1)
     assert dropped(expected)[0] == 100
     assert len(examples(tmp_path / "one")) == 100
-    run_stage = prepare_run.run_stage
+    run_stage = core.run_native
     screened: list[Path] = []
 
     def with_least_memory(work: Path, out: Path, stage: str, *args: Any, **given: Any) -> None:
@@ -215,22 +215,22 @@ def test_any_memory_threads_and_interruptions(
     class Stop(Exception):
         pass
 
-    def stopping(work: Path, out: Path, stage: str, *args: Any, **given: Any) -> None:
+    def stopping(work: Path, out: Path, stage: str, parts: Any, *args: Any, **given: Any) -> None:
         for part in (0, 2):
-            with_least_memory(work, out, stage, *args, **given, part=part)
+            with_least_memory(work, out, stage, [part], *args, **given)
         # As if it had been stopped between the passes over task 0 and its scan.
         (work / "scan" / "000000.json").unlink()
         raise Stop
 
-    monkeypatch.setattr(prepare_run, "run_stage", stopping)
+    monkeypatch.setattr(core, "run_native", stopping)
     with pytest.raises(Stop):
         with_tasks(large, tmp_path / "two", threads=2)
     assert len(screened) == 3, "one pass was enough"
     # The rest with all the memory: it resumes from whatever was compared.
-    monkeypatch.setattr(prepare_run, "run_stage", run_stage)
+    monkeypatch.setattr(core, "run_native", run_stage)
     with_tasks(large, tmp_path / "two", threads=2)
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
-    monkeypatch.setattr(prepare_run, "run_stage", with_least_memory)
+    monkeypatch.setattr(core, "run_native", with_least_memory)
     with_tasks(large, tmp_path / "three", threads=2)
     assert tree(tmp_path / "three") == tree(tmp_path / "one")
 
@@ -293,7 +293,7 @@ def test_everything_contaminated_is_told(tmp_path: Path) -> None:
 
 def test_damage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = jsonl(tmp_path / "corpus.jsonl", ["one", PASSAGE])
-    run_stage = prepare_run.run_stage
+    run_stage = core.run_native
 
     def damaging(work: Path, out: Path, stage: str, *args: Any, **given: Any) -> None:
         name = {"scan": work / "exclude" / "ngrams", "write": work / "scan" / "000000.hits"}[stage]
@@ -303,7 +303,7 @@ def test_damage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             name.write_bytes(data)
         run_stage(work, out, stage, *args, **given)
 
-    monkeypatch.setattr(prepare_run, "run_stage", damaging)
+    monkeypatch.setattr(core, "run_native", damaging)
     for hurt, named in (("scan", "exclude/ngrams is damaged"), ("write", "scan/000000.hits is damaged")):
         with pytest.raises(RamletError, match=named):
             run(corpus, tmp_path / hurt, exclude=corpus, allow_empty=True)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ramlet import _native
 from ramlet.errors import RamletError
-from ramlet.preparing import run as running
+from ramlet.preparing import core
 from test_near import run, texts, written
 from test_prepare_same_bytes import files
 
@@ -20,19 +19,17 @@ class Stopped(Exception):
 
 def stop_before(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The run ends before this stage, as if it had been killed."""
-    real = running.run_stage
+    real = core.run_native
 
     def stage(work: Path, out: Any, stage: str, *given: Any, **named: Any) -> None:
         if stage == name:
             raise Stopped
         real(work, out, stage, *given, **named)
 
-    monkeypatch.setattr(running, "run_stage", stage)
-    if name == "assemble":
-        monkeypatch.setattr(_native, "assemble_shards", lambda *given, **named: (_ for _ in ()).throw(Stopped))
+    monkeypatch.setattr(core, "run_native", stage)
 
 
-@pytest.mark.parametrize("before", ["pair", "near", "assemble"])
+@pytest.mark.parametrize("before", ["pair", "compare", "decide", "near", "layout", "assemble"])
 def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     inputs = written(tmp_path / "in", texts(6))
     run(inputs, tmp_path / "whole", task_bytes=4000)
@@ -48,8 +45,11 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 KINDS = {
-    "near": ["tokens/*.bands", "tokens/*.places", "near_pairs/*.pairs"],
-    "assemble": ["near/*.dropped"],
+    "compare": ["tokens/*.bands", "tokens/*.places", "near_pairs/*.pairs"],
+    "decide": ["near/*.similar"],
+    "near": ["near/*.decided"],
+    "layout": ["near/*.dropped"],
+    "assemble": ["shards/layout"],
 }
 
 
@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_damaged_tokens_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = written(tmp_path / "in", texts(8))
     with monkeypatch.context() as patch:
-        stop_before(patch, "near")
+        stop_before(patch, "compare")
         with pytest.raises(Stopped):
             run(inputs, tmp_path / "out", task_bytes=4000)
     for path in (tmp_path / "out" / ".work" / "tokens").glob("*.train.ids"):

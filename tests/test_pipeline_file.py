@@ -114,14 +114,18 @@ def options_of(*path: str) -> dict[str, Any]:
     return {word.lstrip("-").replace("-", "_"): None for word in words}
 
 
-OF_THE_PIPELINE = {"memory", "threads", "out", "json", "quiet", "debug", "force", "help"}
+OF_THE_PIPELINE = {"cluster", "memory", "threads", "out", "json", "quiet", "debug", "force", "help"}
 
 
 @pytest.mark.parametrize(
     ("path", "sections", "elsewhere"),
     [
         (("tokenizer", "train"), ["tokenizer"], {"input", "input_files", "output_prefix", "processes"}),
-        (("prepare",), ["data"], {"append", "out_dir", "tokenizer", "tokenization", "input", "input_files"}),
+        (
+            ("prepare",),
+            ["data"],
+            {"append", "stage", "part", "out_dir", "tokenizer", "tokenization", "input", "input_files"},
+        ),
         (
             ("train",),
             ["model", "training"],

@@ -340,7 +340,7 @@ def test_ctrl_c_then_the_same_again(tmp_path: Path) -> None:
 def test_a_count_in_a_note_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: Any) -> None:
     inputs = write(tmp_path / "in")
     with monkeypatch.context() as stopped:
-        stopped.setattr("ramlet.preparing.run._Run._run_stage", _stop_behind("scan"))
+        stopped.setattr("ramlet.preparing.core.Core.run", _stop_behind("scan"))
         with pytest.raises(KeyboardInterrupt):
             run(inputs, tmp_path / "out")
     note = tmp_path / "out/.work/scan/000000.json"
@@ -350,14 +350,14 @@ def test_a_count_in_a_note_that_is_none(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def _stop_behind(last: str) -> Callable[..., None]:
-    from ramlet.preparing.run import _Run
+    from ramlet.preparing.core import Core
 
     def run_stage(self: Any, stage: str, *given: Any) -> None:
         if stage != last:
             raise KeyboardInterrupt
         whole(self, stage, *given)
 
-    whole = _Run._run_stage
+    whole = Core.run
     return run_stage
 
 

@@ -17,13 +17,15 @@ __all__ = [
     "Repetition",
     "Windows",
     "adamw8bit_step",
-    "assemble_shards",
+    "assembled_shards",
     "build_exclude_set",
     "check_dedup_cache",
     "clean_text",
     "commit_dedup_cache",
     "contaminated_documents",
     "count_characters",
+    "count_partitions",
+    "count_task",
     "dedup_partitions",
     "drop_rules",
     "finish_near",
@@ -41,6 +43,7 @@ __all__ = [
     "kernel_squares",
     "least_memory",
     "least_room",
+    "merge_counts",
     "momentum8bit_step",
     "muon_scratch_bytes",
     "muon_update",
@@ -90,7 +93,22 @@ def train_bpe(
     checkpoint_seconds: float,
     progress: _Watch | None,
     decoding: int = 0,
+    counted: str | PathLike[str] | None = None,
 ) -> dict[str, Any]: ...
+def count_task(
+    work: str | PathLike[str],
+    task: int,
+    *,
+    read: dict[str, Any],
+    pattern_name: str,
+    specials: Sequence[str],
+    threads: int,
+    memory: int,
+    resident_limit: int,
+    decoding: int,
+) -> None: ...
+def merge_counts(work: str | PathLike[str], tasks: int, partition: int, *, memory: int) -> None: ...
+def count_partitions() -> int: ...
 def least_memory(threads: int, tokens: int, decoding: int = 0) -> int: ...
 def pattern_regex(name: str) -> str: ...
 def adamw8bit_step(
@@ -150,6 +168,7 @@ def plan_tasks(
     documents: str,
     separator: str | None,
     task_bytes: int | None,
+    whole_documents: bool = False,
 ) -> tuple[int, int, int, str]: ...
 def dedup_partitions(total_bytes: int, unit: str) -> int: ...
 def least_room(plan: str, merges: bool) -> tuple[int, int]: ...
@@ -157,6 +176,7 @@ def run_prepare_stage(
     work: str | PathLike[str],
     out: str | PathLike[str],
     stage: str,
+    parts: list[int],
     *,
     encoder: Encoder | None,
     encode: Callable[[list[str]], Any] | None,
@@ -165,17 +185,8 @@ def run_prepare_stage(
     threads: int,
     total: int,
     progress: _Watch | None,
-    part: int | None = None,
 ) -> None: ...
-def assemble_shards(
-    work: str | PathLike[str],
-    out: str | PathLike[str],
-    *,
-    pack: int | None,
-    npy: str | PathLike[str] | None,
-    threads: int,
-    progress: _Watch | None,
-) -> str: ...
+def assembled_shards(work: str | PathLike[str], out: str | PathLike[str]) -> str: ...
 def check_dedup_cache(plan: str) -> None: ...
 def commit_dedup_cache(work: str | PathLike[str], out: str | PathLike[str]) -> int: ...
 def near_partitions(total_bytes: int, bands: int) -> int: ...

@@ -17,7 +17,7 @@
 //! A cell's checksum is the xxh3-64 of its bytes, then row, column, start and length as u64: it covers the entry in the
 //! table too, so one cell can be read and verified without reading the rest of the file.
 
-use crate::atomic::sync_folder;
+use crate::atomic::{create_locked, sync_folder};
 use crate::error::{Error, Result};
 use crate::own_files::{self, damaged};
 use std::fs::File;
@@ -59,7 +59,7 @@ pub struct GridWriter {
 impl GridWriter {
     pub fn create(path: &Path, magic: Magic, columns: usize) -> Result<Self> {
         Ok(GridWriter {
-            file: File::create(path).map_err(|error| Error::write(path, error))?,
+            file: create_locked(path)?,
             path: path.to_owned(),
             magic,
             columns,

@@ -11,6 +11,7 @@ use super::cache::CacheFile;
 use super::grid::{GridFile, GridWriter, Magic, WRITE_BUFFER, commit};
 use super::records::{self, RECORD};
 use super::set::{Added, Distinct, MAX_FIXED_BITS, MIN_SLOTS, Marks};
+use crate::atomic::temporary_name;
 use crate::crew::Progress;
 use crate::error::{Error, Result};
 use crate::own_files::damaged;
@@ -93,8 +94,7 @@ impl Slice {
 pub fn settle(partition: u32, plan: &SettlePlan, progress: &Progress) -> Result<SettleSummary> {
     let drop_file = drop_file(&plan.out, partition);
     let fresh_file = fresh_file(&plan.out, partition);
-    let (drop_temporary, fresh_temporary) =
-        (drop_file.with_extension("drops.tmp"), fresh_file.with_extension("fresh.tmp"));
+    let (drop_temporary, fresh_temporary) = (temporary_name(&drop_file), temporary_name(&fresh_file));
     let mut settling = Settling {
         reader: Reader::new(partition, plan)?,
         plan,

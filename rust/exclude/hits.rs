@@ -5,6 +5,7 @@
 //! and ends (u32 each) and its hash (u64). The grid counts as units the rows of the set that have been compared.
 
 use super::set::Set;
+use crate::atomic::temporary_name;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, WRITE_BUFFER, commit};
 use crate::error::Result;
 use crate::words::{Ngrams, Words};
@@ -95,7 +96,7 @@ pub struct Screen<'a> {
 
 impl<'a> Screen<'a> {
     pub fn create(set: &'a Set, n: usize, earlier: Option<Hits>, path: &Path) -> Result<Screen<'a>> {
-        let temporary = path.with_extension("ramlet-tmp");
+        let temporary = temporary_name(path);
         let grid = GridWriter::create(&temporary, MAGIC, 1)?;
         let (ngrams, path) = (Ngrams::new(n), path.to_owned());
         Ok(Screen { set, ngrams, earlier, document: 0, grid, in_row: 0, path, temporary })

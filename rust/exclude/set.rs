@@ -4,6 +4,7 @@
 //! hash of an n-gram (u64) and where it occurs first: the number of its file (u32) and of the document in it (u32).
 //! Records are sorted by hash, and each hash is there once.
 
+use crate::atomic::temporary_name;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
 use crate::error::Result;
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ pub struct SetWriter {
 
 impl SetWriter {
     pub fn create(path: &Path) -> Result<SetWriter> {
-        let temporary = path.with_extension("ramlet-tmp");
+        let temporary = temporary_name(path);
         let grid = GridWriter::create(&temporary, MAGIC, 1)?;
         // No n-gram has the hash 0.
         Ok(SetWriter { grid, path: path.to_owned(), temporary, written: 0, last: 0 })

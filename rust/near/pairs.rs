@@ -12,6 +12,7 @@ use super::cache::CacheFile;
 use super::in_order::{Buffer, Source, in_order};
 use super::ordinal::{Ordinal, Which};
 use super::pair_code::{self, PairReader};
+use crate::atomic::temporary_name;
 use crate::crew::Progress;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
 use crate::error::{Error, Result};
@@ -47,7 +48,7 @@ pub fn pairs_file(out: &Path, partition: u32) -> PathBuf {
 /// Finds the pairs of one partition and commits its file.
 pub fn find_pairs(partition: u32, plan: &PairPlan, progress: &Progress) -> Result<()> {
     let path = pairs_file(&plan.out, partition);
-    let temporary = path.with_extension("pairs.tmp");
+    let temporary = temporary_name(&path);
     let range = key_range(partition, plan.near.partitions);
     let mut keys = Keys { partition: partition as usize, range, plan, progress };
     let count = keys.count()?;

@@ -1,18 +1,21 @@
 //! Assembles the shards from the tokens of all tasks, in order.
 //!
 //! Which documents go into which shard depends on their lengths alone. It is laid out first, in one pass over the
-//! documents' ends; then each shard is copied together by itself, on any thread, and a note is written when it is
-//! complete.
+//! documents' ends (`layout.rs`); then each shard is copied together by itself, on any thread or machine, and a note is
+//! written when it is complete.
 
+use super::layout::{self, Head, Layout, LayoutFile, Parts, Piece};
 use super::near::dropped::DroppedPieces;
 use super::shard::{ShardRecord, ShardWriter, finished_shard};
 use super::tokens::{Candidate, Ends, Ids, TaskTokens, load_tasks};
-use super::{Job, Split};
-use crate::atomic::{NewFile, create_folder, sync_folder};
+use super::{Job, Split, run_parts};
+use crate::atomic::{NewFile, commit_note, sync_folder};
 use crate::crew::{Progress, Watch, crew};
 use crate::error::{Error, Result};
+use crate::own_files;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Consecutive documents of one task's split; near-duplicates may be among them, which are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +27,6 @@ pub struct Extent {
     pub tokens: Range<u64>,
     /// Near-duplicates directly before it.
     pub dropped_before: u64,
-}
-
-struct Shard {
-    split: Split,
-    number: u64,
-    extents: Vec<Extent>,
-    tokens: u64,
 }
 
 /// The documents of one split, in order, whatever file they are in.
@@ -136,105 +132,131 @@ fn document_to_move(job: &Job, tasks: &[TaskTokens]) -> Option<Moved> {
     (!only).then_some(Moved { from, task, pieces: document..document + pieces })
 }
 
-fn lay_out(job: &Job, tasks: &[TaskTokens]) -> Result<Vec<Shard>> {
-    let mut shards: Vec<Shard> = Vec::new();
-    for split in Split::ALL {
-        let first = shards.len();
-        Stream::new(job, tasks, split).for_each(|document| {
-            let tokens = document.tokens.end - document.tokens.start;
-            let full = match &shards[first..] {
-                [] => true,
-                [.., last] => last.tokens + tokens > job.plan.tokens_per_shard,
-            };
-            if full {
-                let number = job.plan.first_shard(split) + (shards.len() - first) as u64;
-                shards.push(Shard { split, number, extents: Vec::new(), tokens: 0 });
-            }
-            let shard = shards.last_mut().expect("pushed above");
-            shard.tokens += tokens;
-            match shard.extents.last_mut() {
-                Some(last)
-                    if (last.task, last.from) == (document.task, document.from)
-                        && last.documents.end + document.dropped_before == document.documents.start =>
-                {
-                    last.documents.end = document.documents.end;
-                    last.tokens.end = document.tokens.end;
-                }
-                _ => shard.extents.push(document),
-            }
-            Ok(())
-        })?;
-    }
-    Ok(shards)
-}
-
-/// Writes all shards and returns their records, train before val, in order.
+/// Writes the shards with these indices, unless they are complete.
 pub fn assemble(
     job: &Job,
+    parts: &[u32],
     threads: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
-) -> Result<Vec<ShardRecord>> {
-    let tasks = load_tasks(job)?;
-    let shards = lay_out(job, &tasks)?;
-    let total: u64 = shards.iter().map(|shard| shard.tokens).sum();
-    progress.total.store(total, Relaxed);
-    for split in Split::ALL {
-        create_folder(&job.out.join(split.name()))?;
+) -> Result<()> {
+    if let Some(name) = &job.plan.npy {
+        let path = job.out.join(name);
+        // On a thread of its own, so that this one notices Ctrl-C.
+        crew(1, progress, watch, |_| parts.iter().try_for_each(|_| assemble_npy(job, &path, progress)))?;
+        return Ok(());
     }
-    let next = AtomicUsize::new(0);
-    let parts = crew(threads.min(shards.len()).max(1), progress, watch, |_| {
-        let mut records = Vec::new();
-        loop {
-            let n = next.fetch_add(1, Relaxed);
-            let Some(shard) = shards.get(n) else { return Ok(records) };
-            progress.check()?;
-            records.push((n, write_shard(job, shard, progress)?));
-        }
-    })?;
-    let mut records: Vec<(usize, ShardRecord)> = parts.into_iter().flatten().collect();
-    records.sort_by_key(|(n, _)| *n);
-    Ok(records.into_iter().map(|(_, record)| record).collect())
+    let layout = LayoutFile::open(job)?;
+    progress.total.store(total_tokens(&layout, parts)?, Relaxed);
+    run_parts(parts, threads, progress, watch, |index, _| write_shard(job, index, &layout, progress))
 }
 
-fn write_shard(job: &Job, shard: &Shard, progress: &Progress) -> Result<ShardRecord> {
-    if let Some(record) = finished_shard(job, shard.split, shard.number) {
-        progress.done.fetch_add(shard.tokens, Relaxed);
-        return Ok(record);
+fn total_tokens(layout: &LayoutFile, parts: &[u32]) -> Result<u64> {
+    parts.iter().map(|&index| tokens_of(layout, index)).sum()
+}
+
+fn tokens_of(layout: &LayoutFile, index: u32) -> Result<u64> {
+    layout.rows(index)?.map(|row| Ok(layout.head(row)?.tokens)).sum()
+}
+
+/// What the assembly made, for the manifest: the records of all shards, train before val, in order, and the statistics
+/// of packing; or the tokens of the one npy file.
+pub fn assembled(job: &Job) -> Result<serde_json::Value> {
+    if job.plan.npy.is_some() {
+        return own_files::read_json(&npy_note(job));
     }
-    let mut writer = ShardWriter::create(job, shard.split, shard.number)?;
-    for extent in &shard.extents {
-        let ids = Ids::open(job, extent.task, extent.from)?;
-        let copy = |tokens: Range<u64>, writer: &mut ShardWriter| {
-            ids.copy(tokens, |bytes| {
-                progress.check()?;
-                progress.done.fetch_add((bytes.len() / job.plan.width()) as u64, Relaxed);
-                writer.push(bytes)
-            })
-        };
-        let mut ends = Ends::open(job, extent.task, extent.from, extent.documents.start)?;
-        let mut dropped = DroppedPieces::open(job, extent.task, extent.from)?;
-        // What is copied at once: the documents between two that are dropped.
-        let mut run = extent.tokens.start..extent.tokens.start;
-        let mut written = writer.tokens();
-        for document in extent.documents.clone() {
-            let end = ends.next_end()?.expect("laid out from the same file");
-            if dropped.contains(document)? {
-                copy(run, &mut writer)?;
-                run = end..end;
-            } else {
-                written += end - run.end;
-                run.end = end;
-                writer.end_document_at(written)?;
+    let Layout { shards, packed } = layout::layout(job)?;
+    let record = |index| {
+        finished_shard(job, index).ok_or_else(|| {
+            let run_again = "run the same command again";
+            Error::Invalid(format!(
+                "shard {index} in {} is missing or incomplete: {run_again}",
+                job.out.display()
+            ))
+        })
+    };
+    let records: Vec<ShardRecord> = (0..shards).map(record).collect::<Result<_>>()?;
+    let mut made = packed.map_or_else(|| serde_json::json!({}), |packed| serde_json::json!(packed));
+    made["shards"] = serde_json::json!(records);
+    Ok(made)
+}
+
+fn npy_note(job: &Job) -> PathBuf {
+    job.work.join(layout::SHARDS).join("000000.json")
+}
+
+fn write_shard(job: &Job, index: u32, layout: &LayoutFile, progress: &Progress) -> Result<()> {
+    if finished_shard(job, index).is_some() {
+        progress.done.fetch_add(tokens_of(layout, index)?, Relaxed);
+        return Ok(());
+    }
+    let rows = layout.rows(index)?;
+    let Head { split, number, .. } = layout.head(rows.start)?;
+    let mut writer = ShardWriter::create(job, index, split, number)?;
+    for row in rows {
+        match layout.parts(row)? {
+            Parts::Extents(extents) => {
+                extents.iter().try_for_each(|extent| copy_extent(job, extent, &mut writer, progress))?
             }
+            Parts::Pieces(pieces) => copy_pieces(job, &pieces, &mut writer, progress)?,
         }
-        copy(run, &mut writer)?;
     }
     writer.commit()
 }
 
-/// Writes all ids of the train split to one NumPy file; returns how many there are.
-pub fn assemble_npy(job: &Job, path: &std::path::Path, progress: &Progress) -> Result<u64> {
+fn copy_extent(job: &Job, extent: &Extent, writer: &mut ShardWriter, progress: &Progress) -> Result<()> {
+    let ids = Ids::open(job, extent.task, extent.from)?;
+    let copy = |tokens: Range<u64>, writer: &mut ShardWriter| {
+        ids.copy(tokens, |bytes| {
+            progress.check()?;
+            progress.done.fetch_add((bytes.len() / job.plan.width()) as u64, Relaxed);
+            writer.push(bytes)
+        })
+    };
+    let mut ends = Ends::open(job, extent.task, extent.from, extent.documents.start)?;
+    let mut dropped = DroppedPieces::open(job, extent.task, extent.from)?;
+    // What is copied at once: the documents between two that are dropped.
+    let mut run = extent.tokens.start..extent.tokens.start;
+    let mut written = writer.tokens();
+    for document in extent.documents.clone() {
+        let end = ends.next_end()?.expect("laid out from the same file");
+        if dropped.contains(document)? {
+            copy(run, writer)?;
+            run = end..end;
+        } else {
+            written += end - run.end;
+            run.end = end;
+            writer.end_document_at(written)?;
+        }
+    }
+    copy(run, writer)
+}
+
+fn copy_pieces(job: &Job, pieces: &[Piece], writer: &mut ShardWriter, progress: &Progress) -> Result<()> {
+    let pad = job.plan.pad_id().to_le_bytes();
+    // The last task and split whose ids were read.
+    let mut ids: Option<(u32, Split, Ids)> = None;
+    for piece in pieces {
+        progress.check()?;
+        let (_, _, open) = match ids.take_if(|(task, from, _)| (*task, *from) == (piece.task, piece.from)) {
+            Some(same) => ids.insert(same),
+            None => ids.insert((piece.task, piece.from, Ids::open(job, piece.task, piece.from)?)),
+        };
+        open.copy(piece.tokens.clone(), |bytes| writer.push(bytes))?;
+        writer.end_document_at(writer.tokens())?;
+        for _ in 0..piece.padding {
+            writer.push(&pad[..job.plan.width()])?;
+        }
+        progress.done.fetch_add(piece.len() + piece.padding, Relaxed);
+    }
+    Ok(())
+}
+
+/// Writes all ids of the train split to one NumPy file, and notes how many there are.
+fn assemble_npy(job: &Job, path: &Path, progress: &Progress) -> Result<()> {
+    if npy_note(job).exists() && path.exists() {
+        return Ok(());
+    }
     let tasks = load_tasks(job)?;
     let total: u64 = tasks.iter().map(|task| task.train.tokens).sum();
     progress.total.store(total, Relaxed);
@@ -250,7 +272,7 @@ pub fn assemble_npy(job: &Job, path: &std::path::Path, progress: &Progress) -> R
     }
     file.commit()?;
     sync_folder(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref()))?;
-    Ok(total)
+    commit_note(&npy_note(job), serde_json::json!({"tokens": total}).to_string().as_bytes())
 }
 
 /// Version 1.0 of NumPy's format; the array begins at a multiple of 64 bytes.

@@ -6,8 +6,11 @@
 //!  settle  partition p  find the hashes seen before   -> work/drops
 //!  write   task i       read, clean, drop, encode     -> work/tokens
 //!  pair    partition p  documents that may be similar -> work/near_pairs   (with near)
-//!  near    task i       compare them, drop            -> work/near
-//!  assemble             all tasks' tokens in order    -> out/{train,val}
+//!  compare task i       compare them on their text    -> work/near
+//!  decide               which of them are dropped     -> work/near
+//!  near    task i       the task without them         -> work/near
+//!  layout               which tokens go where         -> work/shards
+//!  assemble shard s     its tokens, in order          -> out/{train,val}
 //! ```
 //!
 //! A task is a plain function of the plan and an index. When its output is complete, a note is written, and a task with
@@ -16,9 +19,10 @@
 
 pub mod assemble;
 mod kept_ranges;
+pub mod layout;
 mod ledger;
 pub mod near;
-pub mod pack;
+mod pack;
 mod read;
 mod scan;
 mod screen;
@@ -42,10 +46,9 @@ pub use scan::commit_cache;
 use screen::Excluded;
 pub use screen::contaminated;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub use tokens::Split;
 
 /// Everything that decides the results, except the inputs themselves: those are listed in `work/inputs`.
@@ -88,6 +91,12 @@ pub struct Plan {
     pub first_val_shard: u64,
     /// Whether the shards are appended to an existing dataset.
     pub appends: bool,
+    /// The length of the sequences that documents are packed into.
+    #[serde(default)]
+    pub pack: Option<u64>,
+    /// The name of the one file that all ids go to, instead of shards.
+    #[serde(default)]
+    pub npy: Option<PathBuf>,
 }
 
 impl Plan {
@@ -169,14 +178,6 @@ impl Stage {
             Stage::Settle => "drops",
             Stage::Write => "tokens",
             Stage::Pair => near::PAIRS,
-        }
-    }
-
-    fn parts(self, plan: &Plan) -> u32 {
-        match self {
-            Stage::Settle => plan.partitions,
-            Stage::Pair => plan.near.map_or(0, |near| near.partitions),
-            Stage::Scan | Stage::Write => plan.tasks,
         }
     }
 }
@@ -263,24 +264,21 @@ impl BufferSizes {
     }
 }
 
-/// Runs the parts of a stage that are not done yet, or only `part`, on all threads.
+/// Runs those of the parts that are not done yet, on all threads.
 #[allow(clippy::too_many_arguments)]
 pub fn run_stage(
     job: &Job,
     stage: Stage,
-    part: Option<u32>,
+    parts: &[u32],
     encoding: Option<&Encoding<'_>>,
     memory: usize,
     threads: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
 ) -> Result<()> {
-    let (parts, sharing) = match part {
-        Some(part) => (part..part + 1, 1),
-        None => (0..stage.parts(&job.plan), threads),
-    };
+    let sharing = threads.min(parts.len()).max(1);
     let (excluded, memory) = match stage {
-        Stage::Scan => screen::screen(job, parts.clone(), memory, threads, progress, watch)?,
+        Stage::Scan => screen::screen(job, parts, memory, threads, progress, watch)?,
         Stage::Settle | Stage::Write | Stage::Pair => (None, memory),
     };
     let sizes = BufferSizes::new(&job.plan, memory, sharing);
@@ -290,21 +288,19 @@ pub fn run_stage(
 
 /// Calls `run(index, threads)` for each part, on all threads; those without a part of their own help the others.
 fn run_parts(
-    parts: Range<u32>,
+    parts: &[u32],
     threads: usize,
     progress: &Progress,
     watch: &mut Watch<'_>,
     run: impl Fn(u32, usize) -> Result<()> + Sync,
 ) -> Result<()> {
-    let next = AtomicU32::new(parts.start);
+    let next = AtomicUsize::new(0);
     crew(threads.min(parts.len()).max(1), progress, watch, |_| {
         loop {
-            let index = next.fetch_add(1, Relaxed);
-            if index >= parts.end {
-                return Ok(());
-            }
+            let at = next.fetch_add(1, Relaxed);
+            let Some(&index) = parts.get(at) else { return Ok(()) };
             progress.check()?;
-            let working = (parts.end - index).min(threads as u32).max(1) as usize;
+            let working = (parts.len() - at).min(threads).max(1);
             run(index, threads / working)?;
         }
     })?;

@@ -7,15 +7,13 @@
 //! by their first pieces.
 
 use super::assemble::{Extent, Stream};
-use super::shard::{ShardRecord, ShardWriter};
-use super::tokens::{Ids, load_tasks};
+use super::layout::{IN_ROW, Parts, Piece, Rows};
+use super::tokens::TaskTokens;
 use super::{Job, Split};
-use crate::atomic::create_folder;
 use crate::crew::Progress;
 use crate::error::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Ids in a window.
@@ -23,9 +21,8 @@ const WINDOW: u64 = 4 << 20;
 /// Pieces in a window: each takes about 100 bytes while it is placed, more than the ids of a short document.
 const WINDOW_PIECES: usize = 64 << 10;
 
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Packed {
-    pub shards: Vec<ShardRecord>,
     pub sequences: u64,
     pub padding: u64,
     pub pieces: u64,
@@ -33,44 +30,35 @@ pub struct Packed {
     pub truncated_documents: u64,
 }
 
-/// A range of a document's tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
-    task: u32,
-    from: Split,
-    tokens: Range<u64>,
-}
-
-impl Piece {
-    fn len(&self) -> u64 {
-        self.tokens.end - self.tokens.start
-    }
-}
-
-pub fn assemble_packed(job: &Job, length: u64, progress: &Progress) -> Result<Packed> {
-    let tasks = load_tasks(job)?;
-    let total: u64 = tasks.iter().map(|task| task.train.tokens + task.val.tokens).sum();
-    progress.total.store(total, Relaxed);
+/// Lays out the shards of packed documents: which sequence has which pieces follows from their lengths.
+pub fn lay_out(
+    job: &Job,
+    tasks: &[TaskTokens],
+    length: u64,
+    rows: &mut Rows,
+    progress: &Progress,
+) -> Result<Packed> {
     let mut packed = Packed::default();
     for split in Split::ALL {
-        create_folder(&job.out.join(split.name()))?;
-        let mut output = Output { job, split, length, writer: None, number: 0, ids: None, progress };
+        rows.begin(split, job.plan.first_shard(split));
+        let mut sequences = Sequences { job, length, rows, pieces: Vec::new(), tokens: 0 };
         let mut window = Vec::new();
         let mut gathered = 0;
-        Stream::new(job, &tasks, split).for_each(|document| {
+        Stream::new(job, tasks, split).for_each(|document| {
             progress.check()?;
+            progress.done.fetch_add(1, Relaxed);
             let pieces = divide(document, length);
             packed.truncated_documents += u64::from(pieces.len() > 1);
             gathered += pieces.iter().map(Piece::len).sum::<u64>();
             window.extend(pieces);
             if gathered >= WINDOW || window.len() >= WINDOW_PIECES {
                 gathered = 0;
-                output.write(&std::mem::take(&mut window), &mut packed)?;
+                sequences.add_window(&std::mem::take(&mut window), &mut packed)?;
             }
             Ok(())
         })?;
-        output.write(&window, &mut packed)?;
-        output.close(&mut packed)?;
+        sequences.add_window(&window, &mut packed)?;
+        sequences.close()?;
     }
     Ok(packed)
 }
@@ -81,7 +69,12 @@ fn divide(document: Extent, length: u64) -> Vec<Piece> {
     tokens
         .clone()
         .step_by(step)
-        .map(|start| Piece { task, from, tokens: start..tokens.end.min(start.saturating_add(length)) })
+        .map(|start| Piece {
+            task,
+            from,
+            tokens: start..tokens.end.min(start.saturating_add(length)),
+            padding: 0,
+        })
         .collect()
 }
 
@@ -116,61 +109,49 @@ fn best_fit(lengths: &[u64], length: u64) -> Vec<Vec<usize>> {
     sequences
 }
 
-struct Output<'a> {
+/// The sequences of one split, and the shard that they are in.
+struct Sequences<'a> {
     job: &'a Job,
-    split: Split,
     length: u64,
-    writer: Option<ShardWriter>,
-    number: u64,
-    /// The last task and split whose ids were read.
-    ids: Option<(u32, Split, Ids)>,
-    progress: &'a Progress,
+    rows: &'a mut Rows,
+    /// Of the shard so far, without those that are written.
+    pieces: Vec<Piece>,
+    tokens: u64,
 }
 
-impl Output<'_> {
-    fn write(&mut self, window: &[Piece], packed: &mut Packed) -> Result<()> {
+impl Sequences<'_> {
+    fn add_window(&mut self, window: &[Piece], packed: &mut Packed) -> Result<()> {
         let lengths: Vec<u64> = window.iter().map(Piece::len).collect();
         for sequence in best_fit(&lengths, self.length) {
-            self.progress.check()?;
-            self.sequence(sequence.iter().map(|&piece| &window[piece]), packed)?;
+            let filled: u64 = sequence.iter().map(|&piece| lengths[piece]).sum();
+            packed.sequences += 1;
+            packed.padding += self.length - filled;
+            packed.pieces += sequence.len() as u64;
+            for &piece in &sequence {
+                if self.pieces.len() == IN_ROW {
+                    self.write()?;
+                }
+                self.pieces.push(window[piece].clone());
+            }
+            self.pieces.last_mut().expect("a sequence has a piece").padding = self.length - filled;
+            self.tokens += self.length;
+            if self.tokens + self.length > self.job.plan.tokens_per_shard {
+                self.close()?;
+            }
         }
         Ok(())
     }
 
-    fn sequence<'p>(&mut self, pieces: impl Iterator<Item = &'p Piece>, packed: &mut Packed) -> Result<()> {
-        let job = self.job;
-        let mut writer = match self.writer.take() {
-            Some(writer) => writer,
-            None => ShardWriter::create(job, self.split, job.plan.first_shard(self.split) + self.number)?,
-        };
-        let begin = writer.tokens();
-        for piece in pieces {
-            if self.ids.as_ref().is_none_or(|(task, from, _)| (*task, *from) != (piece.task, piece.from)) {
-                self.ids = Some((piece.task, piece.from, Ids::open(job, piece.task, piece.from)?));
-            }
-            let (_, _, ids) = self.ids.as_ref().expect("opened above");
-            ids.copy(piece.tokens.clone(), |bytes| writer.push(bytes))?;
-            writer.end_document_at(writer.tokens())?;
-            packed.pieces += 1;
-            self.progress.done.fetch_add(piece.len(), Relaxed);
-        }
-        let padding = begin + self.length - writer.tokens();
-        let pad = job.plan.pad_id().to_le_bytes();
-        for _ in 0..padding {
-            writer.push(&pad[..job.plan.width()])?;
-        }
-        packed.padding += padding;
-        packed.sequences += 1;
-        let full = writer.tokens() + self.length > job.plan.tokens_per_shard;
-        self.writer = Some(writer);
-        if full { self.close(packed) } else { Ok(()) }
+    fn write(&mut self) -> Result<()> {
+        self.rows.add(&Parts::Pieces(std::mem::take(&mut self.pieces)))
     }
 
-    fn close(&mut self, packed: &mut Packed) -> Result<()> {
-        if let Some(writer) = self.writer.take() {
-            packed.shards.push(writer.commit()?);
-            self.number += 1;
+    fn close(&mut self) -> Result<()> {
+        if !self.pieces.is_empty() {
+            self.write()?;
         }
+        self.rows.end_shard();
+        self.tokens = 0;
         Ok(())
     }
 }

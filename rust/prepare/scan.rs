@@ -6,7 +6,7 @@ use super::ledger::Origin;
 use super::read::TaskFiles;
 use super::screen::{Examples, Excluded};
 use super::{BufferSizes, Job, Stage};
-use crate::atomic::commit_note;
+use crate::atomic::{commit_note, temporary_name};
 use crate::clean::{Cleaner, Dropped, Verdict};
 use crate::crew::Progress;
 use crate::dedup::{
@@ -54,7 +54,7 @@ pub fn scan(
 ) -> Result<()> {
     let plan = &job.plan;
     let path = records_path(job, index);
-    let temporary = path.with_extension("hashes.ramlet-tmp");
+    let temporary = temporary_name(&path);
     let buffer = sizes.hash_bytes.min(super::LARGEST_RECORDS);
     let mut records = match plan.unit {
         Some(_) => Some(RecordWriter::create(&temporary, plan.partitions, buffer)?),

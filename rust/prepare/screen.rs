@@ -63,7 +63,7 @@ impl Excluded {
 /// memory that is left; nothing if the plan excludes nothing.
 pub fn screen(
     job: &Job,
-    tasks: Range<u32>,
+    tasks: &[u32],
     memory: usize,
     threads: usize,
     progress: &Progress,
@@ -81,12 +81,12 @@ pub fn screen(
     let memory = memory - (last.len() * ROW_MEMORY).saturating_sub(LEAST_MEMORY).min(memory);
     let sizes = BufferSizes::new(&job.plan, memory, threads);
     let input_bytes = progress.total.load(Relaxed);
-    while let Some(first) = first_row_left(job, tasks.clone())?.filter(|&row| row < last.start) {
+    while let Some(first) = first_row_left(job, tasks)?.filter(|&row| row < last.start) {
         let passes = (last.start - first).div_ceil(rows_per_pass) as u64 + 1;
         progress.total.store(progress.done.load(Relaxed) + passes * input_bytes, Relaxed);
         let rows = first..last.start.min(first + rows_per_pass);
         let excluded = Excluded::load(job, &file, rows)?;
-        run_parts(tasks.clone(), threads, progress, watch, |task, _| {
+        run_parts(tasks, threads, progress, watch, |task, _| {
             screen_task(job, task, &excluded, &sizes, progress)
         })?;
     }
@@ -94,9 +94,9 @@ pub fn screen(
 }
 
 /// The first row that some task was not compared with; `None` if all tasks are scanned.
-fn first_row_left(job: &Job, tasks: Range<u32>) -> Result<Option<usize>> {
+fn first_row_left(job: &Job, tasks: &[u32]) -> Result<Option<usize>> {
     let mut first = None;
-    for task in tasks {
+    for &task in tasks {
         if let Some(compared) = rows_compared(job, task)? {
             first = Some(first.unwrap_or(usize::MAX).min(compared));
         }

@@ -1,5 +1,6 @@
 //! Writes one shard: its ids, where its documents end, and a checksum of each.
 
+use super::layout::SHARDS;
 use super::{Job, Split};
 use crate::atomic::{NewFile, commit_note, sync_folder};
 use crate::error::Result;
@@ -51,14 +52,9 @@ impl ChecksummedFile {
     }
 }
 
-/// The note that a shard is complete.
-fn note(job: &Job, split: Split, number: u64) -> PathBuf {
-    job.work.join("shards").join(format!("{}_{number:05}.json", split.name()))
-}
-
-/// The record of a shard that an interrupted run finished.
-pub fn finished_shard(job: &Job, split: Split, number: u64) -> Option<ShardRecord> {
-    let record: ShardRecord = crate::own_files::read_json(&note(job, split, number)).ok()?;
+/// The record of a shard of the layout that is complete.
+pub fn finished_shard(job: &Job, index: u32) -> Option<ShardRecord> {
+    let record: ShardRecord = crate::own_files::read_json(&job.note(SHARDS, index)).ok()?;
     let has = |name: &str, bytes: u64| {
         std::fs::metadata(job.out.join(name)).is_ok_and(|metadata| metadata.len() == bytes)
     };
@@ -67,16 +63,16 @@ pub fn finished_shard(job: &Job, split: Split, number: u64) -> Option<ShardRecor
 }
 
 impl ShardWriter {
-    pub fn create(job: &Job, split: Split, number: u64) -> Result<ShardWriter> {
+    pub fn create(job: &Job, index: u32, split: Split, number: u64) -> Result<ShardWriter> {
         let name = |ending: &str| format!("{}/shard_{number:05}.{ending}", split.name());
-        let (file, index) = (name("bin"), name("idx"));
+        let (file, ends) = (name("bin"), name("idx"));
         Ok(ShardWriter {
             ids: ChecksummedFile::create(job, &file)?,
-            ends: ChecksummedFile::create(job, &index)?,
-            record: ShardRecord { file, index, ..ShardRecord::default() },
+            ends: ChecksummedFile::create(job, &ends)?,
+            record: ShardRecord { file, index: ends, ..ShardRecord::default() },
             width: job.plan.width() as u64,
             folder: job.out.join(split.name()),
-            note: note(job, split, number),
+            note: job.note(SHARDS, index),
         })
     }
 
@@ -96,13 +92,12 @@ impl ShardWriter {
     }
 
     /// Gives the shard's files their names, then writes the note that it is complete.
-    pub fn commit(mut self) -> Result<ShardRecord> {
+    pub fn commit(mut self) -> Result<()> {
         self.record.tokens = self.tokens();
         self.record.bytes = self.ids.bytes;
         self.record.xxh64 = self.ids.commit()?;
         self.record.index_xxh64 = self.ends.commit()?;
         sync_folder(&self.folder)?;
-        commit_note(&self.note, &serde_json::to_vec(&self.record).expect("plain data"))?;
-        Ok(self.record)
+        commit_note(&self.note, &serde_json::to_vec(&self.record).expect("plain data"))
     }
 }

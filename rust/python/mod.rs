@@ -42,6 +42,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(clean::drop_rules, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
     module.add_function(wrap_pyfunction!(train::train_bpe, module)?)?;
+    module.add_function(wrap_pyfunction!(train::count_task, module)?)?;
+    module.add_function(wrap_pyfunction!(train::merge_counts, module)?)?;
+    module.add_function(wrap_pyfunction!(train::count_partitions, module)?)?;
     module.add_function(wrap_pyfunction!(train::least_memory, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::plan_tasks, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::dedup_partitions, module)?)?;
@@ -49,7 +52,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prepare::finish_near, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::least_room, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::run_prepare_stage, module)?)?;
-    module.add_function(wrap_pyfunction!(prepare::assemble_shards, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare::assembled_shards, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::check_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::commit_dedup_cache, module)?)?;
     module.add_function(wrap_pyfunction!(prepare::xxh64_file, module)?)?;

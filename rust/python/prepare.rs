@@ -3,15 +3,14 @@
 use super::encode::{Encoder, Shared};
 use super::read::next_file;
 use super::{Stash, guarded, raise, watcher};
-use crate::atomic::create_folder;
-use crate::crew::Progress;
+use crate::crew::{Progress, crew};
 use crate::dedup::{Unit, partitions};
 use crate::encode::Batch;
 use crate::error::{Error, Result};
 use crate::own_files;
-use crate::prepare::assemble::{assemble, assemble_npy};
-use crate::prepare::near::{Decoding, commit_near_cache, compare, write_report};
-use crate::prepare::pack::assemble_packed;
+use crate::prepare::assemble::{assemble, assembled};
+use crate::prepare::layout::lay_out;
+use crate::prepare::near::{Decoding, commit_near_cache, compare, decide, drop_near, write_report};
 use crate::prepare::{BufferSizes, Encoding, Job, Plan, Stage, check_caches, commit_cache, run_stage};
 use crate::source::Documents;
 use crate::tasks::{PlanOptions, plan};
@@ -26,7 +25,7 @@ use xxhash_rust::xxh64::Xxh64;
 /// Divides the inputs, each (path, format, compression, size or -1, modification time), into tasks listed in a folder.
 /// Returns the number of tasks and of files, the bytes on disk and a fingerprint.
 #[pyfunction]
-#[pyo3(signature = (files, folder, *, documents, separator, task_bytes))]
+#[pyo3(signature = (files, folder, *, documents, separator, task_bytes, whole_documents = false))]
 pub fn plan_tasks(
     py: Python<'_>,
     files: Py<PyAny>,
@@ -34,12 +33,13 @@ pub fn plan_tasks(
     documents: &str,
     separator: Option<String>,
     task_bytes: Option<u64>,
+    whole_documents: bool,
 ) -> PyResult<(u32, u64, u64, String)> {
     guarded(|| {
         let stash = Stash::default();
         let documents =
             Documents::named(documents, separator.as_deref()).map_err(|error| raise(py, error))?;
-        let options = PlanOptions { documents, target_bytes: task_bytes };
+        let options = PlanOptions { documents, target_bytes: task_bytes, whole_documents };
         let planned = py.detach(|| plan(|| next_file(&files, &stash), &options, &folder));
         let planned = stash.raise(py, planned)?;
         let fingerprint = planned.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -82,17 +82,19 @@ fn parsed(plan: &str) -> Result<Plan> {
     serde_json::from_str(plan).map_err(|error| Error::Invalid(format!("cannot read the plan ({error})")))
 }
 
-/// Runs the parts of a stage (`scan`, `settle`, `write`, `pair`, `near`) that are not done yet, or only `part`. Writing
-/// needs an encoder: the native one, or a callable from a list of texts to (ids as uint32, ends as uint64). Comparing
-/// (`near`) needs the native one, or `decode`, from a list of ids to bytes.
+/// Runs those of the parts of a stage (`scan`, `settle`, `write`, `pair`, `compare`, `near`, `assemble`; `decide` and
+/// `layout` have only one) that are not done yet. Writing needs an encoder: the native one, or a callable from a list of
+/// texts to (ids as uint32, ends as uint64). Comparing (`compare`, `decide`, `near`) needs the native one, or `decode`,
+/// from a list of ids to bytes.
 #[pyfunction]
-#[pyo3(signature = (work, out, stage, *, encoder, encode, decode, memory, threads, total, progress, part = None))]
+#[pyo3(signature = (work, out, stage, parts, *, encoder, encode, decode, memory, threads, total, progress))]
 #[allow(clippy::too_many_arguments)]
 pub fn run_prepare_stage(
     py: Python<'_>,
     work: PathBuf,
     out: PathBuf,
     stage: &str,
+    parts: Vec<u32>,
     encoder: Option<Py<Encoder>>,
     encode: Option<Py<PyAny>>,
     decode: Option<Py<PyAny>>,
@@ -100,7 +102,6 @@ pub fn run_prepare_stage(
     threads: usize,
     total: u64,
     progress: Option<Py<PyAny>>,
-    part: Option<u32>,
 ) -> PyResult<()> {
     guarded(|| {
         let stash = Stash::default();
@@ -116,14 +117,20 @@ pub fn run_prepare_stage(
                 Ok(Batch { ids: ids.as_slice()?.to_vec(), ends: ends.as_slice()?.to_vec() })
             }))
         };
-        let decode = Decoder { shared: shared.clone(), decode, stash: stash.clone() };
+        let decoder = Decoder { shared: shared.clone(), decode, stash: stash.clone() };
         let result = py.detach(|| {
             let job = Job::load(&work, &out)?;
-            if stage == "near" {
-                let decode = |ids: &[u32], text: &mut Vec<u8>| decode.append(ids, text);
-                let decoding = Decoding { decode: &decode, in_parts: shared.is_some() };
-                let watch = &mut watcher(&stash, progress.as_ref());
-                return compare(&job, part, &decoding, memory, threads, &tracker, watch);
+            let decode = |ids: &[u32], text: &mut Vec<u8>| decoder.append(ids, text);
+            let decoding = Decoding { decode: &decode, in_parts: shared.is_some() };
+            let watch = &mut watcher(&stash, progress.as_ref());
+            match stage {
+                "compare" => return compare(&job, &parts, &decoding, memory, threads, &tracker, watch),
+                "decide" => return decide(&job, &decoding, memory, &tracker, watch),
+                "near" => return drop_near(&job, &parts, &decoding, threads, &tracker, watch),
+                // On a thread of its own, so that this one notices Ctrl-C.
+                "layout" => return crew(1, &tracker, watch, |_| lay_out(&job, &tracker)).map(|_| ()),
+                "assemble" => return assemble(&job, &parts, threads, &tracker, watch),
+                _ => {}
             }
             let stage =
                 Stage::named(stage).ok_or_else(|| Error::Invalid(format!("unknown stage {stage:?}")))?;
@@ -132,8 +139,7 @@ pub fn run_prepare_stage(
                 (None, Some(_)) => Some(Encoding::Foreign(&foreign)),
                 (None, None) => None,
             };
-            let mut watch = watcher(&stash, progress.as_ref());
-            run_stage(&job, stage, part, encoding.as_ref(), memory, threads, &tracker, &mut watch)
+            run_stage(&job, stage, &parts, encoding.as_ref(), memory, threads, &tracker, watch)
         });
         stash.raise(py, result)
     })
@@ -179,7 +185,7 @@ pub fn finish_near(
         let result = py.detach(|| {
             let job = Job::load(&work, &out)?;
             // On a thread of its own, so that this one notices Ctrl-C.
-            crate::crew::crew(1, &tracker, &mut watcher(&stash, None), |_| {
+            crew(1, &tracker, &mut watcher(&stash, None), |_| {
                 let decode = |ids: &[u32], text: &mut Vec<u8>| decoder.append(ids, text);
                 let decoding = Decoding { decode: &decode, in_parts };
                 write_report(&job, &path, &decoding, &tracker)?;
@@ -190,43 +196,13 @@ pub fn finish_near(
     })
 }
 
-/// Assembles the shards and returns their records as JSON: `{"shards": [...]}`, and with `pack` the statistics of
-/// packing. With `npy` all ids go to that one file instead, and `tokens` is their number.
+/// What the finished assembly made, as JSON: `{"shards": [...]}`, with packing also its statistics; or the `tokens` of
+/// the one npy file.
 #[pyfunction]
-#[pyo3(signature = (work, out, *, pack, npy, threads, progress))]
-pub fn assemble_shards(
-    py: Python<'_>,
-    work: PathBuf,
-    out: PathBuf,
-    pack: Option<u64>,
-    npy: Option<PathBuf>,
-    threads: usize,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<String> {
+pub fn assembled_shards(py: Python<'_>, work: PathBuf, out: PathBuf) -> PyResult<String> {
     guarded(|| {
-        let stash = Stash::default();
-        let tracker = Progress::default();
-        let result = py.detach(|| {
-            let job = Job::load(&work, &out)?;
-            create_folder(&work.join("shards"))?;
-            let mut watch = watcher(&stash, progress.as_ref());
-            // On a thread of its own, so that this one notices Ctrl-C.
-            let mut alone = |work: &(dyn Fn() -> Result<serde_json::Value> + Sync)| {
-                crate::crew::crew(1, &tracker, &mut watch, |_| work()).map(|mut one| one.remove(0))
-            };
-            match (npy, pack) {
-                (Some(path), _) => {
-                    alone(&|| Ok(serde_json::json!({"tokens": assemble_npy(&job, &path, &tracker)?})))
-                }
-                (None, Some(length)) => {
-                    alone(&|| Ok(serde_json::json!(assemble_packed(&job, length, &tracker)?)))
-                }
-                (None, None) => {
-                    Ok(serde_json::json!({"shards": assemble(&job, threads, &tracker, &mut watch)?}))
-                }
-            }
-        });
-        Ok(stash.raise(py, result)?.to_string())
+        let made = py.detach(|| assembled(&Job::load(&work, &out)?));
+        made.map(|made| made.to_string()).map_err(|error| raise(py, error))
     })
 }
 

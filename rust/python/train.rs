@@ -2,15 +2,19 @@
 
 use super::read::{Input, counters_dict};
 use super::{Stash, guarded, pattern, raise, watcher};
-use crate::count::Feed;
-use crate::crew::Progress;
+use crate::count::{self, Feed};
+use crate::count_parts;
+use crate::crew::{Progress, crew};
 use crate::error::{Error, Result};
 use crate::merge::vocabulary::TieBreak;
-use crate::source::{Block, Counters, Fragment};
+use crate::source::{Block, Counters, Fragment, Sources};
 use crate::specials::Specials;
-use crate::train::{Settings, Shares, train};
+use crate::spill::PARTITIONS;
+use crate::tasks::Task;
+use crate::train::{Settings, Shares, train, train_counted};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -79,10 +83,83 @@ impl Feed for Texts<'_> {
     }
 }
 
+/// Counts the pieces of one task of the tasks in `work/inputs`, for `merge_counts`.
+#[pyfunction]
+#[pyo3(signature = (work, task, *, read, pattern_name, specials, threads, memory, resident_limit, decoding))]
+#[allow(clippy::too_many_arguments)]
+pub fn count_task(
+    py: Python<'_>,
+    work: PathBuf,
+    task: u32,
+    read: &Bound<'_, PyDict>,
+    pattern_name: &str,
+    specials: Vec<String>,
+    threads: usize,
+    memory: usize,
+    resident_limit: u64,
+    decoding: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        let (stash, tracker) = (Stash::default(), Progress::default());
+        let input = Input::from_dict(read)?;
+        let outcome = py.detach(|| {
+            let pattern = pattern(pattern_name)?;
+            let specials = Arc::new(Specials::new(&specials)?);
+            let shares = Shares::new(memory, threads, 0, decoding)?;
+            let cut = {
+                let (pattern, specials) = (pattern.clone(), specials.clone());
+                Box::new(move |text: &str| specials.stable_prefix(&pattern, text, crate::count::MAX_PIECE))
+            };
+            let flag = tracker.cancel_flag();
+            let options = input.options(shares.block_bytes, shares.window_bytes, work.clone(), cut, flag);
+            let files = Task::load(&work.join("inputs"), task)?.files();
+            let sources = Sources::new(files, threads, options)?;
+            let settings = count::Settings {
+                pattern: &pattern,
+                specials: &specials,
+                threads,
+                memory: shares.tables,
+                resident_limit: resident_limit / 64 * 63,
+                checkpoint_every: Duration::MAX,
+            };
+            count_parts::count_task(&work, task, &sources, &settings, &tracker, &mut watcher(&stash, None))
+        });
+        stash.raise(py, outcome)
+    })
+}
+
+/// Merges a partition of what was counted of all tasks, for `train_bpe`.
+#[pyfunction]
+#[pyo3(signature = (work, tasks, partition, *, memory))]
+pub fn merge_counts(
+    py: Python<'_>,
+    work: PathBuf,
+    tasks: u32,
+    partition: usize,
+    memory: usize,
+) -> PyResult<()> {
+    guarded(|| {
+        let (stash, tracker) = (Stash::default(), Progress::default());
+        let outcome = py.detach(|| {
+            crew(1, &tracker, &mut watcher(&stash, None), |_| {
+                count_parts::merge_runs(&work, tasks, partition, memory, &tracker)
+            })
+        });
+        stash.raise(py, outcome).map(|_| ())
+    })
+}
+
+/// The number of partitions of `merge_counts`.
+#[pyfunction]
+pub fn count_partitions() -> usize {
+    PARTITIONS
+}
+
 #[pyfunction]
 #[pyo3(signature = (
     *, files, texts, total_bytes, read, pattern_name, specials, tokens, min_frequency, max_token_bytes, tie_break,
-    threads, memory, resident_limit, work_dir, signature, checkpoint_seconds, progress, decoding = 0
+    threads, memory, resident_limit, work_dir, signature, checkpoint_seconds, progress, decoding = 0,
+    counted = None
 ))]
 #[allow(clippy::too_many_arguments)]
 pub fn train_bpe<'py>(
@@ -105,6 +182,7 @@ pub fn train_bpe<'py>(
     checkpoint_seconds: f64,
     progress: Option<Py<PyAny>>,
     decoding: usize,
+    counted: Option<PathBuf>,
 ) -> PyResult<Bound<'py, PyDict>> {
     guarded(|| {
         let stash = Stash::default();
@@ -168,6 +246,10 @@ pub fn train_bpe<'py>(
                     bytes: AtomicU64::new(0),
                 };
                 py.detach(|| train(&feed, &settings, &tracker, &mut watch))
+            }
+            (None, None) if counted.is_some() => {
+                let work = counted.expect("just seen");
+                py.detach(|| train_counted(&work, &settings, &tracker, &mut watch))
             }
             _ => Err(Error::Invalid("give either files or texts".into())),
         };

@@ -3,10 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::window::Bytes;
-use crate::atomic::create_folder;
+use crate::atomic::{create_folder, temporary_name};
 use crate::error::{Error, Result};
 
 pub(super) struct Scratch {
@@ -16,9 +15,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub fn create(folder: &Path) -> Result<Scratch> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Relaxed);
-        let path = folder.join(format!("source-{}-{number}.tmp", std::process::id()));
+        let path = temporary_name(&folder.join("source"));
         create_folder(folder)?;
         let file = OpenOptions::new()
             .read(true)

@@ -28,6 +28,9 @@ use records::{Reader, Writer, compression_code, format_code};
 const TASKS: u64 = 1024;
 const LEAST_TASK: u64 = 16 << 20;
 const LARGEST_TASK: u64 = 512 << 20;
+/// From 8 TB on tasks are larger instead of more: every task opens a file of every partition, and a shared disk opens
+/// some ten thousand files a second, for all machines together (docs/design/scale.md).
+const MOST_TASKS: u64 = 16 << 10;
 
 /// The assumed compression ratio. Standard input has an unknown length, and is treated as compressed.
 const COMPRESSION_RATIO: u64 = 4;
@@ -39,6 +42,8 @@ pub struct PlanOptions {
     pub documents: Documents,
     /// Bytes per task; `None` chooses it by the size of the input.
     pub target_bytes: Option<u64>,
+    /// Whether a text file that is one document stays whole, instead of becoming several.
+    pub whole_documents: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +75,7 @@ pub fn plan(
         count: 0,
     };
     while let Some(spec) = listing.next()? {
-        division.add_file(spec, &options.documents)?;
+        division.add_file(spec, options)?;
     }
     summary.tasks = division.count;
     let Division { segments, mut tasks, .. } = division;
@@ -114,7 +119,8 @@ fn list(
 }
 
 fn task_bytes(total: u64) -> u64 {
-    (total / TASKS).min(LARGEST_TASK).next_power_of_two().clamp(LEAST_TASK, LARGEST_TASK)
+    let usual = (total / TASKS).min(LARGEST_TASK).next_power_of_two().clamp(LEAST_TASK, LARGEST_TASK);
+    usual.max(total.div_ceil(MOST_TASKS).next_power_of_two())
 }
 
 /// How much work a file is, in bytes, if that is known.
@@ -140,12 +146,15 @@ struct Division {
 }
 
 impl Division {
-    fn add_file(&mut self, mut spec: FileSpec, documents: &Documents) -> Result<()> {
+    fn add_file(&mut self, mut spec: FileSpec, options: &PlanOptions) -> Result<()> {
+        let documents = &options.documents;
         let target = self.target;
         let (Some(weight), Some(size)) = (weight(&spec), spec.size) else {
             return self.add(&spec, target);
         };
-        if is_stdin(&spec) || !source::can_split(documents, spec.format, spec.compression) {
+        let whole =
+            options.whole_documents && spec.format == Format::Text && matches!(documents, Documents::File);
+        if whole || is_stdin(&spec) || !source::can_split(documents, spec.format, spec.compression) {
             return self.add(&spec, weight);
         }
         if spec.format == Format::Parquet && size > target {

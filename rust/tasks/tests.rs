@@ -10,7 +10,8 @@ use crate::source::{Block, ReadOptions, Sources};
 
 fn plan_of(files: &[FileSpec], documents: Documents, target: Option<u64>, dir: &Path) -> PlanSummary {
     let mut files = files.iter().cloned();
-    plan(|| Ok(files.next()), &PlanOptions { documents, target_bytes: target }, dir).unwrap()
+    plan(|| Ok(files.next()), &PlanOptions { documents, target_bytes: target, whole_documents: false }, dir)
+        .unwrap()
 }
 
 fn segments(dir: &Path, tasks: u32) -> Vec<Vec<FileSpec>> {
@@ -163,7 +164,9 @@ fn tasks_grow_with_the_input() {
     assert_eq!(task_bytes(16 << 30), 16 << 20);
     assert_eq!(task_bytes((16 << 30) + 1024), 32 << 20);
     assert_eq!(task_bytes(100 << 30), 128 << 20);
-    assert_eq!(task_bytes(u64::MAX), 512 << 20);
+    assert_eq!(task_bytes(8 << 40), 512 << 20);
+    assert_eq!(task_bytes(100 << 40), 8 << 30);
+    assert_eq!(task_bytes(u64::MAX), 1 << 50);
 
     let dir = tempfile::tempdir().unwrap();
     let compressed = |size| {

@@ -24,8 +24,8 @@ from ramlet.cli.help_page import GENERAL, App, Group
 from ramlet.errors import SettingsError
 from ramlet.runtime.plurals import plural
 
-MEMORY = "Memory and speed"
-"""A group of options in several commands."""
+MEMORY, CLUSTER = "Memory and speed", "Clusters"
+"""Groups of options in several commands."""
 
 
 def _underscores_are_hyphens(word: str) -> str:
@@ -178,6 +178,16 @@ DeviceMemory = Annotated[
 Threads = Annotated[int | None, _threads_option()]
 Processes = Annotated[int | None, _threads_option("--processes")]
 """The same for commands whose counterparts in other tools have --processes."""
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ray|ray://HOST:PORT",
+        rich_help_panel=CLUSTER,
+        show_default="this machine",
+        help="Run on a Ray cluster; --memory and --threads are those of each worker.",
+    ),
+]
 InputFlag = Annotated[bool, typer.Option("--input", "--input-files", hidden=True)]
 """`--input a.txt b.txt`, as in other tools: the flag is ignored, the files after it are the inputs."""
 JSON = "--json"

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ramlet.cli.declared import Given, with_settings
-from ramlet.cli.options import MEMORY, InputFlag, Json, Memory, Quiet, Threads, note, print_json, reading_notes
-from ramlet.cli.progress import Progress
+from ramlet.cli.options import (
+    CLUSTER,
+    MEMORY,
+    Cluster,
+    InputFlag,
+    Json,
+    Memory,
+    Quiet,
+    Threads,
+    note,
+    print_json,
+    reading_notes,
+)
+from ramlet.cli.progress import Progress, show_status
+from ramlet.cluster.parts import Slice
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
-from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.preparing.stages import NAMES
+from ramlet.runtime.budget import AUTO, Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun, plural
 from ramlet.runtime.progress import format_duration
 from ramlet.settings.declared import options
 
+if TYPE_CHECKING:
+    from ramlet.preparing.parts import StageDone
 
-@with_settings(*options(PrepareSettings), panels=(OUTPUT, MEMORY))
+
+@with_settings(*options(PrepareSettings), panels=(OUTPUT, MEMORY, CLUSTER))
 def prepare(
     inputs: Annotated[
         list[str],
@@ -39,6 +57,27 @@ def prepare(
         bool | None,
         typer.Option("--append", rich_help_panel=OUTPUT, help="Add to the dataset in --out, using its tokenizer."),
     ] = None,
+    cluster: Cluster = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            "--stage",
+            metavar="STAGE",
+            rich_help_panel=CLUSTER,
+            show_default="all",
+            help=f"Run only this stage, for a scheduler: {', '.join(NAMES)}.",
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part",
+            metavar="K/N",
+            rich_help_panel=CLUSTER,
+            show_default="1/1",
+            help="Of the stage, run this slice of its parts: 3/16 is the third of 16.",
+        ),
+    ] = None,
     *,
     given: Given,
     input_flag: InputFlag = False,
@@ -55,10 +94,17 @@ def prepare(
       ramlet prepare more.jsonl.zst --out data --append
 
       ramlet prepare config.yaml
+
+      ramlet prepare corpus/ --out data --cluster ray
+
+      ramlet prepare corpus/ --out data --stage scan --part 3/16
     """
     from ramlet.preparing import config_file
     from ramlet.preparing.run import prepare_to
     from ramlet.preparing.stages import UNITS
+
+    if part is not None and stage is None:
+        raise SettingsError("--part is a slice of a stage: give --stage too")
 
     config = config_file.Config("")
     sources: list[Any] = list(inputs)
@@ -74,18 +120,38 @@ def prepare(
     if target is None:
         target = _default_out(sources, settings.output_format, config.path)
         note(f"no output folder given: writing to {target}", quiet=quiet or json)
-    with Meter(Budget.parse(memory or config.memory or "auto")) as meter, Progress(meter, silent=quiet or json) as bar:
-        result = prepare_to(
-            sources,
-            target,
-            settings,
-            meter=meter,
-            threads=threads or config.threads,
-            append=bool(config.append if append is None else append),
-            own_tokenizer="tokenizer" not in {**config.settings, **given},
-            shard_bytes=None if "tokens_per_shard" in given else config.shard_bytes,
-            progress=lambda stage, done, total: bar.update(stage, done, total or None, UNITS.get(stage, "bytes")),
-        )
+    where = cluster or config.cluster
+    if where is not None and stage is not None:
+        raise SettingsError("--stage is for a scheduler, and --cluster runs all stages: give one of them")
+    budget = memory or config.memory or AUTO
+    with Meter(Budget.parse(budget)) as meter, Progress(None if where else meter, silent=quiet or json) as bar:
+        command: dict[str, Any] = {
+            "meter": meter,
+            "threads": threads or config.threads,
+            "append": bool(config.append if append is None else append),
+            "own_tokenizer": "tokenizer" not in {**config.settings, **given},
+            "shard_bytes": None if "tokens_per_shard" in given else config.shard_bytes,
+            "progress": lambda what, done, total: bar.update(what, done, total or None, UNITS.get(what, "bytes")),
+        }
+        if stage is not None:
+            from ramlet.preparing.parts import prepare_stage
+
+            done = prepare_stage(sources, target, settings, stage, Slice.parse(part or "1/1"), **command)
+        else:
+            result = prepare_to(
+                sources,
+                target,
+                settings,
+                cluster=where,
+                auto_memory=budget == AUTO,
+                report=partial(show_status, bar),
+                **command,
+            )
+    if stage is not None:
+        if done.prepared is None or json:
+            _stage_done(done, part or "1/1", meter, json, quiet)
+            return
+        result = done.prepared
     if json:
         print_json(
             {
@@ -106,6 +172,19 @@ def prepare(
         return
     _report(result.manifest, result.statistics, result.path, quiet)
     print(meter.closing_line())
+
+
+def _stage_done(done: StageDone, part: str, meter: Meter, json: bool, quiet: bool) -> None:
+    if json:
+        counts = {"stage": done.stage, "part": part, "parts": done.parts, "of": done.of}
+        print_json({"path": str(done.path), **counts, "already_done": done.already_done, "peak": meter.peak})
+    elif done.already_done:
+        print(f"{done.path} already has this dataset: nothing to do")
+    elif not done.of:
+        print(f"{done.stage}: not needed with these settings")
+    else:
+        of = "" if done.of == 1 else f" of {done.of:,}"
+        print(f"{done.stage} {part}: {plural(done.parts, 'part')}{of} done   {meter.closing_line()}")
 
 
 def _default_out(sources: list[Any], output_format: str, config: str) -> Path:
@@ -165,6 +244,11 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
                 f"{whole}{plural(packed['sequences'], 'sequence')} of {packed['sequence_length']:,}: "
                 f"{share:.2%} padding, "
                 f"{plural(packed['truncated_documents'], 'document')} cut"
+            )
+        for node in statistics.get("nodes", ()):
+            print(
+                f"  {node['node']}: {plural(node['parts'], 'part')} in {plural(node['workers'], 'worker')}   "
+                f"peak {format_bytes(node['peak'])}"
             )
         for stage, used in statistics["memory"]["stages"].items():
             print(f"  {stage:<11} {format_duration(used['seconds']):>10}   peak {format_bytes(used['peak'])}")

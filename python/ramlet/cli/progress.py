@@ -18,7 +18,10 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from ramlet.cli.color import bold, warm
+from ramlet.cluster import Status
+from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import noun
 from ramlet.runtime.progress import Stage
 
 REDRAW_SECONDS = 0.1
@@ -146,3 +149,14 @@ class Progress:
     def _is_short(self) -> bool:
         meter = self._meter
         return meter is not None and meter.budget is not None and meter.current > SHORT_OF_MEMORY * meter.budget.total
+
+
+def show_status(bar: Progress, status: Status) -> None:
+    """How far a whole cluster is, in one line."""
+    parts = []
+    if status.bytes:
+        parts.append(f"{format_bytes(status.speed)}/s")
+    parts.append(f"{status.nodes:,} {noun(status.nodes, 'node')}")
+    if status.peak:
+        parts.append(f"memory at most {format_bytes(status.peak)} of {format_bytes(status.budget)}")
+    bar.update(status.stage, status.done, status.parts, "parts", "   ".join(parts))

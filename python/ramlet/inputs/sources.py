@@ -40,6 +40,9 @@ from ramlet.runtime.digest import new_hash
 
 __all__ = ["Paths", "Source", "Survey", "expand", "survey"]
 
+SAMPLES = 32
+"""Of the inputs, by which a machine of a cluster shows that it sees them all: each in another folder."""
+
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 

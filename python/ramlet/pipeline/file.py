@@ -2,6 +2,7 @@
 
     memory: 2GB                            for every stage; never changes the result, nor does threads
     threads: 2
+    cluster: ray                           where tokenizer and data are made; memory and threads are each worker's
     work: my-model/                        where everything goes [default: the file's name without its suffix]
     text: [corpus/, more.jsonl]            what tokenizer and data are made from
     tokenizer: {vocab_size: 8000}          options of `ramlet tokenizer train`; or a name (gpt2, byte, char), or a path
@@ -61,6 +62,7 @@ class Pipeline:
     work: str
     memory: str | int | None = None
     threads: int | None = None
+    cluster: str | None = None
     text: tuple[Input, ...] = ()
     reading: ReadSettings = field(default_factory=ReadSettings)
     """How text is read, unless a section says otherwise."""
@@ -109,6 +111,7 @@ _TEXT = ("text", "inputs", "datasets")
 _OWN: dict[str, Convert] = {
     "memory": Memory().read,
     "threads": Count().read,
+    "cluster": Text().read,
     "work": _string,
     "report": Switch().read,
     "host_memory": Memory().read,
@@ -126,7 +129,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 """The settings of each section."""
 TOP = (
-    *("memory", "threads", "work", "text", "tokenizer", "data", "model", "training", "report"),
+    *("memory", "threads", "cluster", "work", "text", "tokenizer", "data", "model", "training", "report"),
     *keys(ReadSettings),
     *("inputs", "datasets", "preprocess", "train", "vocab_size", "hub_tokenizer_id", "output_dir"),
     *(*krill.DATA, *krill.TRAINING, *krill.NOTED),
@@ -191,7 +194,7 @@ class _Reader(NodeReader):
         """The key; an unknown one is refused with the place where it belongs, or the most similar key."""
         key = self.word(node)
         if key not in known:
-            if key in TOP[:9]:
+            if key in TOP[:10]:
                 raise self.fault(node, f"{node.value!r} belongs at the top of the file, not under {where}")
             home = next((section for section, keys in self.keys.items() if key in keys), None)
             if home is not None:

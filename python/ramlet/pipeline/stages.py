@@ -234,7 +234,7 @@ def _tokenizer(pipeline: Pipeline, section: Section, text: _Text) -> Stage:
         {"text": text.identity(section)},
         "tokenizer train",
         text.paths(section),
-        {"out": out, **section.given, "spill_dir": pipeline.spill_dir},
+        {"out": out, **section.given, "spill_dir": pipeline.spill_dir, "cluster": pipeline.cluster},
     )
 
 
@@ -269,7 +269,7 @@ def _data(pipeline: Pipeline, section: Section, tokenizer: Stage | None, text: _
         reads,
         "prepare",
         text.paths(section),
-        {"tokenizer": name, "out": out, **given},
+        {"tokenizer": name, "out": out, **given, "cluster": pipeline.cluster},
     )
 
 

@@ -1,7 +1,7 @@
 """A YAML file -> inputs and settings of `prepare`.
 
     config = load("config.yaml")
-    config.inputs, config.out, config.memory, config.threads, config.append
+    config.inputs, config.out, config.memory, config.threads, config.append, config.cluster
     settings = config.prepare_settings(tokenizer="byte")     # the command line wins
 
 Keys are the names of the options, with dashes or underscores. The keys of krill work too: its file is a ramlet file.
@@ -43,6 +43,7 @@ class Config:
     memory: str | int | None = None
     threads: int | None = None
     append: bool | None = None
+    cluster: str | None = None
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Fields of PrepareSettings, each checked on its own."""
@@ -74,6 +75,7 @@ _OWN: dict[str, Convert] = {
     "memory": Memory().read,
     "threads": Count().read,
     "append": Switch().read,
+    "cluster": Text().read,
 }
 
 _KRILL = {

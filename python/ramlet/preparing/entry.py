@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ramlet.inputs.sources import Paths
 from ramlet.inputs.staging_folder import Progress
 from ramlet.notebook import in_notebook
-from ramlet.preparing.run import Prepared, prepare_to
+from ramlet.preparing.finish import Prepared
+from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.stages import UNITS
-from ramlet.runtime.budget import Budget
+from ramlet.runtime.budget import AUTO, Budget
 from ramlet.runtime.meter import Meter
 from ramlet.settings.names import given_to
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -35,6 +36,7 @@ def prepare(
     memory: Budget | str | int | None = "auto",
     threads: int | None = None,
     append: bool = False,
+    cluster: str | None = None,
     progress: Progress | None = None,
     tokenizer: Tokenizer | str | os.PathLike[str] | Any | None = None,
     **settings: Unpack[typed.PrepareSettings],
@@ -45,7 +47,8 @@ def prepare(
 
     `tokenizer` is a Tokenizer, or what `ramlet.Tokenizer.load` accepts. The settings are the options of
     `ramlet prepare`, with underscores. With `append` the documents are added to the dataset at `out`, with that
-    dataset's tokenizer.
+    dataset's tokenizer. With `cluster`, "ray" or "ray://host:port", the nodes of a Ray cluster do the work, and
+    `memory` and `threads` are those of each worker.
     """
     if tokenizer is None or isinstance(tokenizer, (str, os.PathLike)):
         given, named = None, None if tokenizer is None else os.fspath(tokenizer)
@@ -63,6 +66,8 @@ def prepare(
             append=append,
             own_tokenizer=append and named is None,
             tokenizer=given,
+            cluster=cluster,
+            auto_memory=memory is None or memory == AUTO,
             progress=told,
         )
 

@@ -25,14 +25,17 @@ from ramlet.dataset.duplicates import FILE as NEAR_DUPLICATES
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
-from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
-from ramlet.runtime.folder_lock import Lock, hold
+from ramlet.runtime.atomic_files import is_temporary, remove_left, replacing, sync_folder
+from ramlet.runtime.folder_lock import LOCK_SUFFIX, Lock, hold, share, wait_for_shared
 from ramlet.runtime.small_files import CHARACTERS, read_json_object
 
 CONTAMINATED = "contaminated.jsonl"
 """Examples of documents that share a passage with an evaluation set."""
 _OURS = {MANIFEST, TOKENIZER, "stats.json", CONTAMINATED, NEAR_DUPLICATES, *SPLITS}
-STAGES = ("exclude", "scan", "drops", "tokens", "near_pairs", "near", "shards", "inputs")
+_FOLDERS = ("exclude", "scan", "drops", "tokens", "near_pairs", "near", "shards", "inputs", "workers")
+_PARTS_LOCK = f"parts{LOCK_SUFFIX}"
+PATIENCE = 20.0
+"""Seconds to wait for the last parts of a killed run, which its cluster is about to end."""
 _SHARD = re.compile(r"shard_\d+\.(bin|idx)")
 
 
@@ -129,6 +132,22 @@ class OutFolder:
         if self._lock is not None:
             self._lock.release()
 
+    def share(self) -> Lock:
+        """While a process runs parts of the plan: others may run other parts, but nobody begins or ends the run."""
+        return share(self.work / _PARTS_LOCK)
+
+    def wait_for_parts(self) -> None:
+        """Refuses to go on while other processes run parts: they would be left without the folder."""
+        if not wait_for_shared(self.work / _PARTS_LOCK, PATIENCE):
+            raise SettingsError(f"other processes are running parts of {self.npy or self.out}: wait for them")
+
+    def remove_left(self) -> None:
+        """Removes what killed processes left of files that they were writing."""
+        for name in _FOLDERS:
+            remove_left(self.work / name)
+        for split in () if self.npy else SPLITS:
+            remove_left(self.out / split)
+
     def plan(self) -> dict[str, Any] | None:
         """The plan of an unfinished run."""
         try:
@@ -138,12 +157,13 @@ class OutFolder:
 
     def begin(self, plan: dict[str, Any]) -> None:
         """Starts from scratch and removes the work of another plan. `inputs.new` becomes the plan's inputs."""
+        self.wait_for_parts()
         if self.npy is None:
             # Before the plan is removed: it shows that the shards left by a kill are ours.
             self._remove_shards()
-        for name in ("plan.json", "tokenizer.json"):
+        for name in ("plan.json", "run.json", "tokenizer.json"):
             (self.work / name).unlink(missing_ok=True)
-        for name in STAGES:
+        for name in _FOLDERS:
             shutil.rmtree(self.work / name, ignore_errors=True)
         os.replace(self.work / "inputs.new", self.work / "inputs")
         sync_folder(self.work)
@@ -176,7 +196,10 @@ class OutFolder:
         One at a time: a note with the characters of its text may be large.
         """
         for index in range(count):
-            yield self._note(self.work / stage / f"{index:06}.json", types)
+            yield self.note(stage, index, **types)
+
+    def note(self, stage: str, index: int, **types: type) -> dict[str, Any]:
+        return self._note(self.work / stage / f"{index:06}.json", types)
 
     def _note(self, path: Path, types: dict[str, type]) -> dict[str, Any]:
         remedy = f"remove {self.work} and run the same command again"
@@ -195,6 +218,7 @@ class OutFolder:
 
     def abandon(self) -> None:
         """Removes the work of a run without a result, and keeps what existed before."""
+        self.wait_for_parts()
         # The plan first: without it, the next run starts from scratch after a kill.
         (self.work / "plan.json").unlink(missing_ok=True)
         sync_folder(self.work)
@@ -202,6 +226,7 @@ class OutFolder:
 
     def finish(self) -> None:
         """Removes the work, once the manifest is written."""
+        self.remove_left()
         for split in () if self.npy else SPLITS:
             with suppress(OSError):
                 (self.out / split).rmdir()  # a split without documents

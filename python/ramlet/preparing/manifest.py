@@ -6,6 +6,7 @@ were lost, and the run fails.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,11 @@ EXAMPLES = 3
 Json = dict[str, Any]
 
 
-def run_ledger(notes: list[Json], splits: dict[str, Split], padding: int, skipped: dict[str, int]) -> Ledger:
+def run_ledger(notes: Iterable[Json], splits: dict[str, Split], padding: int, skipped: dict[str, int]) -> Ledger:
     """The ledger of everything that a run read."""
     ledger = ledgers.add(note["ledger"] for note in notes)
     counters = ("files", "bytes_on_disk", *_BROKEN, "null_text", "broken_files", "invalid_utf8")
-    read = {key: sum(note["input"][key] for note in notes) for key in counters}
+    read = _sums(notes, counters)
     ledger["tokens"] = {
         **{name: split.tokens for name, split in splits.items()},
         "end_ids": ledger.pop("end_ids"),
@@ -72,16 +73,25 @@ _UNREADABLE = {
 }
 
 
-def skipped_records(notes: list[Json]) -> Json:
+def skipped_records(notes: Iterable[Json]) -> Json:
     """Records without readable text, by what was wrong, and where the first of them are."""
     places = [place for note in notes for place in note["input"]["examples"]]
-    return {**{key: sum(note["input"][key] for note in notes) for key in _BROKEN}, "examples": places[:EXAMPLES]}
+    return {**_sums(notes, _BROKEN), "examples": places[:EXAMPLES]}
+
+
+def _sums(notes: Iterable[Json], counters: tuple[str, ...]) -> dict[str, int]:
+    """What was counted of the inputs of all tasks."""
+    sums = dict.fromkeys(counters, 0)
+    for note in notes:
+        for key in counters:
+            sums[key] += note["input"][key]
+    return sums
 
 
 _BROKEN = ("broken_json", "missing_field", "not_a_string")
 
 
-def _check(ledger: Ledger, notes: list[Json]) -> None:
+def _check(ledger: Ledger, notes: Iterable[Json]) -> None:
     wrong = ledgers.problems(ledger)
     kept = ledger["documents"]["kept"]
     written = sum(note[split]["documents"] for note in notes for split in SPLITS)
@@ -98,7 +108,7 @@ def manifest_of_run(
     plan: Json,
     tokenizer: Tokenizer,
     assembled: Json,
-    notes: list[Json],
+    notes: Iterable[Json],
     skipped: dict[str, int],
     number: int,
     tokenizer_file: str,
@@ -133,7 +143,7 @@ def manifest_of_run(
 
 
 def add_run(
-    run: Manifest, before: Manifest | None, notes: list[Json], identity: str, settings: Json, inputs: Json
+    run: Manifest, before: Manifest | None, notes: Iterable[Json], identity: str, settings: Json, inputs: Json
 ) -> Manifest:
     """The manifest of the dataset with this run, alone or added to those `before`.
 

@@ -38,6 +38,8 @@ class Planned:
     """Whether all inputs are text files with one document each."""
     decoding: int = 0
     """The least memory that the decoder of an input takes; 0 if all are plain text."""
+    samples: list[tuple[str, int]] = field(default_factory=list)
+    """Path and size of some inputs, by which another machine shows that it sees them."""
 
 
 def make_plan(
@@ -102,6 +104,11 @@ def make_plan(
         "first_val_shard": shards.get("val", 0),
         "appends": before is not None,
     }
+    # Like `near`, only if they are given.
+    if settings.pack is not None:
+        planned.plan["pack"] = settings.pack
+    if folder.npy is not None:
+        planned.plan["npy"] = folder.npy.name
     if excluded is not None:
         planned.plan["exclude_ngram"] = settings.exclude_ngram
         planned.decoding = max(planned.decoding, excluded.decoding)
@@ -112,11 +119,15 @@ def make_plan(
 def _listing(
     folder: OutFolder, settings: PrepareSettings, local: list[str], planned: Planned
 ) -> Iterator[tuple[str, str, str, int, int]]:
+    folders: set[str] = set()
     for source in sources.expand(local, format=settings.format, skipped=planned.skipped, without=folder.results()):
         planned.decoding = max(planned.decoding, source.decoding)
         planned.whole_files &= source.format == "text" and settings.reading()["documents"] == "file"
         if source.size is None:
             raise SourceError(f"{source.path} can be read only once, but is read twice: pipe it in, and give - instead")
+        if len(planned.samples) < sources.SAMPLES and os.path.dirname(source.path) not in folders:
+            folders.add(os.path.dirname(source.path))
+            planned.samples.append((os.path.abspath(source.path), source.size))
         yield source.spec()
 
 

@@ -1,121 +1,120 @@
-"""The stages that the native core runs, as a whole or one part at a time, and the memory that they need."""
+"""The stages of `prepare`, their numbered parts, and which of these are done.
+
+    plan      the inputs as a list of tasks that depends only on the inputs and the settings
+    exclude   the n-grams of the evaluation set                                  with exclude
+    scan      each task: read, clean, compare with them, hash                    with exclude or dedup, or for a
+                                                                                 character vocabulary
+    settle    each partition of the hashes: find the duplicates                  with dedup
+    write     each task: read, clean, drop duplicates, tokenize
+    pair      each partition of the band keys: documents that may be similar     with near
+    compare   each task: compare them with those before them                     with near
+    decide    which of them are dropped, in the order of the input               with near
+    near      each task: write down what is dropped of it                        with near
+    layout    which tokens go into which shard
+    assemble  each shard: its tokens, in order
+    finish    tokenizer.json, stats.json and, last, the manifest
+
+Each stage needs all parts of the one before it; the parts of a stage are independent of each other. That a part is done
+is shown by a file that it writes last.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ramlet import _native
-from ramlet.inputs.staging_folder import Progress
-from ramlet.preparing.plan import Planned
-from ramlet.preparing.settings import PrepareSettings
-from ramlet.runtime.budget import Budget
-from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES
-from ramlet.tokenizer.encode import TOKEN_BYTES
-from ramlet.tokenizer.engines import NativeEngine
-from ramlet.tokenizer.model import CHARACTER_BYTES, UNICODE
-from ramlet.tokenizer.tokenizer import Tokenizer
+from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.runtime.small_files import read_json_object
 
-NEEDS_TOKENIZER = ("write", "near")
-"""Stages that encode or decode."""
+Json = dict[str, Any]
 UNITS = {"comparing": "hashes", "pairing": "partitions", "comparing texts": "documents", "sharding": "tokens"}
 """What the stages count, by their names for users; the others count bytes."""
-LEAST_CACHE = 1 << 20
-CACHE_BYTES = 24 << 20
-"""The word cache; with GPT-2's vocabulary two threads then take about 90 MB in total."""
-HF_CHARACTER_BYTES = 200
-"""What Hugging Face's library takes per character of the document that it encodes."""
-ENCODER_BYTES = 1 << 20
-"""What each thread's encoder has to itself."""
 
 
-class Need(NamedTuple):
-    per_thread: int
-    shared: int
-
-    def total(self, threads: int) -> int:
-        return threads * self.per_thread + self.shared
-
-
-def memory_needed(settings: PrepareSettings, tokenizer: Tokenizer | None, planned: Planned) -> Need:
-    """The least that the work takes, with the smallest word cache."""
-    size = planned.inputs["bytes"]
-    longest = settings.largest_whole_file if planned.whole_files else settings.largest_document
-    if not planned.decoding and "exclude_ngram" not in planned.plan:
-        # No document is longer than its input, except that each byte that is not UTF-8 becomes three.
-        longest = min(longest, 3 * size)
-    merges = tokenizer is not None and tokenizer.kind not in ("byte", "char")
-    bounds = {"max_document_bytes": longest, "max_file_bytes": longest}
-    per_thread, shared = _native.least_room(json.dumps({**planned.plan, **bounds}), merges)
-    per_thread += ENCODER_BYTES + THREAD_BYTES + planned.decoding
-    shared += NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
-    if tokenizer is None:
-        # A text has at most as many characters as bytes; a compressed one may have any.
-        shared += CHARACTER_BYTES * (UNICODE if planned.decoding else min(UNICODE, size))
-    elif tokenizer.kind == "hf":
-        shared += HF_CHARACTER_BYTES * settings.largest_document
-    return Need(per_thread, shared)
+class Stage(NamedTuple):
+    parts: Callable[[Json], int]
+    """How many it has under a plan; 0 if the plan does not need it."""
+    folder: str
+    mark: str
+    """The file that shows that it is done, or the ending of one for each part."""
+    reports: str = ""
+    """What it is called while it runs."""
+    encodes: bool = False
+    """Whether it needs the tokenizer."""
 
 
-def run_stage(
-    work: Path,
-    out: str | os.PathLike[str],
-    stage: str,
-    tokenizer: Tokenizer | None,
-    *,
-    memory: int,
-    threads: int,
-    total: int = 0,
-    progress: Progress | None = None,
-    part: int | None = None,
-) -> None:
-    """Runs what is not done yet; the core encodes by itself, or calls back for tokenizers that it does not support."""
-    encoder, decode = decoder_of(tokenizer)
-    foreign = None if tokenizer is None or encoder is not None else tokenizer.engine
-    _native.run_prepare_stage(
-        work,
-        out,
-        stage,
-        encoder=encoder,
-        encode=None if foreign is None else lambda texts: foreign.encode_batch(texts, [], threads, True),
-        decode=decode,
-        memory=memory,
-        threads=threads,
-        total=total,
-        progress=progress,
-        part=part,
-    )
+def _scanned(plan: Json) -> int:
+    needed = plan["unit"] or plan["characters"] or "exclude_ngram" in plan
+    return int(plan["tasks"]) if needed else 0
 
 
-def decoder_of(
-    tokenizer: Tokenizer | None,
-) -> tuple[_native.Encoder | None, Callable[[list[int]], bytes] | None]:
-    """What turns ids into text: the native encoder, or a function."""
-    if tokenizer is None:
-        return None, None
-    if isinstance(tokenizer.engine, NativeEngine):
-        return tokenizer.engine.encoder, None
-    return None, tokenizer.decode_bytes
+def _paired(plan: Json) -> int:
+    return int(plan["near"]["partitions"]) if "near" in plan else 0
 
 
-def run_part(
-    out: str | os.PathLike[str],
-    stage: str,
-    index: int,
-    *,
-    memory: Budget | str | int | None = "auto",
-    threads: int = 1,
-) -> None:
-    """One part of one stage of an unfinished run, here or on any machine that sees the folder and the inputs.
+def _compared(plan: Json) -> int:
+    return int(plan["tasks"]) if "near" in plan else 0
 
-    It depends only on the plan in OUT/.work and the index: `scan`, `write` and `near` have one part per task, `settle`
-    and `pair` one per partition. A part that is done is not repeated; each stage needs all parts of the one before, and
-    a part of `near` all those before it.
-    """
-    work = Path(out) / ".work"
-    budget = Budget.parse(memory)
-    tokenizer = Tokenizer.load(work / "tokenizer.json") if stage in NEEDS_TOKENIZER else None
-    run_stage(work, out, stage, tokenizer, memory=budget.available(), threads=threads, part=index)
+
+STAGES: dict[str, Stage] = {
+    "plan": Stage(lambda _: 1, "", "plan.json"),
+    "exclude": Stage(lambda plan: int("exclude_ngram" in plan), "exclude", "set.json", "excluding"),
+    "scan": Stage(_scanned, "scan", ".json", "scanning"),
+    "settle": Stage(lambda plan: int(plan["partitions"]), "drops", ".drops", "comparing"),
+    "write": Stage(lambda plan: int(plan["tasks"]), "tokens", ".json", "tokenizing", encodes=True),
+    "pair": Stage(_paired, "near_pairs", ".pairs", "pairing"),
+    "compare": Stage(_compared, "near", ".similar", "comparing texts", encodes=True),
+    "decide": Stage(lambda plan: int("near" in plan), "near", "decided.json", "comparing texts", encodes=True),
+    "near": Stage(_compared, "near", ".json", "comparing texts", encodes=True),
+    "layout": Stage(lambda _: 1, "shards", "layout.json", "sharding"),
+    "assemble": Stage(lambda _: 0, "shards", ".json", "sharding"),
+    "finish": Stage(lambda _: 1, "", ""),
+}
+NAMES = tuple(STAGES)
+CORE = tuple(name for name in NAMES if name not in ("plan", "exclude", "finish"))
+"""Those that the native core runs, in parts."""
+
+
+def parts(work: Path, plan: Json, stage: str) -> int:
+    """How many parts a stage has."""
+    if stage != "assemble":
+        return STAGES[stage].parts(plan)
+    path = work / "shards/layout.json"
+    try:
+        return int(read_json_object(path, DatasetError)["shards"])
+    except FileNotFoundError:
+        raise SettingsError(
+            f"assemble needs layout, which is not done: run {option('stage', 'layout')} first"
+        ) from None
+    except (KeyError, TypeError, ValueError):
+        raise DatasetError(f"{path} is damaged: remove {work} and run the same command again") from None
+
+
+def unfinished(work: Path, plan: Json, stage: str) -> list[int]:
+    """The parts of a stage that are not done. One listing of its folder, because a folder may be on a network."""
+    count, mark = parts(work, plan, stage), STAGES[stage].mark
+    folder = work / STAGES[stage].folder
+    if not mark.startswith("."):
+        return [] if (folder / mark).exists() else list(range(count))
+    done = bytearray(count)
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            number = entry.name.removesuffix(mark)
+            if number != entry.name and number.isdigit() and int(number) < count:
+                done[int(number)] = 1
+    return [index for index in range(count) if not done[index]]
+
+
+def require_ready(work: Path, plan: Json, stage: str) -> None:
+    """Refuses a stage of which an earlier one is not finished."""
+    for before in reversed(NAMES[1 : NAMES.index(stage)]):
+        if before == "assemble" or STAGES[before].parts(plan):
+            left = unfinished(work, plan, before)
+            if left:
+                count = parts(work, plan, before)
+                of = "which is not done" if count == 1 else f"of which {len(left):,} of {count:,} parts are not done"
+                raise SettingsError(f"{stage} needs {before}, {of}: run {option('stage', before)} first")
+            return

@@ -8,7 +8,7 @@ from ramlet.reporting.bars import Part, stacked
 from ramlet.reporting.charts import memory_chart, swatch
 from ramlet.reporting.found import Run, number_at, value_at
 from ramlet.reporting.lineage import Lineage
-from ramlet.reporting.markup import duration, escape, share, size, table
+from ramlet.reporting.markup import duration, escape, number, share, size, table
 
 PARTS = {
     "overhead": "Python and its libraries",
@@ -31,7 +31,30 @@ def memory_over_time(lineage: Lineage) -> str:
     if lineage.run is not None:
         drawn += _of_run(lineage.run)
     charts = "".join(drawn)
-    return f'<div class="panels">{charts}</div>' if charts else ""
+    panels = f'<div class="panels">{charts}</div>' if charts else ""
+    commands: list[tuple[str, str, Any]] = [
+        ("tokenizer train", each.path.name, each.statistics) for each in lineage.tokenizers
+    ]
+    commands += [("prepare", each.path.name, each.statistics) for each in lineage.datasets]
+    return panels + "".join(_nodes(*each) for each in commands)
+
+
+def _nodes(command: str, name: str, statistics: Any) -> str:
+    """What the workers of a cluster used, by node."""
+    found = value_at(statistics, "nodes")
+    rows = [
+        (
+            escape(value_at(node, "node")),
+            number(number_at(node, "workers") or 0, 0),
+            number(number_at(node, "parts") or 0, 0),
+            size(number_at(node, "peak") or 0),
+        )
+        for node in (found if isinstance(found, list) else [])
+    ]
+    if not rows:
+        return ""
+    head = (f"node of {command} {escape(name)}", "workers", "parts", "highest memory of a worker")
+    return table(head, rows, numbers=(1, 2, 3))
 
 
 def _of_command(command: str, name: str, statistics: Any) -> str:

@@ -77,13 +77,25 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
     with suppress(OSError), os.scandir(path.parent) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(beginning) and entry.name.endswith(_SUFFIX)]
         for one in left:
-            with suppress(OSError):
-                handle = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    if lock_file(handle) and has_name(handle, one):
-                        os.unlink(one)
-                finally:
-                    os.close(handle)
+            _remove_if_left(one)
+
+
+def remove_left(folder: str | os.PathLike[str]) -> None:
+    """Removes temp files, ours and the native core's, that processes which have ended left in a folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(_SUFFIX):
+                _remove_if_left(entry.path)
+
+
+def _remove_if_left(path: str) -> None:
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if lock_file(handle) and has_name(handle, path):
+                os.unlink(path)
+        finally:
+            os.close(handle)
 
 
 def _new_temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:

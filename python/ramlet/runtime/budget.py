@@ -28,6 +28,7 @@ from ramlet.errors import BudgetError
 from ramlet.runtime.amounts import SIZES, amount
 from ramlet.runtime.memory import free_memory, resident_memory
 
+AUTO = "auto"
 AUTO_PERCENT = 60
 """How much of the free memory `auto` uses: the rest is for the page cache, which makes reading fast, and for whatever
 else runs on the machine."""
@@ -99,7 +100,7 @@ class Budget:
             return cls(_checked(value, str(value)))
         if value is not None and not isinstance(value, str):
             raise BudgetError(f"{value!r} is not a memory budget: give a string like 2GB, or a number of bytes")
-        text = f"{AUTO_PERCENT}%" if value is None or value.strip().lower() == "auto" else value.strip()
+        text = f"{AUTO_PERCENT}%" if value is None or value.strip().lower() == AUTO else value.strip()
         asked, minus, waiting = text.partition("-")
         if minus and asked:
             whole, held = cls.parse(asked).total, cls.parse(waiting).total

@@ -103,6 +103,41 @@ def hold(
     raise SettingsError(f"{target} is being written by another ramlet{last}: wait for it, or choose another {instead}")
 
 
+def share(path: Path) -> Lock:
+    """A lock that any number of processes hold at once, on a file that stays: each runs other parts of one job.
+
+    Without `flock` it locks nothing: parts do not disturb each other, only whoever removes the job under them would.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if lock_file(handle, shared=True) is False:
+        os.close(handle)
+        raise SettingsError(f"{path.parent} is being removed or begun again by another ramlet: wait for it")
+    return _Shared(path, handle, [])
+
+
+class _Shared(Lock):
+    def release(self) -> None:
+        """The file stays: others may have locked it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def wait_for_shared(path: Path, seconds: float) -> bool:
+    """Whether nobody shares the lock, or stops to within this time."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        until = time.monotonic() + seconds
+        while (locked := lock_file(handle)) is False and time.monotonic() < until:
+            time.sleep(PAUSE)
+        return locked is not False
+    finally:
+        os.close(handle)
+
+
 def writer_of(target: str | os.PathLike[str]) -> str | None:
     """Who is writing the target now: `prepare, pid 1234, since 14:02`."""
     for path in _places(Path(target)):

@@ -13,19 +13,23 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ramlet.cluster import Job, Report
+from ramlet.cluster.usage import by_node
 from ramlet.errors import SettingsError, TokenizerError, option
 from ramlet.runtime.atomic_files import is_temporary, remove, replacing, write_json
 from ramlet.runtime.digest import digest
 from ramlet.runtime.folder_lock import hold
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.small_files import open_regular, read_json_object
+from ramlet.tokenizer.count_parts import count_everywhere, plan_counting
 from ramlet.tokenizer.files import tokenizer_json
 from ramlet.tokenizer.settings import TrainSettings
-from ramlet.tokenizer.train import Corpus, Inputs, Progress, learn
+from ramlet.tokenizer.train import Corpus, Count, Inputs, Progress, learn
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,22 @@ def train_to_folder(
     spill_dir: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    cluster: str | None = None,
+    auto_memory: bool = False,
+    report: Report | None = None,
+    task_bytes: int | None = None,
 ) -> Result:
-    """Trains into OUT/tokenizer.json and OUT/stats.json; after an interruption, the same call resumes."""
+    """Trains into OUT/tokenizer.json and OUT/stats.json; after an interruption, the same call resumes.
+
+    With `cluster` the nodes of a Ray cluster count, each worker with `threads` and within the budget, or with
+    `auto_memory` its share of its node; this process learns the merges. `report` gets their status. `task_bytes`, the
+    size of a task, is for tests.
+    """
     out = Path(out)
     corpus = Corpus(settings, inputs=inputs)
+    if cluster is not None and (settings.kind != "bpe" or not corpus.lasting):
+        what = "standard input" if settings.kind == "bpe" else f"a tokenizer of {option('kind', settings.kind)}"
+        raise SettingsError(f"{what} is read by one machine: remove {option('cluster')}")
     signature = ""  # of all that decides the result; an input that can be read only once cannot be compared
     if corpus.lasting:
         parts = [b"ramlet result 1", corpus.fingerprint.encode(), json.dumps(asdict(settings)).encode()]
@@ -71,7 +87,20 @@ def train_to_folder(
             raise SettingsError(f"cannot write into {out}: {error.strerror}; choose another {option('out')}") from None
         meter.stage("counting")
         work_dir = _work_dir(out, spill_dir)
-        model, statistics = learn(corpus, settings, meter=meter, work_dir=work_dir, threads=threads, progress=progress)
+        budget = meter.budget
+        memory = 0 if auto_memory or budget is None else budget.total
+        with _counting(cluster, corpus, settings, memory, work_dir, threads or 1, report, task_bytes) as count:
+            model, statistics = learn(
+                corpus,
+                settings,
+                meter=meter,
+                work_dir=work_dir,
+                threads=threads if cluster is None else None,
+                progress=progress,
+                count=count,
+            )
+        if nodes := by_node(work_dir):
+            statistics["nodes"] = nodes
         meter.stage("writing")
         remove(out / "stats.json")  # of a result that `force` replaces: never next to another's tokenizer.json
         with replacing(out / "tokenizer.json") as file:
@@ -81,6 +110,36 @@ def train_to_folder(
         write_json(out / "stats.json", statistics)
         _remove_work(out, spill_dir)
     return Result(statistics, already_done=False)
+
+
+@contextmanager
+def _counting(
+    cluster: str | None,
+    corpus: Corpus,
+    settings: TrainSettings,
+    memory: int,
+    work: Path,
+    threads: int,
+    report: Report | None,
+    task_bytes: int | None,
+) -> Iterator[Count | None]:
+    """What counts on a cluster; None to count here."""
+    if cluster is None:
+        yield None
+        return
+    from ramlet.cluster.ray_executor import RayExecutor, connected
+
+    job = Job("ramlet.tokenizer.count_parts", os.path.abspath(work), memory, threads, os.getcwd())
+
+    def count() -> dict[str, Any]:
+        files = corpus.files()
+        assert files is not None
+        plan = plan_counting(work, settings, files, corpus.signature, corpus.decoding, task_bytes)
+        executor = RayExecutor(job, lambda: job, lambda: (work, corpus.samples()))
+        return count_everywhere(work, plan, executor, report or (lambda _: None))
+
+    with connected(cluster):
+        yield count
 
 
 def _finished(out: Path, signature: str) -> dict[str, Any] | None:

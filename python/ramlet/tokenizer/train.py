@@ -47,6 +47,7 @@ BLOCKS_PER_THREAD = 6
 """In memory while reading."""
 
 Progress = Callable[[str, int, int], None]
+Count = Callable[[], dict[str, Any]]
 Inputs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
@@ -58,8 +59,12 @@ def learn(
     work_dir: Path,
     threads: int | None = None,
     progress: Progress | None = None,
+    count: Count | None = None,
 ) -> tuple[TokenizerModel, dict[str, Any]]:
-    """The tokenizer and its statistics, within the budget of the meter."""
+    """The tokenizer and its statistics, within the budget of the meter.
+
+    `count` counts the pieces elsewhere, into `work_dir`, and returns their totals.
+    """
     began = time.monotonic()
     budget = meter.budget or Budget.parse("auto")
     watch = _watch(meter, progress)
@@ -70,7 +75,7 @@ def learn(
     elif settings.kind == "char":
         model, measured = _learn_characters(corpus, settings, budget, threads, work_dir, watch)
     else:
-        model, measured = _learn_bpe(corpus, settings, budget, threads, work_dir, watch)
+        model, measured = _learn_bpe(corpus, settings, budget, threads, work_dir, watch, count)
     statistics = {
         "ramlet": __version__,
         "settings": asdict(settings),
@@ -118,6 +123,16 @@ class Corpus:
             return None
         return (source.spec() for source in sources.expand(self._inputs, format=self._format, skipped=self.passed_over))
 
+    def samples(self) -> list[tuple[str, int]]:
+        """Path and size of some files, each in another folder, by which another machine shows that it sees them."""
+        found: dict[str, tuple[str, int]] = {}
+        for source in sources.expand(self._inputs, format=self._format):
+            if source.size is not None:
+                found.setdefault(os.path.dirname(source.path), (os.path.abspath(source.path), source.size))
+            if len(found) == sources.SAMPLES:
+                break
+        return list(found.values())
+
     def batches(self) -> Iterator[list[str]] | None:
         """Texts in lists of about a quarter of a megabyte."""
         return None if self._texts is None else self._batches(self._texts)
@@ -139,16 +154,24 @@ class Corpus:
 
 
 def _learn_bpe(
-    corpus: Corpus, settings: TrainSettings, budget: Budget, threads: int | None, work_dir: Path, watch: Progress
+    corpus: Corpus,
+    settings: TrainSettings,
+    budget: Budget,
+    threads: int | None,
+    work_dir: Path,
+    watch: Progress,
+    count: Count | None,
 ) -> tuple[TokenizerModel, dict[str, Any]]:
     assert settings.vocab_size is not None
     wanted = settings.vocab_size - len(settings.special_tokens)
     least = partial(_native.least_memory, tokens=wanted, decoding=corpus.decoding)
     threads = fitting_threads(budget, threads, least, f"learning {wanted:,} tokens")
+    totals = {} if count is None else count()
     try:
         learned = _native.train_bpe(
-            files=corpus.files(),
+            files=corpus.files() if count is None else None,
             texts=corpus.batches(),
+            counted=None if count is None else work_dir,
             total_bytes=corpus.total_bytes,
             read=settings.reading(),
             pattern_name=settings.pattern,
@@ -169,6 +192,7 @@ def _learn_bpe(
         )
     except UnicodeEncodeError as error:
         raise BrokenInput(f"a text has a lone surrogate at character {error.start}: UTF-8 cannot encode it") from None
+    learned |= totals
     _require_text(learned["read"])
     tokens, merges = learned.pop("tokens"), learned.pop("merges")
     check_names(settings.special_tokens, tokens)

@@ -1,6 +1,6 @@
 //! One bit for every document of a run: whether it is dropped.
 
-use super::dropped;
+use super::decided;
 use crate::error::Result;
 use crate::prepare::Job;
 
@@ -26,10 +26,17 @@ impl DroppedBits {
         DroppedBits { starts, bits: vec![0; total.div_ceil(64) as usize] }
     }
 
+    /// For the documents of one task only.
+    pub fn of_task(task: u32, documents: u64) -> DroppedBits {
+        let mut starts = vec![0; task as usize + 1];
+        starts.push(documents);
+        DroppedBits { starts, bits: vec![0; documents.div_ceil(64) as usize] }
+    }
+
     /// Adds the dropped documents of a task that is done.
     pub fn load(&mut self, job: &Job, task: u32) -> Result<()> {
-        dropped::for_each(job, task, |drop| {
-            self.set(task, drop.index);
+        decided::for_each(job, task, |drops| {
+            drops.iter().for_each(|drop| self.set(task, drop.index));
             Ok(())
         })
     }

@@ -1,15 +1,16 @@
-//! Compares the pairs of one task on their shingles, and decides which of its documents are dropped.
+//! Compares the pairs of one task on their shingles, and decides which documents are dropped.
 //!
-//! A document is dropped if it is similar to an earlier one that is kept; the first such is noted. Tasks are done in
-//! order, and within a task documents in windows: what was before a window is decided, so that all threads compare with
-//! it. They also compare documents within the window, as if the earlier one were kept; then the window is decided in
-//! order, and what turns out to be needed in addition is compared. The result does not depend on the windows.
+//! A document is dropped if it is similar to an earlier one that is kept; the first such is noted. Tasks are compared
+//! independently, in any order and anywhere, as if every document were kept: the result is the first similar one. Then
+//! one pass over these results, in the order of the input, decides. Where the first similar document is dropped itself,
+//! the later candidates are compared then. There are few of these, because the earliest document of a group is kept.
 
 use super::bits::DroppedBits;
 use super::dropped::Drop;
 use super::sets::Sets;
+use super::similar::Similar;
 use super::texts::{Decoding, Texts};
-use crate::crew::{Progress, Watch, crew};
+use crate::crew::{Progress, crew};
 use crate::error::Result;
 use crate::near::ordinal::{Ordinal, Which};
 use crate::near::pairs::TaskPairs;
@@ -25,13 +26,12 @@ pub struct Comparing<'a> {
     pub sets: Sets,
     /// The pairs of all partitions.
     pub pairs: Vec<PathBuf>,
-    /// For pairs.
+    /// For the pairs of one task.
     pub memory: usize,
-    pub threads: usize,
 }
 
 /// Bytes per pair of a window: a document with one pair, and what was found.
-const PAIR: usize = size_of::<Ordinal>() + size_of::<Later>() + 3 * size_of::<Found>();
+const PAIR: usize = size_of::<Ordinal>() + size_of::<Later>() + 2 * size_of::<Similar>();
 /// Documents that a thread takes at a time.
 const TAKEN: usize = 16;
 
@@ -42,22 +42,14 @@ struct Later {
     earlier: std::ops::Range<usize>,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Found {
-    hit: Option<(Ordinal, f64)>,
-    /// How many of the earlier documents were looked at.
-    seen: usize,
-}
-
 impl Comparing<'_> {
-    /// Calls `each` with the dropped documents of a task, in order, a window at a time, and sets their bits.
+    /// Calls `each` with the documents of a task that are similar to an earlier one, in order, a window at a time.
     pub fn task(
         &self,
         task: u32,
-        bits: &mut DroppedBits,
+        threads: usize,
         progress: &Progress,
-        watch: &mut Watch<'_>,
-        each: &mut dyn FnMut(&[Drop]) -> Result<()>,
+        each: &mut dyn FnMut(&[Similar]) -> Result<()>,
     ) -> Result<()> {
         let mut pairs = TaskPairs { files: &self.pairs, task, progress };
         let count = pairs.count()?;
@@ -67,107 +59,95 @@ impl Comparing<'_> {
         in_order(&mut pairs, (0, u64::from(u32::MAX)), count, &mut buffer, &mut |later, earlier| {
             let (index, earlier) = (later as u32, Ordinal::from_number(earlier));
             if window.starts(index) && window.earlier.len() >= most {
-                each(&self.window(task, &mut window, bits, progress, watch)?)?;
+                each(&self.window(task, &window, threads, progress)?)?;
+                window.laters.clear();
+                window.earlier.clear();
             }
             window.add(index, earlier);
             Ok(())
         })?;
-        each(&self.window(task, &mut window, bits, progress, watch)?)
+        each(&self.window(task, &window, threads, progress)?)
     }
 
     fn window(
         &self,
         task: u32,
-        window: &mut Window,
-        bits: &mut DroppedBits,
-        progress: &Progress,
-        watch: &mut Watch<'_>,
-    ) -> Result<Vec<Drop>> {
-        if window.laters.is_empty() {
-            return Ok(Vec::new());
-        }
-        let found = self.compare_all(task, window, bits, progress, watch)?;
-        let mut texts = Texts::new(self.job, self.decoding);
-        let mut drops = Vec::new();
-        for (later, mut found) in window.laters.iter().zip(found) {
-            while let Some((kept, similarity)) = found.hit {
-                if !is_dropped(bits, kept) {
-                    bits.set(task, later.index);
-                    drops.push(Drop { index: later.index, kept, similarity });
-                    break;
-                }
-                // The one that it was compared with has been dropped meanwhile.
-                progress.check()?;
-                let earlier = &window.earlier[later.earlier.clone()][found.seen..];
-                let more = self.compare(task, later.index, earlier, bits, &mut texts)?;
-                found = Found { hit: more.hit, seen: found.seen + more.seen };
-            }
-        }
-        window.laters.clear();
-        window.earlier.clear();
-        Ok(drops)
-    }
-
-    /// Compares every document of the window with the earlier ones, as far as these are known to be kept.
-    fn compare_all(
-        &self,
-        task: u32,
         window: &Window,
-        bits: &DroppedBits,
+        threads: usize,
         progress: &Progress,
-        watch: &mut Watch<'_>,
-    ) -> Result<Vec<Found>> {
+    ) -> Result<Vec<Similar>> {
         let next = AtomicUsize::new(0);
-        let threads = self.threads.min(window.laters.len().div_ceil(TAKEN)).max(1);
-        let parts = crew(threads, progress, watch, |_| {
+        let threads = threads.min(window.laters.len().div_ceil(TAKEN)).max(1);
+        let work = |_| {
             let mut texts = Texts::new(self.job, self.decoding);
             let mut found = Vec::new();
             loop {
                 let start = next.fetch_add(TAKEN, Relaxed);
-                let Some(some) = window.laters.get(start..window.laters.len().min(start + TAKEN)) else {
+                let end = window.laters.len().min(start + TAKEN);
+                let Some(some) = window.laters.get(start..end).filter(|some| !some.is_empty()) else {
                     return Ok(found);
                 };
-                if some.is_empty() {
-                    return Ok(found);
-                }
                 progress.check()?;
-                for (at, later) in (start..).zip(some) {
+                for later in some {
                     let earlier = &window.earlier[later.earlier.clone()];
-                    found.push((at, self.compare(task, later.index, earlier, bits, &mut texts)?));
+                    if let Some((at, similarity)) =
+                        self.first_similar(task, later.index, earlier, &mut texts)?
+                    {
+                        let others = earlier[at + 1..].to_vec();
+                        found.push(Similar { index: later.index, first: earlier[at], similarity, others });
+                    }
                 }
             }
-        })?;
-        let mut all = vec![Found::default(); window.laters.len()];
-        for (at, found) in parts.into_iter().flatten() {
-            all[at] = found;
+        };
+        if threads == 1 {
+            return work(0);
         }
+        let parts = crew(threads, progress, &mut |_| Ok(()), work)?;
+        let mut all: Vec<Similar> = parts.into_iter().flatten().collect();
+        all.sort_unstable_by_key(|similar| similar.index);
         Ok(all)
     }
 
-    /// The first of the earlier documents that is not dropped, as far as is known, and similar.
-    fn compare(
+    /// Where the first similar one of the earlier documents is, and how similar it is.
+    fn first_similar(
         &self,
         task: u32,
         index: u32,
         earlier: &[Ordinal],
-        bits: &DroppedBits,
         texts: &mut Texts<'_>,
-    ) -> Result<Found> {
+    ) -> Result<Option<(usize, f64)>> {
         let mut own = None;
         for (at, &before) in earlier.iter().enumerate() {
-            if is_dropped(bits, before) {
-                continue;
-            }
             let own = match &own {
                 Some(set) => set,
                 None => own.insert(texts.set(task, index)?),
             };
             let similarity = similarity(own, &self.sets.get(before, texts)?, self.threshold);
             if similarity >= self.threshold {
-                return Ok(Found { hit: Some((before, similarity)), seen: at + 1 });
+                return Ok(Some((at, similarity)));
             }
         }
-        Ok(Found { hit: None, seen: earlier.len() })
+        Ok(None)
+    }
+
+    /// Whether a document is dropped, given which of those before it are.
+    pub fn decide(
+        &self,
+        task: u32,
+        found: &Similar,
+        bits: &DroppedBits,
+        texts: &mut Texts<'_>,
+    ) -> Result<Option<Drop>> {
+        let (mut kept, mut similarity, mut others) = (found.first, found.similarity, &found.others[..]);
+        while is_dropped(bits, kept) {
+            let left: Vec<Ordinal> =
+                others.iter().copied().filter(|&other| !is_dropped(bits, other)).collect();
+            let Some((at, next)) = self.first_similar(task, found.index, &left, texts)? else {
+                return Ok(None);
+            };
+            (kept, similarity, others) = (left[at], next, &[]);
+        }
+        Ok(Some(Drop { index: found.index, kept, similarity }))
     }
 }
 

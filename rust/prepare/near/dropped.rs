@@ -5,6 +5,7 @@
 //! task's train split (u32); those of its validation split.
 
 use super::dropped_path;
+use crate::atomic::temporary_name;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
 use crate::error::Result;
 use crate::near::ordinal::Ordinal;
@@ -35,7 +36,7 @@ pub struct DroppedWriter {
 impl DroppedWriter {
     pub fn create(job: &Job, task: u32) -> Result<DroppedWriter> {
         let path = dropped_path(job, task);
-        let temporary = path.with_extension("dropped.tmp");
+        let temporary = temporary_name(&path);
         let grid = GridWriter::create(&temporary, MAGIC, 3)?;
         Ok(DroppedWriter { grid, temporary, path, documents: 0 })
     }

@@ -2,6 +2,7 @@
 //!
 //! A grid of one column (`dedup/grid.rs`) with 128 documents in each row: any of them can be read and checked alone.
 
+use crate::atomic::temporary_name;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
 use crate::error::{Error, Result};
 use crate::own_files::damaged;
@@ -63,7 +64,7 @@ pub struct PlaceWriter {
 
 impl PlaceWriter {
     pub fn create(path: &Path) -> Result<PlaceWriter> {
-        let temporary = path.with_extension("places.tmp");
+        let temporary = temporary_name(path);
         let grid = GridWriter::create(&temporary, MAGIC, 1)?;
         Ok(PlaceWriter { grid, temporary, path: path.to_owned(), documents: 0 })
     }

@@ -2,6 +2,7 @@
 
 use super::places::{Place, PlaceWriter};
 use super::{bands_path, places_path};
+use crate::atomic::temporary_name;
 use crate::dedup::grid::commit;
 use crate::error::Result;
 use crate::near::Near;
@@ -25,7 +26,7 @@ pub struct NearSpill {
 impl NearSpill {
     pub fn create(job: &Job, index: u32, near: Near, sizes: &BufferSizes) -> Result<Self> {
         let path = bands_path(job, index);
-        let temporary = path.with_extension("bands.tmp");
+        let temporary = temporary_name(&path);
         let buffer = sizes.hash_bytes.min(LARGEST_RECORDS);
         Ok(NearSpill {
             near,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,9 @@ import typer
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import (
+    CLUSTER,
     MEMORY,
+    Cluster,
     InputFlag,
     Inputs,
     Json,
@@ -20,9 +23,9 @@ from ramlet.cli.options import (
     print_json,
     reading_notes,
 )
-from ramlet.cli.progress import Progress
+from ramlet.cli.progress import Progress, show_status
 from ramlet.inputs.settings import READING
-from ramlet.runtime.budget import Budget, format_bytes
+from ramlet.runtime.budget import AUTO, Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
 from ramlet.runtime.progress import format_duration
@@ -32,7 +35,7 @@ from ramlet.tokenizer.settings import MERGES, VOCABULARY, TrainSettings
 UNITS = {"counting": "bytes", "sorting": "parts", "merging": "tokens"}
 
 
-@with_settings(*options(TrainSettings), panels=(VOCABULARY, MERGES, READING, MEMORY))
+@with_settings(*options(TrainSettings), panels=(VOCABULARY, MERGES, READING, MEMORY, CLUSTER))
 def train(
     inputs: Inputs,
     out: Annotated[
@@ -53,6 +56,7 @@ def train(
             help="Folder for temporary files.",
         ),
     ] = None,
+    cluster: Cluster = None,
     force: Annotated[bool, typer.Option("--force", help="Write to --out even if it has another result.")] = False,
     *,
     given: Given,
@@ -68,12 +72,13 @@ def train(
       ramlet tokenizer train corpus/ -v 32k -s "<|endoftext|>" -m 2GB --out tok
       ramlet tokenizer train "logs/*.jsonl.zst" -v 8k -s "<|eot|>" -o my-tokenizer
       ramlet tokenizer train book.txt --type char --out my-tokenizer
+      ramlet tokenizer train corpus/ -v 32k --out tok --cluster ray
     """
     from ramlet.tokenizer.folder import train_to_folder
 
     settings = TrainSettings(**given)
     budget = Budget.parse(memory)
-    with Meter(budget) as meter, Progress(meter, silent=quiet or json) as bar:
+    with Meter(budget) as meter, Progress(None if cluster else meter, silent=quiet or json) as bar:
         latest = ("", 0)
 
         def show_progress(stage: str, done: int, total: int) -> None:
@@ -93,6 +98,9 @@ def train(
             spill_dir=spill_dir,
             force=force,
             progress=show_progress,
+            cluster=cluster,
+            report=partial(show_status, bar),
+            auto_memory=memory == AUTO,
         )
         if latest[0] == "merging":
             made = result.statistics["tokenizer"]
