@@ -59,6 +59,10 @@ $(VENV)/.tools: $(VENV)/.installed requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements/dev.txt
 	@touch $@
 
+$(VENV)/.dist: $(VENV)/.tools requirements/dist.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dist.txt
+	@touch $@
+
 # The editable install creates the `ramlet` script; it is repeated only when the metadata changes.
 $(VENV)/.editable: $(VENV)/.installed pyproject.toml
 	@echo "compiling the native module: takes a minute or a few the first time"
@@ -119,6 +123,7 @@ demo: $(if $(wildcard $(VENV)/.built),build,$(VENV)/.quick)
 lock: $(VENV)/.installed
 	$(LOCK) $(LOCK_FLAGS) --group dev --extra hf --extra gpt2 --output-file requirements/dev.txt
 	$(LOCK) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
+	$(LOCK) --group dist --constraint requirements/dev.txt --output-file requirements/dist.txt
 
 wheel: $(VENV)/.installed
 	$(BIN)/maturin build --release $(WHEEL_FLAGS) $(CARGO_FLAGS)
@@ -133,7 +138,7 @@ check-wheel: env build
 # target (rustup target add $(ARM)), and is not run. An sdist must build, for which the quick profile is enough.
 OLDER := --release --strip --zig --compatibility manylinux2014 --out dist
 ARM := aarch64-unknown-linux-gnu
-dist: env
+dist: $(VENV)/.dist
 	rm -rf dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build $(OLDER) $(CARGO_FLAGS)
 	@if [ -d "$$(rustc --print target-libdir --target $(ARM))" ]; then set -x; \
