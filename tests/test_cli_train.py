@@ -66,6 +66,7 @@ def test_one_layer_is_no_layers(capsys: pytest.CaptureFixture[str]) -> None:
         choice=choice,
         accumulation=1,
         batch_size=2,
+        world=1,
         seq_len=8,
         peak=1,
         budget=2,
