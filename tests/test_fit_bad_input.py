@@ -109,7 +109,7 @@ def largest_block_loss(module: nn.Module, batch: Tensor) -> Tensor:
 
 @alone
 def test_budgets_are_kept() -> None:
-    """An error whose budget works; then checkpointing, a sample at a time, and with enough memory all at once."""
+    """An error whose budget works; then checkpointing, and with enough memory all samples at once."""
     import tempfile
 
     from ramlet.engines.torch.base_memory import load_torch
@@ -123,16 +123,17 @@ def test_budgets_are_kept() -> None:
     base = settled_memory() + 60_000_000
     given: dict[str, Any] = {"max_steps": 2, "threads": 1}
     with tempfile.TemporaryDirectory() as folder:
-        with Meter() as meter, pytest.raises(ramlet.BudgetError, match="needs at least") as caught:
-            ramlet.fit(Deep(), [batch], largest_block_loss, out=f"{folder}/no", memory=base, **given)
-        assert meter.peak <= base
+        for little in (base, base + 30_000_000):  # not even a forward pass fits; that fits, and nothing else
+            with Meter() as meter, pytest.raises(ramlet.BudgetError, match="needs at least") as caught:
+                ramlet.fit(Deep(), [batch], largest_block_loss, out=f"{folder}/no", memory=little, **given)
+            assert meter.peak <= little
         needed = caught.value.facts["needed"]
         assert sum(caught.value.facts["parts"].values()) < needed
         found = []
-        for number, budget in enumerate((needed, base + 103_000_000, base + 190_000_000, base + 700_000_000)):
+        for number, budget in enumerate((needed, base + 103_000_000, base + 700_000_000)):
             with Meter() as meter:
                 out = f"{folder}/{number}"
                 result = ramlet.fit(Deep(), [batch], largest_block_loss, out=out, memory=budget, **given)
             assert meter.peak <= budget, (number, meter.peak, budget)
             found.append((result.plan.micro_batch, result.plan.recompute))
-        assert found[1:] == [(1, True), (1, False), (2, False)]
+        assert found[1:] == [(1, True), (2, False)]

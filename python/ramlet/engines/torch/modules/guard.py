@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ramlet.engines.gauge import ResidentGauge
@@ -85,10 +83,15 @@ def _result_bytes(func: Any, args: Any) -> int:
     return max(each.numel() * each.element_size() for each in sizes)
 
 
-def kept_bytes(module: nn.Module, loss: Callable[[Any], Any], batch: Any) -> int:
-    """What a forward pass keeps for the backward pass, without keeping it, and without what exists anyway."""
-    total = 0
+def kept_bytes(module: nn.Module, loss: Callable[[Any], Any], batch: Any) -> tuple[int, bool]:
+    """What a forward pass keeps for the backward pass, without keeping it, and without what exists anyway.
+
+    Also whether the pass fitted. If it did not, the bytes are an estimate: what was kept until then, times the share of
+    innermost modules that were still to come.
+    """
+    total = done = 0
     owned = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    inner = [each for each in module.modules() if not any(True for _ in each.children())]
     seen: dict[int, StorageWeakRef] = {}
 
     def count(tensor: Tensor) -> None:
@@ -103,19 +106,17 @@ def kept_bytes(module: nn.Module, loss: Callable[[Any], Any], batch: Any) -> int
     def refuse(_: None) -> Tensor:
         raise RuntimeError("this pass has nothing to go back through")
 
-    with torch.autograd.graph.saved_tensors_hooks(count, refuse):
-        loss(batch)
-    return total
+    def called(*_: Any) -> None:
+        nonlocal done
+        done += 1
 
-
-@contextmanager
-def on_meta(module: nn.Module) -> Iterator[None]:
-    """Inside, the module computes shapes only: for a forward pass that does not fit."""
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    shapes: dict[int, Tensor] = {}
-    for _, tensor in named:
-        if id(tensor) not in shapes:
-            made = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
-            shapes[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-    with _reparametrize_module(module, {name: shapes[id(tensor)] for name, tensor in named}):
-        yield
+    hooks = [each.register_forward_hook(called) for each in inner]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(count, refuse):
+            loss(batch)
+    except (TooLarge, torch.OutOfMemoryError):
+        return total * max(len(inner), done) // max(1, done), False
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total, True

@@ -29,7 +29,7 @@ from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.engine import TorchEngine
 from ramlet.engines.torch.modules import batches, optimizers
 from ramlet.engines.torch.modules.checkpointing import Checkpointing
-from ramlet.engines.torch.modules.guard import Guard, TooLarge, TreeGauge, kept_bytes, on_meta
+from ramlet.engines.torch.modules.guard import Guard, TooLarge, TreeGauge, kept_bytes
 from ramlet.engines.torch.modules.losses import Loss
 from ramlet.engines.torch.modules.pieces import Piece
 from ramlet.engines.torch.modules.plan import ModulePlan
@@ -210,26 +210,15 @@ class Search:
     def _kept_by_a_sample(self, recompute: bool) -> tuple[int, bool]:
         """Bytes that one sample keeps for the backward pass, and whether its forward pass fits."""
         if recompute not in self._kept:
-            kept, fits = self._count_kept()
+            batch = batches.placed(self._piece(self._least).batch, self._device)
+            with self._watching():
+                kept, fits = kept_bytes(self._module, self._loss, batch)
             blocks = len(self.checkpointing.blocks) if recompute else 0
             # Blocks are computed again one at a time: one of them is whole in memory.
             whole = self._kept[False][0] // blocks if blocks and False in self._kept else 0
             self._kept[recompute] = kept // self._least + whole, fits
             self._engine.release()
         return self._kept[recompute]
-
-    def _count_kept(self) -> tuple[int, bool]:
-        batch = self._piece(self._least).batch
-        try:
-            with self._watching():
-                return kept_bytes(self._module, self._loss, batches.placed(batch, self._device)), True
-        except (TooLarge, torch.OutOfMemoryError):
-            self._engine.release()
-        try:
-            with on_meta(self._module):
-                return kept_bytes(self._module, self._loss, batches.placed(batch, torch.device("meta"))), False
-        except Exception:  # noqa: BLE001 - a module that needs values: then less is known
-            return 0, False
 
     def _unseen(self, tried: Tried) -> int:
         """What a backward pass needs besides what was kept for it; for the budget that errors name."""
