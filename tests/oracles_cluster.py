@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ QUIET = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_enable_metrics_collection": "false",
     "RAY_METRICS_EXPORT_INTERVAL_MS": "3600000",
-    "RAY_health_check_failure_threshold": "3",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "3000",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # On a busy machine nodes answer late, and are not dead.
+    "RAY_gcs_server_request_timeout_seconds": "120",
+    "RAY_health_check_failure_threshold": "5",
+    "RAY_health_check_timeout_ms": "20000",
 }
 
 DRIVER = """
@@ -58,7 +58,7 @@ class Nodes:
 
         self._cpus = cpus
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80_000_000}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.address = str(self._cluster.address)
         self.nodes: list[Any] = []
         for _ in range(count):
@@ -66,7 +66,8 @@ class Nodes:
 
     def add(self) -> None:
         memory = 8 * MEMORY
-        node = self._cluster.add_node(wait=False, num_cpus=self._cpus, object_store_memory=80_000_000, memory=memory)
+        given = {"num_cpus": self._cpus, "object_store_memory": 80_000_000, "memory": memory}
+        node = _patiently(lambda: self._cluster.add_node(wait=False, **given))
         self.nodes.append(node)
 
     def kill(self, index: int = 0) -> None:
@@ -95,6 +96,16 @@ class Nodes:
 
     def shutdown(self) -> None:
         self._cluster.shutdown()
+
+
+def _patiently(start: Callable[[], Any]) -> Any:
+    """Ray gives a node 30 seconds to start, which a busy machine may need several times."""
+    for _ in range(5):
+        try:
+            return start()
+        except Exception as error:  # noqa: BLE001 - Ray raises no other class
+            late = error
+    raise late
 
 
 @contextmanager

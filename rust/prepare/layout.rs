@@ -62,7 +62,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.tokens.end - self.tokens.start
     }
 }
