@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,20 +17,22 @@ import torch
 import ramlet
 from conftest import AMPLE
 from oracles_model import SHAPES, model_of
-from oracles_training import losses, make_data, metrics, run
+from oracles_training import assert_same_run, losses, make_data, metrics, run
 from ramlet.engines import Engine, Model, Trainee
 from ramlet.engines.plan import Choice, Plan, Task
 from ramlet.engines.torch.gpt import document_mask
 from ramlet.engines.torch.kernels.plain import Dropout
-from ramlet.errors import BudgetError, SettingsError
+from ramlet.errors import BudgetError, Interrupted, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
+from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 from test_engines_together import described
 
 jax = pytest.importorskip("jax")
 
 STEADY = {"precision": "fp32", "schedule": "constant", "warmup": 0, "eval_every": 100, "checkpoint_every": 2}
+BEGUN = {"engine": "jax", "max_steps": 12, "micro_batch": 4, "sample_every": 6, "lr": 1e-2}
 TOKENS = 24
 
 
@@ -55,7 +56,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def begun(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with evaluations and samples, in micro-batches of 4 and 2."""
     out = tmp_path_factory.mktemp("begun") / "run"
-    run(data, out, engine="jax", max_steps=12, micro_batch=4, sample_every=6, lr=1e-2)
+    run(data, out, **BEGUN)
     return out
 
 
@@ -139,17 +140,18 @@ class TestRuns:
             begun, "the old", engine="native", **given
         )
 
-    def test_it_resumes_where_it_was_interrupted(self, data: Path, begun: Path, tmp_path: Path) -> None:
-        """A checkpoint has everything: the same losses, to the last bit, because the program is the same."""
-        from ramlet.training import checkpoint
+    def test_an_interrupted_run_goes_on(self, data: Path, begun: Path, tmp_path: Path) -> None:
+        """To the last bit, because the program is the same."""
 
-        copytree(begun, tmp_path / "run")
-        (tmp_path / "run" / "stats.json").unlink()
-        for step, path in checkpoint.checkpoints(tmp_path / "run"):
-            if step > 6:
-                checkpoint.remove(path)
-        run(data, tmp_path / "run", engine="jax", max_steps=12, micro_batch=4, sample_every=6, lr=1e-2)
-        assert losses(tmp_path / "run") == losses(begun)
+        class Stop(Listener):
+            def stepped(self, step: int, *_: Any) -> None:
+                if step == 7:
+                    raise KeyboardInterrupt
+
+        with pytest.raises((Interrupted, KeyboardInterrupt)):
+            run(data, tmp_path / "cut", **BEGUN, listener=Stop())
+        run(data, tmp_path / "cut", **BEGUN)
+        assert_same_run(tmp_path / "cut", begun)
 
     def test_a_budget_too_small_is_told_with_the_smallest(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(BudgetError, match=r"needs at least \d+MB: .* for overhead") as refused:

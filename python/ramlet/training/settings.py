@@ -165,8 +165,7 @@ class RunSettings(Declared):
     engine: str = setting(
         "auto",
         Choice(("auto", *ENGINES)),
-        "What runs the model: the native engine, on a CPU, PyTorch, or JAX; auto is native on a CPU, torch on a GPU, "
-        "jax on a TPU.",
+        "What runs the model: native (on a CPU), torch or jax; auto is native on a CPU, torch on a GPU, jax on a TPU.",
         panel=MEMORY,
         decides=False,
     )

@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from ramlet import _native
 from ramlet.engines.opening import OLDEST_JAX, jax_version
 from ramlet.errors import SettingsError
 from ramlet.runtime.processor import flags
@@ -26,6 +27,8 @@ from ramlet.runtime.threads import available_threads
 MOST_CACHED = 512 << 20
 QUICK = 0.3
 """Seconds: what compiles faster is not worth a file."""
+LIBRARIES = ["libjax_common.so", "xla_extension.so"]
+"""What XLA is in: the name of newer and of older versions."""
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "tpu": "tpu"}
 
 
@@ -57,7 +60,11 @@ def load_jax(device: str, threads: int | None = None) -> None:
     import optax  # noqa: F401 - resident before it is measured what is
 
     if sys.platform.startswith("linux"):
+        # A page that is cached with its neighbors becomes resident with all of them (engines/torch/base_memory.py).
+        _native.split_file_pages(LIBRARIES)
         release_library_pages()
+    # A step's memory is a few large blocks, which go back to the system at once: kept ones would fragment the heap.
+    _native.keep_large_blocks(False)
 
 
 def cache_folder() -> Path:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from ramlet.engines import Hyperparameters
 from ramlet.engines.jax.layers import scatter
 from ramlet.engines.jax.weights import Tree, is_hidden, is_matrix, starts
 from ramlet.engines.torch.optim.factors import rounding_key
+from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 
 States = dict[str, Tree]
@@ -31,6 +33,8 @@ Described = dict[str, dict[str, tuple[tuple[int, ...], Any]]]
 
 
 def optimizer_module(name: str) -> ModuleType:
+    if find_spec(f"ramlet.engines.jax.optim.{name}") is None:
+        raise SettingsError(f"the jax engine has no {name}: use another {option('optimizer')}, or another engine")
     return import_module(f"ramlet.engines.jax.optim.{name}")
 
 
