@@ -127,7 +127,8 @@ def named_datasets(flag: str, given: Sequence[str], unnamed: str = "", *, stem: 
             name, path = unnamed if unnamed and unnamed not in named else Path(word).name, word
             name = Path(word).stem if stem else name
         if not name or not path or name in named:
-            raise SettingsError(f"{flag} {word}: give each its own name, as in {flag} general={path or 'DIR'}")
+            what = "task" if stem else "dataset"
+            raise SettingsError(f"{flag} {word}: give each {what} its own name, as in {flag} general={path or 'DIR'}")
         named[name] = path
     return named
 
