@@ -7,6 +7,7 @@
 #   make lock     updates requirements/ from pyproject.toml; LOCK_FLAGS=--upgrade for newer versions
 #   make wheel    builds a wheel for this platform in dist/
 #   make check-wheel   installs the wheel into an empty environment and uses it there
+#   make check-macos   checks that the core compiles for macOS, if Rust has that target
 #   make dist     wheels for Linux systems since 2014 and an sdist in dist/, each checked
 #
 # Stamp files in .venv keep a second run quick: the environment is rebuilt only when the lock changes,
@@ -35,7 +36,7 @@ LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile pyproject.toml --quiet -
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
 .PHONY: all env build test test-rust test-python lint lint-python lint-rust format bench demo lock wheel check-wheel \
-	dist clean
+	check-macos dist clean
 all: build
 
 env: $(VENV)/.tools
@@ -148,6 +149,12 @@ dist: $(VENV)/.dist
 	$(BIN)/twine check --strict dist/*
 	.ci/wheel dist/*-manylinux*x86_64.whl
 	.ci/sdist dist/*.tar.gz
+
+MACOS := aarch64-apple-darwin
+check-macos: env
+	@if [ -d "$$(rustc --print target-libdir --target $(MACOS))" ]; then set -x; \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cargo-zigbuild check --quiet --lib --target $(MACOS) $(CARGO_FLAGS); \
+		else echo "not checked for macOS: Rust does not have the target $(MACOS)"; fi
 
 clean:
 	rm -rf $(VENV) dist target python/ramlet/*.so
