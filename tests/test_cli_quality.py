@@ -267,7 +267,7 @@ class TestCompletion:
         assert complete("tokenizer", "train", "x", "--type", "b") == ["bpe", "byte"]
         assert complete("train", "--device=c") == ["--device=cpu", "--device=cuda"]
         assert complete("train", "--device", "=", "c") == ["cpu", "cuda"], "as bash cuts it"
-        assert complete("train", "--device", "=") == ["auto", "cpu", "cuda"]
+        assert complete("train", "--device", "=") == ["auto", "cpu", "cuda", "tpu"]
         assert complete("train", "--json", "--device", "cu") == ["cuda"], "behind a flag"
         assert complete("completion", "") == ["bash", "zsh", "fish"]
         assert complete("data", "export", "d", "--to", "n") == ["nanogpt", "npy"]

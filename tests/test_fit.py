@@ -20,9 +20,10 @@ import ramlet
 from conftest import AMPLE
 from documented import ROOT, blocks
 from oracles_training import make_data
+from ramlet.engines.constants import MARGIN
 from ramlet.engines.torch.optim.muon import ROW_DECAY, TINY, UPDATE_SIZE
 from ramlet.engines.torch.optim.plain_update import row_scales
-from ramlet.engines.torch.optim.polar import MARGIN, orthogonalize
+from ramlet.engines.torch.optim.polar import orthogonalize
 from ramlet.training.listener import Listener
 
 THREADS = 1

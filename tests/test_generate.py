@@ -362,7 +362,7 @@ class TestModels:
     @pytest.mark.parametrize(
         ("options", "how"),
         [
-            ({"device": "tpu"}, "unknown device 'tpu': use auto, cpu or cuda"),
+            ({"device": "npu"}, "unknown device 'npu': use auto, cpu, cuda or tpu"),
             ({"precision": "int4"}, "unknown precision 'int4': use auto, "),
             ({"precision": "fp8"}, "fp8 is only for training"),
             ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from os.path import exists
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,6 +63,8 @@ def has_jax() -> bool:
 
 def jax_version() -> tuple[int, ...] | None:
     """Of the installed JAX, or None; does not load it."""
+    from importlib.metadata import PackageNotFoundError, version  # a megabyte, only for JAX
+
     try:
         return tuple(int(part) for part in version("jax").split(".")[:3] if part.isdigit())
     except PackageNotFoundError:

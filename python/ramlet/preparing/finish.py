@@ -70,12 +70,21 @@ def check_can_begin(work: Work, before: Manifest | None, tokenizer: Tokenizer | 
     return None
 
 
+def end_if_empty(core: Core) -> Prepared | None:
+    """Before the shards are laid out: ends a run that kept no document."""
+    return _end(core).if_empty()
+
+
 def finish(core: Core) -> Prepared:
     """The dataset from the results of all parts."""
-    work = core.work
-    before = work.folder.manifest() if work.append else None
-    end = _End(core, before)
+    end = _end(core)
+    if end.folder.npy is not None and end.is_empty():
+        end.folder.npy.unlink(missing_ok=True)  # which a part has just written
     return end.if_empty() or end.publish()
+
+
+def _end(core: Core) -> _End:
+    return _End(core, core.work.folder.manifest() if core.work.append else None)
 
 
 class _End:
@@ -88,9 +97,15 @@ class _End:
             self.inputs = {**self.inputs, "exclude": found}
         self.notes = _Notes(self.work)
 
+    def is_empty(self) -> bool:
+        return not self.settings.allow_empty and bool(why_empty(self._dropped(), self.settings))
+
+    def _dropped(self) -> Ledger:
+        return run_ledger(self.notes, {name: Split.of(()) for name in SPLITS}, 0, self.work.planned.skipped)
+
     def if_empty(self) -> Prepared | None:
         """Ends a run that kept no document: with an error, or, if it appends, with the dataset unchanged."""
-        ledger = run_ledger(self.notes, {name: Split.of(()) for name in SPLITS}, 0, self.work.planned.skipped)
+        ledger = self._dropped()
         why = why_empty(ledger, self.settings)
         if self.settings.allow_empty or not why:
             return None

@@ -31,7 +31,7 @@ from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.preparing import exclude
 from ramlet.preparing import tokenizer as prepare_tokenizer
 from ramlet.preparing.core import Core
-from ramlet.preparing.finish import Prepared, check_can_begin, finish
+from ramlet.preparing.finish import Prepared, check_can_begin, end_if_empty, finish
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.plan import make_plan
 from ramlet.preparing.settings import PrepareSettings
@@ -194,6 +194,8 @@ class Run:
             if stage == "write":
                 self.save_tokenizer()
                 self.core.load_tokenizer()  # learned from what was scanned, if it is one of characters
+            if stage == "layout" and (ended := end_if_empty(self.core)):
+                return ended
             if stage in ALONE:
                 self._run_here(stage, range(parts(self.folder.work, self.work.plan, stage)))
             elif left := self._left(stage, executor):

@@ -100,8 +100,9 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
         done += 1
         if batch.last_of_step:
             break
-    for _ in range(done, run.plan.calls(batch.step_sequences)):
-        total = total + run.trainee.learn(_nothing_of(batch), 1.0 / assumed)
+    if run.plan.shard != "none":
+        for _ in range(done, run.plan.calls(batch.step_sequences)):
+            total = total + run.trainee.learn(_nothing_of(batch), 1.0 / assumed)
     total, learned = run.trainee.over_ranks(total, learned)
     if not learned:
         learned = 1  # nothing but padding: the gradients are 0 anyway
