@@ -12,6 +12,7 @@ process can evaluate, sample and save alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 DATA, SHARD = "data", "shard"
+ALIGNED = 64
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,13 @@ class Placement:
 
 
 def blank(size: Sequence[int], dtype: Any, sharding: Any) -> Any:
-    """Zeros, in memory of JAX's own, so that it can be donated; nothing is compiled for it."""
-    part = np.zeros(sharding.shard_shape(tuple(size)), dtype)
-    pieces = [jax.device_put(part, device, may_alias=False) for device in sharding.addressable_devices]
+    """Zeros, in memory of JAX's own, so that they can be donated and written into; nothing is compiled for them."""
+    own = sharding.shard_shape(tuple(size))
+    # On a CPU an array of JAX is the NumPy array itself if that is aligned to 64 bytes, whatever `may_alias` says.
+    memory = np.zeros(math.prod(own) * np.dtype(dtype).itemsize + 2 * ALIGNED, np.uint8)
+    start = -memory.ctypes.data % ALIGNED + ALIGNED // 8
+    part = memory[start : start + math.prod(own) * np.dtype(dtype).itemsize].view(dtype).reshape(own)
+    pieces = [jax.device_put(part, device) for device in sharding.addressable_devices]
     return jax.make_array_from_single_device_arrays(tuple(size), sharding, pieces)
 
 

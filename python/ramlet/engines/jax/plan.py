@@ -28,10 +28,12 @@ FAST_TOKENS = {"cpu": 2048, "cuda": 16384, "tpu": 16384}
 """Beyond this many tokens a micro-batch of one device is not faster."""
 FAST_CHUNK, LEAST_CHUNK = {"cpu": 512, "cuda": 4096, "tpu": 4096}, 64
 ITEMS = {"fp32": 4, "bf16": 2}
-COMPILING = {"adamw": 320_000_000, "adamw8bit": 400_000_000, "muon": 400_000_000, "muon8bit": 450_000_000}
+COMPILING = {"adamw": 345_000_000, "adamw8bit": 415_000_000, "muon": 410_000_000, "muon8bit": 455_000_000}
 """What compiling a step takes on a CPU for a moment, on top of what is resident before: before there are weights."""
-COMPILED = 60_000_000
-"""What stays of that, with threads and code."""
+COMPILING_DEVICE = 25_000_000
+"""The same for every further device."""
+COMPILED = 125_000_000
+"""What stays of that, with threads, and the pages of XLA that a step runs through."""
 LATER = 28_000_000
 """What a run needs on a CPU beyond its probe, to evaluate, sample, save and report: 15 to 30 MB."""
 TOKEN_BYTES = 200
@@ -161,7 +163,8 @@ def plan_parts(task: Task, choice: Choice, place: Place, correction: Correction)
         "overhead": base + correction.extra,
     }
     if on_cpu:
-        parts["overhead"] += max(0, task.resident + COMPILING[choice.optimizer] - sum(parts.values()))
+        compiling = COMPILING[choice.optimizer] + COMPILING_DEVICE * (place.shards - 1)
+        parts["overhead"] += max(0, task.resident + compiling - sum(parts.values()))
     return {name: parts[name] for name in PARTS}
 
 
