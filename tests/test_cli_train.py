@@ -383,7 +383,7 @@ def test_eval_mistakes(ran: Any, data: Path, run: Path) -> None:
         ([str(run), "-d", str(data), "--split", "test"], "unknown split 'test': use train or val"),
         ([str(run), "-d", str(data), "-d", str(data)], "give each dataset its own name"),
         ([str(run), "-d", str(data), "--memory", "60MB"], "needs at least"),
-        ([str(run), "-d", str(data), "--device", "tpu"], "device must be one of auto, cpu, cuda"),
+        ([str(run), "-d", str(data), "--device", "npu"], "device must be one of auto, cpu, cuda, tpu"),
     ):
         said = ran("eval", *arguments)
         assert (said.code, said.out) == (2 if "some" in arguments else 1, "")

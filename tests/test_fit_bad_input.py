@@ -109,7 +109,7 @@ def largest_block_loss(module: nn.Module, batch: Tensor) -> Tensor:
 
 @alone
 def test_budgets_are_kept() -> None:
-    """An error whose budget works; then checkpointing, and with enough memory all samples at once."""
+    """An error whose budget works, with checkpointing; and with enough memory all samples at once."""
     import tempfile
 
     from ramlet.engines.torch.base_memory import load_torch
@@ -130,10 +130,10 @@ def test_budgets_are_kept() -> None:
         needed = caught.value.facts["needed"]
         assert sum(caught.value.facts["parts"].values()) < needed
         found = []
-        for number, budget in enumerate((needed, base + 103_000_000, base + 700_000_000)):
+        for number, budget in enumerate((needed, base + 700_000_000)):
             with Meter() as meter:
                 out = f"{folder}/{number}"
                 result = ramlet.fit(Deep(), [batch], largest_block_loss, out=out, memory=budget, **given)
             assert meter.peak <= budget, (number, meter.peak, budget)
             found.append((result.plan.micro_batch, result.plan.recompute))
-        assert found[1:] == [(1, True), (2, False)]
+        assert found == [(1, True), (2, False)]

@@ -181,12 +181,13 @@ class Search:
         self._engine.release()
         if self._on_cpu:
             keep_large_blocks(way.reuse)
+        states = optimizers.state_bytes(way.optimizer, self._module)  # refuses what it cannot update
         kept, forward_fits = self._kept_by_a_sample(way.recompute)
         tried = Tried(
             # After the forward pass above: with the pages of libraries that it has touched.
             base=resident_memory() if self._on_cpu else torch.cuda.memory_reserved(self._device),
             gradients=sum(parameter.nbytes for _, parameter in optimizers.trainable(self._module)),
-            states=optimizers.state_bytes(way.optimizer, self._module),
+            states=states,
             kept=kept,
         )
         work = max(tried.kept * self._least, optimizers.scratch_bytes(way.optimizer, self._module, self._device))
