@@ -227,7 +227,7 @@ class Search:
 
     def _watching(self, later: int = 0) -> Any:
         """Inside, nothing exceeds the budget, even if `later` bytes are added."""
-        return Guard(self._budget.total - self._budget.reserve // 2 - later) if self._on_cpu else nullcontext()
+        return Guard(self._budget.total - self._budget.reserve - later) if self._on_cpu else nullcontext()
 
     def _grow(self, trainee: ModuleTrainee, tried: Tried, wanted: int | None, most: int, *, updates: bool) -> None:
         """Tries sizes from 1 up to the largest that is worth it, or to the wanted one."""
