@@ -134,7 +134,7 @@ def report_random(records: list[Record]) -> tuple[str, list[Check]]:
     failed = [line for line in records if "peak" not in line]
     over = [line for line in kept if line["peak"] > line["budget"]]
     errors = sorted((line["predicted"] / line["peak"] - 1 for line in kept), key=abs)
-    within = max((WITHIN[line["contender"]] for line in records), default=0.0)
+    within = max((WITHIN[line.get("contender", "native")] for line in records), default=0.0)
     good = sum(abs(error) <= within for error in errors)
     apart = [abs(line["predicted"] - line["peak"]) for line in kept]
     kept.sort(key=lambda line: abs(line["predicted"] / line["peak"] - 1), reverse=True)
