@@ -34,8 +34,8 @@ COMPILING_DEVICE = 25_000_000
 """The same for every further device."""
 COMPILED = 125_000_000
 """What stays of that, with threads, and the pages of XLA that a step runs through."""
-LATER = 28_000_000
-"""What a run needs on a CPU beyond its probe, to evaluate, sample, save and report: 15 to 30 MB."""
+LATER = 20_000_000
+"""What a run needs on a CPU beyond its probe, to evaluate, sample, save and report: mostly 10 MB."""
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up."""
 
