@@ -23,7 +23,7 @@ from ramlet.reporting.found import Finder
 from ramlet.reporting.serve import PageServer
 from ramlet.runtime import small_files
 from ramlet.runtime.budget import Budget, using_budget
-from ramlet.runtime.small_files import read_bytes, read_json, read_text
+from ramlet.runtime.small_files import parse_yaml, read_bytes, read_json, read_text
 from ramlet.settings.yaml_nodes import compose
 from ramlet.tokenizer.files.load import load
 from ramlet.training.checkpoint import read_state
@@ -99,6 +99,10 @@ def test_what_is_read(tmp_path: Path) -> None:
             read_json(path, DatasetError)
     with pytest.raises(FileNotFoundError):
         read_bytes(tmp_path / "none", DatasetError)
+    assert parse_yaml(f"{'1' * 40}x: [{2**64 - 1}, '{'1' * 40}']") == {"1" * 40 + "x": [2**64 - 1, "1" * 40]}
+    for fast in (False, True):
+        with pytest.raises(ValueError, match="a number is too large"):
+            parse_yaml("a: {b: [1, -" + "1" * 40 + "]}", fast=fast)
     with pytest.raises(DatasetError, match="NUL"):
         read_bytes("a\0b", DatasetError)
 

@@ -13,7 +13,7 @@ from typing import Any
 from ramlet.errors import SettingsError, option
 from ramlet.model.hf_config import TYPES, shape_from_hf
 from ramlet.model.shape import Shape
-from ramlet.runtime.small_files import YAML, parse_json, read_text
+from ramlet.runtime.small_files import YAML, parse_json, parse_yaml, read_text
 from ramlet.settings.declared import declared
 from ramlet.training.settings import RunSettings
 
@@ -62,7 +62,7 @@ def read_model_config(path: str) -> dict[str, Any]:
     path = os.path.join(path, "config.json") if folder else path
     try:
         text = read_text(path, SettingsError, YAML)
-        config = parse_json(text) if path.endswith(".json") else yaml.safe_load(text)
+        config = parse_json(text) if path.endswith(".json") else parse_yaml(text)
     except FileNotFoundError:
         raise SettingsError(
             f"there is no config {path}: give a JSON or YAML file with the model's shape, or a folder of transformers"

@@ -28,7 +28,7 @@ from ramlet.errors import ModelError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.runtime.atomic_files import is_temporary, replacing
 from ramlet.runtime.folder_lock import Lock, hold
-from ramlet.runtime.small_files import YAML, read_json_object, read_text
+from ramlet.runtime.small_files import YAML, parse_yaml, read_json_object, read_text
 from ramlet.training import run_files
 from ramlet.training.recipe import as_recorded_now, recipe_of
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, STATISTICS, WEIGHTS
@@ -112,7 +112,7 @@ class RunFolder:
         import yaml
 
         try:
-            noted = yaml.safe_load(read_text(self.path / SETTINGS, SettingsError, YAML))
+            noted = parse_yaml(read_text(self.path / SETTINGS, SettingsError, YAML))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
