@@ -151,7 +151,7 @@ dist: $(VENV)/.dist
 	.ci/sdist dist/*.tar.gz
 
 MACOS := aarch64-apple-darwin
-check-macos: env
+check-macos: $(VENV)/.dist
 	@if [ -d "$$(rustc --print target-libdir --target $(MACOS))" ]; then set -x; \
 		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cargo-zigbuild check --quiet --lib --target $(MACOS) $(CARGO_FLAGS); \
 		else echo "not checked for macOS: Rust does not have the target $(MACOS)"; fi

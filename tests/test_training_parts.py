@@ -82,7 +82,7 @@ def test_default_rates_fall_with_size() -> None:
         ({"precision": "fp4"}, "precision must be one of auto, fp8, bf16, fp16, fp32, not 'fp4'"),
         ({"optimizer": "sgd"}, "optimizer must be one of auto, adamw, adamw8bit, muon, muon8bit, not 'sgd'"),
         ({"schedule": "step"}, "schedule must be one of"),
-        ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
+        ({"device": "npu"}, "device must be one of auto, cpu, cuda, tpu"),
         ({"weights": "fp16"}, "weights must be one of"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"seq_len": -3}, "seq_len must be at least 1, not -3"),

@@ -73,10 +73,10 @@ class TrainSettings(TypedDict, total=False):
     """Precision of matrix products; auto is bf16 or, on older hardware, fp32; fp8 is faster on recent GPUs."""
     weights: Literal["auto", "fp32", "bf16"]
     """Precision of the weights in memory; auto uses bf16 only if nothing else fits."""
-    device: Literal["auto", "cpu", "cuda"]
-    """Device; auto uses cuda if available."""
-    engine: Literal["auto", "torch", "native"]
-    """What runs the model: the native engine, on a CPU, or PyTorch; auto is native on a CPU and torch on a GPU."""
+    device: Literal["auto", "cpu", "cuda", "tpu"]
+    """Device; auto uses a GPU or TPU if there is one."""
+    engine: Literal["auto", "torch", "native", "jax"]
+    """What runs the model: native (on a CPU), torch or jax; auto is native on a CPU, torch on a GPU, jax on a TPU."""
     seed: Amount
     """Seed for the initial weights, the data order and the samples."""
     stride: Amount | None
@@ -93,6 +93,8 @@ class TrainSettings(TypedDict, total=False):
     """Size of a stream's shuffle buffer in sequences."""
     micro_batch: Amount | None
     """Sequences per forward pass."""
+    shard: Literal["auto", "none", "states", "gradients", "weights"]
+    """What several processes divide among them, each with what is before it; auto divides what must be to fit."""
     recompute: bool | None
     """Activation checkpointing: less memory, slower."""
     eval_every: Amount | None
