@@ -80,6 +80,7 @@ def test_every_shape(tmp_path: Path, name: str) -> None:
     vocabulary = 300 if name in ("grouped", "untied") else 0
     run = saved(tmp_path, tokenizer_of("byte"), replace(SHAPES[name], vocab_size=max(1, vocabulary)))
     export_model(run, tmp_path / "out", to="gguf", dtype="f32")
+    assert_rounded(tmp_path / "out" / "model.gguf", run, "f32")
     assert_same_text(run, tmp_path / "out", "f32")
 
 

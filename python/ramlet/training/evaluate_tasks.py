@@ -33,7 +33,11 @@ from ramlet.training.task_file import Item, TaskFile
 from ramlet.training.task_rows import Encoding, Row, Scored, as_batch, likelihoods, scored
 
 WINDOW_ROWS, WINDOW_TOKENS = 256, 1 << 14
-"""Items that are sorted by length together have at most so many; their ids and texts take about 2 MB."""
+"""Items that are sorted by length together have at most so many, or are one item."""
+WINDOW_BYTES = 4 << 20
+"""What the ids and texts of such a window, and the arrays of a batch, take."""
+CHARACTER_BYTES = 64
+"""What a character of an item takes while its text is parsed and encoded: as a token of its own, about 40."""
 CACHE_BYTES = 2 << 20
 """Of the tokenizer, for words: little text is encoded here."""
 
@@ -133,12 +137,13 @@ def evaluate_tasks(
     tokenizer.limit_cache(CACHE_BYTES)
     end_ids = found.end_ids()
     encoding = Encoding(tokenizer, min(end_ids) if end_ids else tokenizer.end_of_text, shape.context)
-    counts, longest = {}, 1
+    counts, longest, characters = {}, 1, 0
     for name, file in files.items():
         counts[name] = 0
         for item in file:
             counts[name] += 1
             longest = max(longest, *map(len, scored(item, encoding).rows))
+            characters = max(characters, len(item.choices) * len(item.context) + sum(map(len, item.choices)))
     model, division = open_model(
         found,
         seq_len=longest,
@@ -149,6 +154,7 @@ def evaluate_tasks(
         memory=memory,
         threads=threads,
         meter=meter,
+        aside=WINDOW_BYTES + CHARACTER_BYTES * characters,
     )
     scores = {}
     for name, file in files.items():

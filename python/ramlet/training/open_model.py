@@ -21,9 +21,10 @@ def open_model(
     memory: Budget | str | int | None,
     threads: int | None,
     meter: Meter | None,
+    aside: int = 0,
 ) -> tuple[Model, Division]:
     """The model, for sequences of this length, and how to divide them; a budget that is too small is refused before
-    any weight is read."""
+    any weight is read. `aside` bytes of RAM are left for what the caller will hold."""
     opened = open_engine(device, threads, name=engine)
     if meter is not None:
         meter.sample()
@@ -34,6 +35,7 @@ def open_model(
     budget = opened.budget(memory)
     opened.cap(budget)
     loaded = meter.peak if meter is not None and opened.uses_host_memory else 0
+    held = b"\1" * aside  # so that it is found resident when what fits is decided
     try:
         division = opened.division(
             found.shape(), seq_len=seq_len, precision=precision, budget=budget, document_mask=document_mask
@@ -41,5 +43,6 @@ def open_model(
     except BudgetError as refused:
         if refused.facts["needed"] > loaded:
             raise
+    del held
     budget.require(loaded, f"loading {opened.baseline}", measured=loaded)
     return opened.load(found, precision, division=division, seq_len=seq_len), division
