@@ -43,6 +43,7 @@ def load_jax(device: str, threads: int | None = None) -> None:
             "pip install -U 'ramlet[jax]'"
         )
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA reports what it loads otherwise
     # How many threads XLA starts on a CPU: it counts the machine's cores, even if the container has fewer.
     os.environ.setdefault("NPROC", str(threads or available_threads()))
     import jax
