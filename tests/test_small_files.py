@@ -100,9 +100,8 @@ def test_what_is_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_bytes(tmp_path / "none", DatasetError)
     assert parse_yaml(f"{'1' * 40}x: [{2**64 - 1}, '{'1' * 40}']") == {"1" * 40 + "x": [2**64 - 1, "1" * 40]}
-    for fast in (False, True):
-        with pytest.raises(ValueError, match="a number is too large"):
-            parse_yaml("a: {b: [1, -" + "1" * 40 + "]}", fast=fast)
+    with pytest.raises(ValueError, match="a number is too large"):
+        parse_yaml("a: {b: [1, -" + "1" * 40 + "]}")
     with pytest.raises(DatasetError, match="NUL"):
         read_bytes("a\0b", DatasetError)
 

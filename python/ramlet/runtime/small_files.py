@@ -158,15 +158,11 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def parse_yaml(text: str, *, fast: bool = False) -> Any:
-    """The parsed YAML; yaml.YAMLError if it is not YAML, ValueError if it has an absurdly large integer.
-
-    `fast` is ten times as fast, where PyYAML has libyaml, and takes two more megabytes.
-    """
+def parse_yaml(text: str) -> Any:
+    """The parsed YAML; yaml.YAMLError if it is not YAML, ValueError if it has an absurdly large integer."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader
-    value = yaml.load(text, loader)  # both are safe loaders
+    value = yaml.safe_load(text)
     if _MANY_DIGITS.search(text) and _has_large_integer(value):
         raise ValueError("a number is too large")
     return value
