@@ -22,7 +22,8 @@ add its name to ENGINES (tests/oracles_engine.py has one in 200 lines of NumPy).
 Batches are int64 NumPy arrays with the names in `training_names`. The numbers of a step are `Pending`: the device may
 not have computed them yet, and float() waits for it. Weights have the names and shapes of `ramlet.model.names` and are
 `Stored` (`ramlet.model.tensor_file`). If something does not fit the budget, `BudgetError` is raised before the memory
-is allocated. On a CPU, results are bit-identical for every budget and number of threads.
+is allocated. On a CPU, results of torch and native are bit-identical for every budget and number of threads; those of
+jax differ in their last digits by the micro-batch, because XLA fixes no order of sums.
 """
 
 from __future__ import annotations
