@@ -110,7 +110,14 @@ def _round(
     """One result, through kills."""
     case, kills_here = CASES[name], 0
     while True:
-        driver = cluster.driver(case["command"], inputs, out, settings=case["settings"], task_bytes=TASK_BYTES)
+        driver = cluster.driver(
+            case["command"],
+            inputs,
+            out,
+            settings=case["settings"],
+            task_bytes=TASK_BYTES,
+            memory=options.budget * 1_000_000,
+        )
         next_kill = time.monotonic() + draw.uniform(*options.every)
         while driver.poll() is None:
             time.sleep(0.05)
@@ -176,10 +183,10 @@ def parts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     os.environ["PYTHONPATH"] = f"{HERE}:{os.environ.get('PYTHONPATH', '')}"
     with nodes(1, cpus=2) as cluster:
         os.environ["RAY_ADDRESS"] = cluster.address
-        job = Job("cluster_nothing", str(folder), MEMORY, 1, os.getcwd())
+        job = Job("cluster_nothing", str(folder), MEMORY, 1, os.getcwd(), str(folder / ".work"))
         (folder / ".work").mkdir()
         with connected("ray"):
-            executor = RayExecutor(job, lambda: job, lambda: (folder / ".work", []))
+            executor = RayExecutor(job, lambda job: job, lambda: (folder / ".work", []))
             executor.run("warm", range(8), lambda _: None)
             before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
             executor.run("nothing", range(options.parts), lambda _: None)
@@ -194,7 +201,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--node-kills", type=int, default=30)
     parser.add_argument("--driver-kills", type=int, default=10)
-    parser.add_argument("--kills-a-round", type=int, default=6)
+    parser.add_argument("--kills-a-round", type=int, default=8)
+    parser.add_argument("--budget", type=int, default=260, help="of each worker, in MB")
     parser.add_argument("--every", type=float, nargs=2, default=(1.0, 8.0), help="seconds between kills")
     parser.add_argument("--kilobytes", type=int, default=1500)
     parser.add_argument("--megabytes", type=int, default=1500)
@@ -206,7 +214,9 @@ def main() -> None:
         found = {"kills": kills, "overhead": overhead, "parts": parts}[options.bar](options, Path(folder))
     print(markdown_table(["", ""], [[name, str(value)] for name, value in found.items()]))
     wrong = {
-        "kills": bool(found.get("different") or found.get("failed") or found.get("peak", 0) > MEMORY),
+        "kills": bool(
+            found.get("different") or found.get("failed") or found.get("peak", 0) > options.budget * 1_000_000
+        ),
         "overhead": found.get("ratio", 0) > 1.15 or not found.get("same", True),
         "parts": found.get("CPU ms each", 0) >= 2,
     }

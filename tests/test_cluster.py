@@ -109,7 +109,7 @@ def test_a_node_that_cannot_do_the_work(
     from ramlet.cluster.ray_executor import RayExecutor, _Node
 
     job = Job("m", "/out", 10, 1)
-    executor = RayExecutor(job, lambda: job, lambda: (Path("/out/.work"), []))
+    executor = RayExecutor(job, lambda job: job, lambda: (Path("/out/.work"), []))
     version, content, missing = answer
     monkeypatch.setattr(executor, "_ask", lambda *_: (__version__ if version == "same" else version, content, missing))
     with pytest.raises(SettingsError, match=f"node seven .*{named}"):
@@ -143,6 +143,23 @@ def test_kills_of_the_system_are_counted(tmp_path: Path) -> None:
     (tmp_path / "proc/vmstat").write_text("pgfault 12\noom_kill 3\n")
     assert usage.oom_kills(str(tmp_path)) == 3
     assert usage.oom_kills(str(tmp_path / "none")) is None
+
+
+def test_a_worker_that_retires_is_no_crash(tmp_path: Path) -> None:
+    """What earlier parts left in a process may be too much: it ends, any number of times, and that is not counted."""
+    from ramlet.cluster.ray_executor import CRASHES, RayExecutor, _Batch
+
+    ray = pytest.importorskip("ray")
+    job = Job("m", "/out", 10, 1, work=str(tmp_path))
+    executor = RayExecutor(job, lambda job: job, lambda: (tmp_path, []))
+    executor._look = lambda **_: None  # type: ignore[method-assign]
+    batch, lost = _Batch([7]), ray.exceptions.WorkerCrashedError()
+    for number in range(2 * CRASHES):
+        usage.Worker(tmp_path, f"node{number}").retires("scan", [7])
+        executor._lost(lost, "scan", batch)
+    with pytest.raises(RamletError, match="ended unexpectedly in scan"):
+        for _ in range(CRASHES):
+            executor._lost(lost, "scan", batch)
 
 
 def test_usage_by_node(tmp_path: Path) -> None:

@@ -66,13 +66,11 @@ def test_parts_in_any_order_give_the_same_dataset(tmp_path: Path, lines: Path) -
         assert len(indices) > 3 or name in ("settle", "pair", "decide", "layout")
         chosen.shuffle(indices)
         for index in [*indices, indices[0]]:
-            found = run_parts(str(out), name, [index], memory=8_000_000_000, threads=1, node="here")
+            found = run_parts(str(out), name, [index], memory=8_000_000_000, threads=1)
             assert found["peak"] > 0
             assert (found["bytes"] > 0) == (name in ("scan", "write"))
         assert unfinished(out / ".work", plan, name) == []
-    done = stage(lines, out, "finish")
-    assert done.prepared is not None
-    assert done.prepared.statistics["nodes"][0]["node"] == "here"
+    stage(lines, out, "finish")
     assert files(out) == files(tmp_path / "whole")
 
 

@@ -57,7 +57,10 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker calls: `run_parts(folder, stage, parts, memory, threads)` of a module of ours."""
+    """What every worker calls: `run_parts(folder, stage, parts, memory, threads)` of a module of ours.
+
+    It returns `bytes`, those of the input in these parts, and `peak`, the highest memory of the process.
+    """
 
     module: str
     folder: str
@@ -67,6 +70,8 @@ class Job:
     threads: int
     cwd: str = ""
     """Where relative paths start from."""
+    work: str = ""
+    """The folder of the unfinished job, in which workers note what they use."""
 
 
 def check_address(cluster: str) -> str:

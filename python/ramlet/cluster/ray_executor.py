@@ -125,13 +125,15 @@ class _Node:
 class _Batch:
     parts: list[int]
     crashes: int = 0
+    retired: int = 0
+    """Workers that ended before they ran it, for a new one to do it."""
 
 
 @dataclass
 class RayExecutor:
     job: Job
-    made: Callable[[], Job]
-    """The job with its folder, once that is known."""
+    placed: Callable[[Job], Job]
+    """The job with its folders, once these are known."""
     seen: Callable[[], tuple[Path, list[tuple[str, int]]]]
     """A folder that every node must see, and paths and sizes of inputs."""
     _checked: bool = field(default=False, init=False)
@@ -142,7 +144,7 @@ class RayExecutor:
 
     def run(self, stage: str, parts: Sequence[int], report: Report) -> None:
         if not self._checked:
-            self.job = self.made()
+            self.job = self.placed(self.job)
             self._check_nodes()
         ray = _import_ray()
         task = ray.remote(
@@ -208,8 +210,13 @@ class RayExecutor:
         died = isinstance(error, (ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError))
         if died:
             return
-        work, _ = self.seen()
-        worker = next((each for each in noted(work) if each.get("running") == [stage, batch.parts[0]]), None)
+        own = [stage, batch.parts[0]]
+        notes = list(noted(Path(self.job.work)))
+        retired = sum(each.get("retired") == own for each in notes)
+        if retired > batch.retired:
+            batch.retired = retired
+            return
+        worker = next((each for each in notes if each.get("running") == own), None)
         node = next((each for each in self._nodes if worker and each.id == worker["node_id"]), None)
         if worker is not None and node is None:
             return  # the node is gone, and Ray noticed the worker first

@@ -1,8 +1,8 @@
 """What the workers of a job used, noted in its folder by each of them: WORK/workers/NODE-PID.json.
 
-    with Worker(work, "node7", budget=...) as worker:
-        worker.begins("scan", [3])
-        worker.ends(peak=..., parts=1)
+    worker = Worker(work, "node7")
+    worker.begins("scan", [3])
+    worker.ends(parts=1, peak=...)
     by_node(work)        [{"node": "node7", "workers": 2, "parts": 120, "peak": 512000000}]
 
 Notes are not synced: they are for people, and for naming what was running when a worker was killed.
@@ -35,6 +35,11 @@ class Worker:
             noted = read_json_object(self._path, RamletError)
             self._noted |= {key: int(noted[key]) for key in ("parts", "peak")}
 
+    @property
+    def parts(self) -> int:
+        """How many it has run."""
+        return int(self._noted["parts"])
+
     def begins(self, stage: str, parts: Sequence[int]) -> None:
         self._noted |= {"running": [stage, parts[0] if parts else 0], "oom_kills": oom_kills()}
         self._write()
@@ -42,6 +47,11 @@ class Worker:
     def ends(self, parts: int, peak: int) -> None:
         self._noted |= {"running": None, "parts": self._noted["parts"] + parts}
         self._noted["peak"] = max(self._noted["peak"], peak)
+        self._write()
+
+    def retires(self, stage: str, parts: Sequence[int]) -> None:
+        """It ends without having run these: what it ran before left too little of its budget."""
+        self._noted |= {"running": None, "retired": [stage, parts[0] if parts else 0]}
         self._write()
 
     def _write(self) -> None:

@@ -100,7 +100,10 @@ def prepare_stage(
             if stage == "exclude":
                 Run(folder, work.settings, meter, threads, progress).read_excluded()
             else:
-                _run(work, stage, own, meter, threads, progress, node=os.uname().nodename)
+                worker = Worker(folder.work, os.uname().nodename)
+                worker.begins(stage, own)
+                Core(work, meter, threads, None, progress).run(stage, own)
+                worker.ends(len(own), max(meter.peak, peak_memory()))
         return StageDone(out, stage, len(own), count)
 
 
@@ -137,36 +140,14 @@ def _is_finished(folder: OutFolder, settings: PrepareSettings, append: bool) -> 
     return manifest is not None and bool(manifest.runs) and manifest.runs[-1]["settings"] == as_json(settings)
 
 
-def _run(
-    work: Work,
-    stage: str,
-    own: Sequence[int],
-    meter: Meter,
-    threads: int | None,
-    progress: Progress | None,
-    *,
-    node: str,
-    node_id: str = "",
-    tokenizer: Tokenizer | None = None,
-) -> Core:
-    worker = Worker(work.folder.work, node, node_id)
-    worker.begins(stage, own)
-    core = Core(work, meter, threads, tokenizer, progress)
-    core.run(stage, own)
-    worker.ends(len(own), max(meter.peak, peak_memory()))
-    return core
-
-
-def run_parts(
-    folder: str, stage: str, own: Sequence[int], *, memory: int, threads: int, node: str = "", node_id: str = ""
-) -> dict[str, int]:
+def run_parts(folder: str, stage: str, own: Sequence[int], *, memory: int, threads: int) -> dict[str, int]:
     """For an executor: runs these parts in this process, which sees the folder; returns a few numbers."""
     out = Path(folder)
     opened = _folder(out, npy=not (out / ".work").is_dir())
     with _shared(opened), Meter(Budget(memory)) as meter:
         work = Work.load(opened)
         tokenizer = _tokenizer(str(opened.work), work.plan["id"]) if STAGES[stage].encodes else None
-        _run(work, stage, own, meter, threads, None, node=node, node_id=node_id, tokenizer=tokenizer)
+        Core(work, meter, threads, tokenizer).run(stage, own)
     return {"bytes": _bytes_read(work, stage, own), "peak": max(meter.peak, peak_memory())}
 
 

@@ -112,7 +112,10 @@ class Run:
             memory = 0 if auto_memory or budget is None else budget.total
             job = Job("ramlet.preparing.parts", "", memory, self.threads or 1, os.getcwd())
             self.threads = job.threads
-            yield RayExecutor(job, lambda: replace(job, folder=os.path.abspath(self.work.result)), self._samples)
+            yield RayExecutor(job, self._placed, self._samples)
+
+    def _placed(self, job: Job) -> Job:
+        return replace(job, folder=os.path.abspath(self.work.result), work=os.path.abspath(self.folder.work))
 
     def _samples(self) -> tuple[Path, list[tuple[str, int]]]:
         return self.folder.work, [*self.work.planned.samples, *self.work.cached]

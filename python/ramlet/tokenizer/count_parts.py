@@ -19,7 +19,6 @@ from typing import Any
 
 from ramlet import __version__, _native
 from ramlet.cluster import Executor, Report
-from ramlet.cluster.usage import Worker
 from ramlet.errors import SettingsError, TokenizerError
 from ramlet.runtime.atomic_files import remove_left, sync_folder, write_json
 from ramlet.runtime.budget import Budget
@@ -117,9 +116,7 @@ EXAMPLES = 3
 """Of places that were skipped."""
 
 
-def run_parts(
-    folder: str, stage: str, own: Sequence[int], *, memory: int, threads: int, node: str = "", node_id: str = ""
-) -> dict[str, int]:
+def run_parts(folder: str, stage: str, own: Sequence[int], *, memory: int, threads: int) -> dict[str, int]:
     """For an executor: runs these parts in this process, which sees the folder; returns a few numbers."""
     work, budget = Path(folder), Budget(memory)
     with Meter(budget) as meter:
@@ -127,8 +124,6 @@ def run_parts(
             plan = read_json_object(work / "count.json", TokenizerError)
         except FileNotFoundError:
             raise SettingsError(f"nothing is planned in {work}, as this machine sees it") from None
-        worker = Worker(work, node, node_id)
-        worker.begins(stage, own)
         decoding = plan["decoding"]
         threads = fitting_threads(budget, threads, lambda count: _native.least_memory(count, 0, decoding), "counting")
         for index in own:
@@ -148,7 +143,6 @@ def run_parts(
                 decoding=decoding,
             )
         peak = max(meter.peak, peak_memory())
-        worker.ends(len(own), peak)
     return {"bytes": _bytes_read(work, own) if stage == "count" else 0, "peak": peak}
 
 

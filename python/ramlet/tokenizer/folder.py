@@ -129,13 +129,14 @@ def _counting(
         return
     from ramlet.cluster.ray_executor import RayExecutor, connected
 
-    job = Job("ramlet.tokenizer.count_parts", os.path.abspath(work), memory, threads, os.getcwd())
+    place = os.path.abspath(work)
+    job = Job("ramlet.tokenizer.count_parts", place, memory, threads, os.getcwd(), place)
 
     def count() -> dict[str, Any]:
         files = corpus.files()
         assert files is not None
         plan = plan_counting(work, settings, files, corpus.signature, corpus.decoding, task_bytes)
-        executor = RayExecutor(job, lambda: job, lambda: (work, corpus.samples()))
+        executor = RayExecutor(job, lambda job: job, lambda: (work, corpus.samples()))
         return count_everywhere(work, plan, executor, report or (lambda _: None))
 
     with connected(cluster):
