@@ -116,6 +116,28 @@ def test_a_node_that_cannot_do_the_work(
         executor._check(_Node("abcdefgh", "seven", 1, 1), Path("/out/.work/seen"), "token", [])
 
 
+def test_a_node_that_dies_while_it_is_asked_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray may list it for some seconds more."""
+    ray = pytest.importorskip("ray")
+    from ramlet.cluster.ray_executor import RayExecutor, _Node
+
+    executor = RayExecutor(Job("m", "/out", 10, 1), lambda job: job, lambda: (Path("/out/.work"), []))
+    node = _Node("abcdefgh", "seven", 1, 1)
+    monkeypatch.setattr(executor, "_look", lambda **_: None)
+    executor._nodes = [node]
+
+    def asked(error: Exception) -> None:
+        def die(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(executor, "_ask", die)
+        executor._check(node, Path("/out/.work/seen"), "token", [])
+
+    asked(ray.exceptions.NodeDiedError("gone"))
+    with pytest.raises(SettingsError, match="node seven does not answer"):
+        asked(ray.exceptions.GetTimeoutError("silence"))
+
+
 def test_the_probe_says_what_a_node_sees(tmp_path: Path) -> None:
     from ramlet import __version__
     from ramlet.cluster.ray_executor import _probe

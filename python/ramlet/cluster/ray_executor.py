@@ -223,8 +223,9 @@ class RayExecutor:
         batch.crashes += 1
         killed = isinstance(error, ray.exceptions.OutOfMemoryError)
         if not killed and node is not None and worker is not None:
-            now = self._ask(node, _oom_kills)
-            killed = None not in (now, worker.get("oom_kills")) and now > worker["oom_kills"]
+            with suppress(ray.exceptions.RayError, ray.exceptions.GetTimeoutError):  # or it dies now, and nobody knows
+                now = self._ask(node, _oom_kills)
+                killed = None not in (now, worker.get("oom_kills")) and now > worker["oom_kills"]
         if batch.crashes < CRASHES:
             return
         where = worker["node"] if worker else "a node"
@@ -291,8 +292,10 @@ class RayExecutor:
             version, content, missing = self._ask(node, _probe(), os.path.abspath(shown), inputs)
         except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
             self._look(now=True)
-            if all(other.id != node.id for other in self._nodes):
-                return  # it has left meanwhile
+            # It has left meanwhile, and Ray may list it for some seconds after it noticed.
+            gone = isinstance(error, (ray.exceptions.NodeDiedError, ray.exceptions.TaskUnschedulableError))
+            if gone or all(other.id != node.id for other in self._nodes):
+                return
             raise SettingsError(f"node {node.name} does not answer ({type(error).__name__}): remove it") from None
         name = f"node {node.name} ({node.id[:8]})"
         if version != __version__:
