@@ -99,7 +99,8 @@ def memory_bar(arguments: argparse.Namespace, folder: Path) -> tuple[list[dict[s
     tries = [(row, row["budget"]) for row in rows if row["budget"]]
     tries += [(row["again"], row["needed"]) for row in rows if "again" in row]
     failed = [row for row in rows if "failed" in row or "failed" in row.get("again", {})]
-    over = [row for row, budget in tries if row["outside"] > budget]
+    # A module may be on the GPU already, with more than its budget: then it is refused.
+    over = [row for row, budget in tries if row["outside"] > max(budget, "refused" in row and row["resident"])]
     refused = [row for row in rows if "refused" in row]
     again = [row for row in refused if "predicted" not in row.get("again", {})]
     fits = [row for row in refused if row not in again and row["again"]["outside"] * CLOSE <= row["budget"]]
@@ -154,7 +155,8 @@ def _line(row: dict[str, Any]) -> str:
     text = f"{row['number']:>3} budget {budget:7.0f} MB, weights {weights:6.1f} MB, "
     if "refused" in row:
         again = row.get("again", {})
-        return text + f"refused, needs {(row['needed'] or 0) / 1e6:.0f} MB; then {again.get('outside', 0) / 1e6:.0f} MB"
+        then = f"REFUSED ({again['refused']})" if "refused" in again else f"{again.get('outside', 0) / 1e6:.0f} MB"
+        return text + f"refused, needs {(row['needed'] or 0) / 1e6:.0f} MB; then {then}"
     how = f"micro-batch {row['micro_batch']}{', checkpointing' * row['recompute']}, {row['optimizer']}"
     over = " OVER" if row["outside"] > row["budget"] else ""
     return text + f"peak {row['outside'] / 1e6:7.0f} MB ({row['predicted'] / 1e6:.0f} predicted), {how}{over}"

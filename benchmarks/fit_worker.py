@@ -152,8 +152,9 @@ def fitted(case: Case, arguments: argparse.Namespace) -> None:
     load_torch(arguments.threads)
     weights = sum(parameter.nbytes for parameter in case.module.parameters())
     times, extra = case.spread
-    resident = settled_memory() if arguments.device == "cpu" else 0
-    memory = arguments.memory or int(resident + 50e6 * (resident > 0) + weights * times + extra)
+    on_cpu = arguments.device == "cpu"
+    resident = settled_memory() if on_cpu else torch.cuda.memory_reserved()
+    memory = arguments.memory or int((resident + 50e6 if on_cpu else 0) + weights * times + extra)
     say(begin=memory, resident=resident, weights=weights)
     stepped: list[float] = []
 

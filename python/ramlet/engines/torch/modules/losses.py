@@ -38,14 +38,23 @@ class Loss:
                 f"{option('loss')} must be a function of the module and a batch, not {type(loss).__name__}"
             )
 
-    def __call__(self, batch: Any) -> tuple[Tensor, float]:
-        """The mean over a micro-batch, and its weight."""
-        with self._cast():
-            found = self._value(batch)
-        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor):
+    def __call__(self, batch: Any, counted: float | None = None) -> tuple[Tensor, float]:
+        """The mean over a micro-batch, and its weight: `counted`, if it is known. Counting on a GPU waits for it."""
+        found = self._found(batch)
+        if _is_sum(found):
             count = float(found[1])
             return found[0] / max(count, 1.0), count
-        return found, self.count(batch)
+        return found, self.count(batch) if counted is None else counted
+
+    def differentiable(self, batch: Any) -> Tensor:
+        """What the backward pass starts from, up to a factor, without reading any number."""
+        found = self._found(batch)
+        value: Tensor = found[0] if _is_sum(found) else found
+        return value
+
+    def _found(self, batch: Any) -> Any:
+        with self._cast():
+            return self._value(batch)
 
     def _cast(self) -> AbstractContextManager[Any]:
         device = next(self._module.parameters()).device.type
@@ -93,6 +102,11 @@ class Loss:
         targets = targets_of(batch)
         several = targets is not None and targets.dim() > 1 and not targets.is_floating_point()
         return "tokens" if several else "samples"
+
+
+def _is_sum(found: Any) -> bool:
+    """Whether it is a pair (sum, count)."""
+    return isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor)
 
 
 def check_loss(loss: Any) -> None:

@@ -9,6 +9,7 @@ the output layer and everything that is no matrix get AdamW, as in ramlet's own 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -138,12 +139,17 @@ def state_bytes(given: Given, module: nn.Module) -> int:
     return 0
 
 
-def scratch_bytes(given: Given, module: nn.Module, device: torch.device) -> int:
-    """The scratch memory of a step on a CPU, if it grows with the module."""
-    if given != "muon" or device.type != "cpu":
+def scratch_bytes(given: Given, module: nn.Module, device: torch.device, precision: str) -> int:
+    """The scratch memory of a step, if it grows with the module."""
+    if given != "muon":
         return 0
     sizes = [(int(each.shape[0]), int(each.shape[1])) for each in hidden_matrices(module)]
-    return native.muon_scratch_bytes(sizes, torch.get_num_threads())
+    if device.type == "cpu":
+        return native.muon_scratch_bytes(sizes, torch.get_num_threads())
+    item = 2 if precision == "bf16" else 4
+    batches = packed([(*size, 1) for size in sizes])
+    elements = ([math.prod(sizes[number]) + min(sizes[number]) ** 2 for number, _ in batch] for batch in batches)
+    return max(2 * item * sum(each) for each in elements)
 
 
 def name_of(given: Given) -> str:

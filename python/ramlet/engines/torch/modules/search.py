@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,9 @@ from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, format_parts, with_reserve
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
+
+if TYPE_CHECKING:
+    from ramlet.engines.torch.modules.dry_run import DryRun
 
 GROWTH = 4
 """A size is at most this many times the last one, so that the noise of small sizes is not multiplied by much."""
@@ -69,8 +72,11 @@ class Tried:
     """Resident before there are gradients and states."""
     gradients: int
     states: int
+    recompute: bool = False
     kept: int = 0
     """For the backward pass of a sample."""
+    scratch: int = 0
+    """Of an update."""
     peaks: dict[int, int] = field(default_factory=dict)
     """By size; those that fit."""
     least: int = 0
@@ -119,6 +125,7 @@ class Search:
         self.checkpointing = Checkpointing(module)
         engine.resident(stepping=True)  # releases what was only loaded
         self._kept: dict[bool, tuple[int, bool]] = {}
+        self._dry_run: DryRun | None = None
 
     def plan(
         self,
@@ -188,11 +195,13 @@ class Search:
             base=resident_memory() if self._on_cpu else torch.cuda.memory_reserved(self._device),
             gradients=sum(parameter.nbytes for _, parameter in optimizers.trainable(self._module)),
             states=states,
+            recompute=way.recompute,
             kept=kept,
+            scratch=optimizers.scratch_bytes(way.optimizer, self._module, self._device, self._precision),
         )
-        work = max(tried.kept * self._least, optimizers.scratch_bytes(way.optimizer, self._module, self._device))
+        work = max(tried.kept * self._least, tried.scratch)
         if not forward_fits or (self._on_cpu and tried.floor + work > self._limit):
-            tried.needs(max(tried.floor + work + self._unseen(tried), self._limit))
+            tried.needs(max(self._expected(tried), self._limit))
             return tried
         optimizer = optimizers.make(way.optimizer, self._module, self._settings, precision=self._precision)
         trainee = ModuleTrainee(self._module, self._loss, optimizer, device=self._device, seed=self._settings.seed)
@@ -221,9 +230,22 @@ class Search:
             self._engine.release()
         return self._kept[recompute]
 
-    def _unseen(self, tried: Tried) -> int:
-        """What a backward pass needs besides what was kept for it; for the budget that errors name."""
-        return int(TRANSIENT * tried.kept * self._least) + (LIBRARIES if self._on_cpu else 0)
+    def _expected(self, tried: Tried) -> int:
+        """What the smallest micro-batch needs where it does not fit: the budget that an error names.
+
+        On a GPU rather more than that. The allocator refuses a pass that does not fit, so nobody has seen its peak.
+        """
+        kept = tried.kept * self._least
+        if self._on_cpu:
+            return tried.floor + max(kept, tried.scratch) + int(TRANSIENT * kept) + LIBRARIES
+        if self._dry_run is None:
+            # Imports much of torch. On a GPU that does not count.
+            from ramlet.engines.torch.modules.dry_run import DryRun
+
+            batch = batches.placed(self._piece(self._least).batch, self._device)
+            self._dry_run = DryRun(self._module, self._loss, batch, self._device)
+        passes = self._dry_run.passes(tried.recompute, kept)
+        return self._dry_run.reserved(tried.base + tried.states + max(passes, tried.gradients + tried.scratch))
 
     def _watching(self, later: int = 0) -> Any:
         """Inside, nothing exceeds the budget, even if `later` bytes are added."""
@@ -234,7 +256,7 @@ class Search:
         most, first = wanted or most, self._least
         peaks = tried.peaks
         if not self._fits(trainee, first, tried, updates=updates):
-            tried.needs(tried.floor + tried.kept * first + self._unseen(tried))
+            tried.needs(self._expected(tried))
             return
         failures, last = 0, first
         while last < most and failures < FAILURES:

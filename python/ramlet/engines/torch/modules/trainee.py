@@ -52,7 +52,7 @@ class ModuleTrainee:
         if not piece.expected:
             return torch.zeros((), dtype=torch.float64, device=self._device)  # every target is ignored: no mean
         seed_all(self._device, self._seed, STEP, piece.number)
-        loss, count = self._loss(placed(piece.batch, self._device))
+        loss, count = self._loss(placed(piece.batch, self._device), piece.expected)
         piece.trained = count
         if piece.number == 0:
             check_loss(loss)
