@@ -99,15 +99,24 @@ def parity(given: argparse.Namespace, records: Records) -> None:
                 shutil.copytree(folder / "begun", folder / "back")
                 train(folder / "back", "torch", *words, *part, "--resume")
                 found["torch, then jax"] = train(folder / "back", "jax", *words, *whole, "--resume")["losses"]
-            return {"apart": {name: _apart(expected, each) for name, each in found.items()}, "last": expected[-1]}
+                # How far rounding alone gets: this engine against itself, with its sums in another order.
+                halves, wholes = (
+                    train(folder / f"micro{rows}", "jax", *words, *whole, "--micro-batch", rows)["losses"]
+                    for rows in (4, 8)
+                )
+            apart = {name: _apart(expected, each) for name, each in found.items()}
+            return {"apart": apart, "rounding": _apart(halves, wholes), "last": expected[-1]}
 
         key = {"bar": "parity", "contender": optimizer, "code": Ramlet.now().code, "steps": given.steps}
         records.once(make, device="cpu", **key)
 
 
 def report_parity(records: list[Record]) -> tuple[str, list[Check]]:
-    rows = [[line["contender"], *(f"{each:.1e}" for each in line["apart"].values())] for line in records]
-    table = markdown_table(["optimizer", *records[0]["apart"]], rows)
+    rows = [
+        [line["contender"], *(f"{each:.1e}" for each in (*line["apart"].values(), line["rounding"]))]
+        for line in records
+    ]
+    table = markdown_table(["optimizer", *records[0]["apart"], "jax, sums in another order"], rows)
     return table, [
         check(f"{line['contender']}, {name}: largest difference of a loss", f"{each:.1e}", f"<= {APART}", each <= APART)
         for line in records

@@ -25,6 +25,7 @@ from ramlet.engines.torch.kernels.plain import Dropout
 from ramlet.errors import BudgetError, Interrupted, SettingsError
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.training.listener import Listener
 from ramlet.training.settings import RunSettings
 from test_engines_together import described
@@ -241,6 +242,19 @@ class TestPlans:
         assert said.results < 100_000  # everything takes the place of what was given
         work = sum(plans.work_bytes(shape, choice, 128, place).values())
         assert said.temporary == pytest.approx(held["gradients"] + work, rel=0.12)
+
+    def test_on_a_gpu_its_own_memory_counts_and_not_the_hosts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ramlet.engines.jax.device import Device
+        from ramlet.engines.jax.engine import JaxEngine
+
+        monkeypatch.setattr(Device, "kind", "cuda")
+        monkeypatch.setattr(Device, "peak", lambda *_: 300_000_000)
+        shape = Shape(256, 32, 2, 64, 4, kv_heads=2, feed_forward=128, qk_norm=True)
+        task = Task(shape, 32, 4, Budget(400_000_000), resident=0)
+        with Meter() as meter:
+            monkeypatch.setattr(Meter, "peak", 5_000_000_000)  # of the process, while XLA tries kernels
+            plan = JaxEngine("cpu", 1).fit(task, RunSettings(), meter)
+        assert plan.peak == 300_000_000 == plan.measured
 
 
 DEVICES = """

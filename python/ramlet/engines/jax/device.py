@@ -122,6 +122,20 @@ class Device:
         return float(later - earlier)
 
 
+@dataclass
+class DeviceGauge:
+    """The peak of a GPU's or TPU's memory, as XLA counts it: that of the whole process, which cannot be reset."""
+
+    device: Device
+    meter: Meter
+
+    def reset(self) -> None:
+        pass
+
+    def peak(self) -> int:
+        return self.device.peak(self.meter)
+
+
 def _stat(device: Any, name: str) -> int:
     return int((device.memory_stats() or {}).get(name, 0))
 

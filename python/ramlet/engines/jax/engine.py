@@ -16,7 +16,7 @@ from ramlet.engines import Division, Hyperparameters, Sampling, choices
 from ramlet.engines.gauge import ResidentGauge
 from ramlet.engines.jax import plan as plans
 from ramlet.engines.jax import probe
-from ramlet.engines.jax.device import Device
+from ramlet.engines.jax.device import Device, DeviceGauge
 from ramlet.engines.jax.gpt import GPT, Forward, Net
 from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.jax.ranks import JaxRanks, joined
@@ -92,7 +92,8 @@ class JaxEngine(Device):
             task = replace(task, budget=replace(task.budget, total=total), resident=self.ranks.most(task.resident))
         replan = partial(self._plan, task)
         replan()  # refused with all parts, if nothing fits
-        task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
+        if self.uses_host_memory:
+            task.budget.require(meter.peak, f"{self.baseline}, while they are loaded")
         meter.stage("compiling")
 
         def compile_for(plan: Plan) -> Program:
@@ -102,13 +103,14 @@ class JaxEngine(Device):
         for _ in range(probe.ROUNDS):
             plan, program = probe.fitted(replan(correction=correction), compile_for, replan, self._place, self.ranks)
             program.prepare_forward(min(plan.choice.micro_batch, self.eval_rows(plan.seq_len)), task.sampled)
-            if self.kind == "cpu":
+            if self.uses_host_memory:
                 settled_memory()  # the compiler's pages are not needed any more
-                expected = plan.peak
-                plan = probe.measured(plan, Trainee(program, self.ranks), ResidentGauge(meter)).at_least(meter.peak)
-                self.release()
-                missing = self.ranks.most(max(0, plan.peak - expected))
-                correction = Correction(extra=correction.extra + max(missing, task.budget.total // 64))
+            gauge = ResidentGauge(meter) if self.uses_host_memory else DeviceGauge(self, meter)
+            expected = plan.peak
+            plan = probe.measured(plan, Trainee(program, self.ranks), gauge).at_least(self.peak(meter))
+            self.release()
+            missing = self.ranks.most(max(0, plan.peak - expected))
+            correction = Correction(extra=correction.extra + max(missing, task.budget.total // 64))
             if not self.ranks.any(plan.peak > task.budget.total):
                 self._programs[program.shape, program.choice] = program
                 return plan

@@ -24,7 +24,7 @@ from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import format_bytes
 
-FAST_TOKENS = {"cpu": 2048, "cuda": 16384, "tpu": 16384}
+FAST_TOKENS = {"cpu": 1024, "cuda": 16384, "tpu": 16384}
 """Beyond this many tokens a micro-batch of one device is not faster."""
 FAST_CHUNK, LEAST_CHUNK = {"cpu": 512, "cuda": 4096, "tpu": 4096}, 64
 ITEMS = {"fp32": 4, "bf16": 2}
@@ -36,6 +36,8 @@ COMPILED = 125_000_000
 """What stays of that, with threads, and the pages of XLA that a step runs through."""
 LATER = 20_000_000
 """What a run needs on a CPU beyond its probe, to evaluate, sample, save and report: mostly 10 MB."""
+WORKSPACES = {"cuda": 128_000_000, "tpu": 0}
+"""On a GPU, what libraries take for products while a step runs, and XLA while it tries kernels: at most 100 MB seen."""
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up."""
 
@@ -154,7 +156,8 @@ def plan_parts(task: Task, choice: Choice, place: Place, correction: Correction)
     loader = task.loader_bytes if isinstance(task.loader_bytes, int) else task.loader_bytes(choice.micro_batch)
     held = stored_bytes(shape, choice, place)
     work = work_bytes(shape, choice, task.seq_len, place, document_mask=task.document_mask)
-    base = task.resident + COMPILED + max(LATER, sample_bytes(task, choice)) if on_cpu else 0
+    later = max(LATER, sample_bytes(task, choice))
+    base = task.resident + COMPILED + later if on_cpu else WORKSPACES[place.kind]
     parts = {
         **held,
         "activations": int(work["activations"] * correction.factor),
