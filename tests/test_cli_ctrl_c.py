@@ -140,7 +140,7 @@ def test_while_the_command_is_being_loaded(how: str) -> None:
         "import importlib, runpy, signal, sys\n"
         "class Pressed:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "        if name == 'click': signal.raise_signal(signal.SIGINT)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Pressed())\n"
     )

@@ -28,17 +28,17 @@ TOY = r'''
 from __future__ import annotations
 import sys, time
 from typing import Annotated
-import typer
+from ramlet.cli.parameters import Option
 from ramlet import errors
 from ramlet.cli.options import Inputs, Json, Memory, Quiet, new_app
 
 app = new_app("Tries the frame.")
 
-@app.command()
+@app.add
 def run(
     inputs: Inputs,
-    tokens_per_shard: Annotated[int, typer.Option(help="How many.")] = 7,
-    separator: Annotated[str, typer.Option()] = "",
+    tokens_per_shard: Annotated[int, Option(help="How many.")] = 7,
+    separator: Annotated[str, Option()] = "",
     memory: Memory = "auto",
     json: Json = False,
     quiet: Quiet = False,
@@ -76,7 +76,7 @@ def run(
             print(number)
     print(inputs, tokens_per_shard, repr(separator), memory, json, quiet)
 
-@app.command()
+@app.add
 def other() -> None:
     """Does nothing."""
 '''

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.help_page import Command
@@ -70,9 +69,7 @@ def run(*words: str) -> Given:
     def bake(out: str, given: Given) -> None:
         kept.append(given)
 
-    app = typer.Typer(add_completion=False)
-    app.command(cls=Command)(bake)
-    app(["x", *words], standalone_mode=False)
+    Command(bake).main(["x", *words], standalone_mode=False)
     return kept[0]
 
 

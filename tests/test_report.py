@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 import ramlet as library
 from conftest import RunRamlet
@@ -294,7 +294,7 @@ def test_the_commands_to_repeat_it_are_ones_that_there_are(made: Path, tmp_path:
     assert "--special-token '<|endoftext|>'" in shlex.join(told[0])
 
 
-def root_with(name: str) -> typer.Typer:
+def root_with(name: str) -> click.Group:
     from ramlet.cli import _root
 
     return _root([name])

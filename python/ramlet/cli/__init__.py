@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-import typer
+import click
 
 from ramlet.cli.color import colored, marked
 from ramlet.cli.help_page import DEBUG, SETTINGS
@@ -89,16 +89,16 @@ def main(arguments: Sequence[str] | None = None, *, on_error: Callable[[RamletEr
             command.invoke(context)
         sys.stdout.flush()
         return 0
-    except typer.Exit as done:
+    except click.exceptions.Exit as done:
         return done.exit_code
-    except (KeyboardInterrupt, Interrupted, typer.Abort) as stopped:
+    except (KeyboardInterrupt, Interrupted, click.Abort) as stopped:
         shown = stopped if isinstance(stopped, Interrupted) and stopped.sentence else Interrupted(INTERRUPTED)
         failed(shown, prefix="")
         return 130
     except BrokenPipeError:
         _drop_output()
         return 141
-    except typer.TyperException as error:
+    except click.ClickException as error:
         failed(UsageError(usage_sentence(error)))
         return error.exit_code
     except BaseException as error:
@@ -117,7 +117,7 @@ def run(on_error: Callable[[RamletError], None] | None = None) -> NoReturn:
     end_process(main(on_error=on_error))
 
 
-def _root(words: Sequence[str]) -> Any:
+def _root(words: Sequence[str]) -> click.Group:
     """The command tree: only the command that is named, or all of them for the help or a typo."""
     root = new_app(ABOUT, version=True)
     named = next((word for word in words if not word.startswith("-")), "")
@@ -125,14 +125,11 @@ def _root(words: Sequence[str]) -> Any:
         if named == name or named not in COMMANDS:
             module, _, attribute = where.partition(":")
             command = getattr(import_module(module), attribute)
-            if isinstance(command, typer.Typer):
-                root.add_typer(command, name=name)
+            if isinstance(command, click.Command):
+                root.add_command(command, name)
             else:
-                root.command(name)(command)
-    tree: Any = typer.main.get_command(root)
-    # Typer puts commands before groups.
-    tree.commands = {name: tree.commands[name] for name in COMMANDS if name in tree.commands}
-    return tree
+                root.add(command, name)
+    return root
 
 
 def _complete(command: Any, words: Sequence[str]) -> int:

@@ -5,7 +5,7 @@
 The printed script asks ramlet itself on every TAB: it runs `ramlet` with the words of the line, with _RAMLET_COMPLETE
 set, and gets one candidate per line, followed by a tab character and its help. No candidates means that a file name is
 expected, which the shell completes. Click's own protocol is not used: it passes the line as one string that has to be
-split again, and uses rich for the help, which takes longer than everything else.
+split again.
 
     $ _RAMLET_COMPLETE=1 ramlet tokenizer train --ty
     --type      Byte-pair encoding, one token per character of the text, or one per byte.
@@ -17,9 +17,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from ramlet.cli.help_page import parts_of
+from ramlet.cli.parameters import Argument
 from ramlet.errors import SettingsError
 
 SCRIPTS = {
@@ -60,7 +59,7 @@ complete --command ramlet --no-files --arguments '(__ramlet_completion)'
 
 
 def completion(
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", show_default=False, help="Your shell.")],
+    shell: Annotated[str, Argument(metavar="bash|zsh|fish", shown=False, help="Your shell.")],
 ) -> None:
     """Print a script that lets a shell complete ramlet's commands, options and choices.
 

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Annotated, Any, get_args
 
-import typer
-
+from ramlet.cli.parameters import Option
 from ramlet.cli.usage import UsageError
 from ramlet.errors import SettingsError, option
 from ramlet.settings.declared import Setting, flag, with_flags
@@ -50,7 +49,7 @@ def with_settings(*settings: Setting, panels: Sequence[str] = ()) -> Callable[[C
 
 def _rank(parameter: inspect.Parameter, panels: Sequence[str]) -> int:
     annotated = get_args(parameter.annotation)
-    panel = getattr(annotated[1], "rich_help_panel", None) if len(annotated) > 1 else None
+    panel = getattr(annotated[1], "panel", None) if len(annotated) > 1 else None
     return panels.index(panel) if panel in panels else -1
 
 
@@ -60,17 +59,17 @@ def _parameters(settings: Mapping[str, Setting]) -> Iterator[inspect.Parameter]:
         if each.opposite:
             names[0] += f"/{flag(each.opposite)}"
         kind: Any = bool if isinstance(each.kind, Switch) else list[str] if isinstance(each.kind, Strings) else str
-        how = typer.Option(
+        how = Option(
             *names,
             metavar=each.kind.metavar or None,
             help=with_flags(each.help, settings),
-            show_default=with_flags(each.shown_default, settings) or False,
-            rich_help_panel=each.panel,
+            shown=with_flags(each.shown_default, settings) or False,
+            panel=each.panel,
         )
         yield _parameter(each.name, kind | None, how, None)
         for name, value in each.stands_for.items():
             line = f"Same as {each.flags[0]} {value}."
-            yield _parameter(name, bool, typer.Option(flag(name), help=line, rich_help_panel=each.panel), False)
+            yield _parameter(name, bool, Option(flag(name), help=line, panel=each.panel), False)
 
 
 def _parameter(name: str, kind: Any, how: Any, default: Any) -> inspect.Parameter:

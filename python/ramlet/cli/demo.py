@@ -14,11 +14,10 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ramlet.cli.color import bold
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import Json, Quiet, Threads, memory_option, print_json
+from ramlet.cli.parameters import Option
 from ramlet.cli.passage import passage
 from ramlet.cli.plan import show_plan
 from ramlet.engines.opening import choose_engine
@@ -43,17 +42,15 @@ the same with your own text:
 def demo(
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--out",
             "-o",
             metavar="DIR",
-            show_default="ramlet-demo, or ramlet-demo-quick",
+            shown="ramlet-demo, or ramlet-demo-quick",
             help="Folder for all results.",
         ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Train a smaller model on less text, in under a minute.")
-    ] = False,
+    quick: Annotated[bool, Option("--quick", help="Train a smaller model on less text, in under a minute.")] = False,
     memory: Annotated[
         str, memory_option("Memory budget of all stages", "1GB, 1GiB, 50% or auto", default="1GB")
     ] = "1GB",

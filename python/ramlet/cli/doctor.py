@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from click.exceptions import Exit
 
 from ramlet.cli.color import bold, marked
 from ramlet.cli.options import Json, Quiet, print_json
+from ramlet.cli.parameters import Argument
 from ramlet.cli.plan import rough_duration
 from ramlet.cli.wording import sentence_of
 from ramlet.errors import RamletError
@@ -22,7 +23,7 @@ MISSING = "not installed"
 
 def doctor(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default="this folder", help="The folder you want to work in.")
+        Path, Argument(metavar="DIR", shown="this folder", help="The folder you want to work in.")
     ] = Path("."),
     json: Json = False,
     quiet: Quiet = False,
@@ -54,7 +55,7 @@ def doctor(
         if not report["advice"]:
             print("no problems found")
     if any(one["level"] == "problem" for one in report["advice"]):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _machine(report: dict[str, Any]) -> list[tuple[str, str]]:

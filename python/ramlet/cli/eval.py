@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import (
     MEMORY,
@@ -17,6 +15,7 @@ from ramlet.cli.options import (
     named_datasets,
     print_json,
 )
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress, format_score
 from ramlet.cli.usage import UsageError
 from ramlet.runtime.budget import Budget
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN", show_default=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."
-        ),
+        Argument(metavar="RUN", shown=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."),
     ],
     data: Annotated[
         list[str] | None,
@@ -50,32 +47,32 @@ def evaluate(
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--task",
             metavar="[NAME=]FILE",
-            show_default=False,
-            rich_help_panel=DATA,
+            shown=False,
+            panel=DATA,
             help="Questions with choices, or pairs of sentences, as .jsonl; may be given several times.",
         ),
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--split",
             metavar="val|train",
-            show_default="val, or the whole dataset if it has no val",
-            rich_help_panel=DATA,
+            shown="val, or the whole dataset if it has no val",
+            panel=DATA,
             help="Split to evaluate on.",
         ),
     ] = None,
     tokens: Annotated[
         str,
-        typer.Option(
+        Option(
             "--tokens",
             "--eval-tokens",
             metavar="N|all",
-            show_default=f"{EVAL_TOKENS:,}",
-            rich_help_panel=DATA,
+            shown=f"{EVAL_TOKENS:,}",
+            panel=DATA,
             help="Number of tokens of each dataset to evaluate on.",
         ),
     ] = str(EVAL_TOKENS),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ramlet.cli.options import Json, Memory, Quiet, note, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
 from ramlet.errors import SettingsError
 from ramlet.runtime.budget import Budget, format_bytes
@@ -15,18 +14,18 @@ from ramlet.runtime.meter import Meter
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", show_default=False, help="A run, or one of its checkpoints.")],
+    run: Annotated[Path, Argument(metavar="RUN", shown=False, help="A run, or one of its checkpoints.")],
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", show_default="RUN-FORMAT", help="A new folder for the model.")
+        Path | None, Argument(metavar="DIR", shown="RUN-FORMAT", help="A new folder for the model.")
     ] = None,
-    to: Annotated[str, typer.Option("--to", metavar="hf|gguf|gguf-ready", help="Target format.")] = "hf",
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Same as DIR.")] = None,
+    to: Annotated[str, Option("--to", metavar="hf|gguf|gguf-ready", help="Target format.")] = "hf",
+    out: Annotated[Path | None, Option("--out", "-o", metavar="DIR", help="Same as DIR.")] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--dtype",
             metavar="fp32|bf16|fp16|q8_0",
-            show_default="as in the run; fp16 for gguf and gguf-ready",
+            shown="as in the run; fp16 for gguf and gguf-ready",
             help="Data type of the weights; q8_0 only for gguf.",
         ),
     ] = None,

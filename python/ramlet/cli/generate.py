@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, note, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SAMPLING, TEXT, SampleSettings
@@ -45,28 +44,26 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not 
 def generate(
     run: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="RUN", show_default=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."
-        ),
+        Argument(metavar="RUN", shown=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--prompt",
             "-p",
             metavar="TEXT",
-            show_default="standard input, or an interactive prompt on a terminal",
-            rich_help_panel=TEXT,
+            shown="standard input, or an interactive prompt on a terminal",
+            panel=TEXT,
             help="The text to continue; may be empty.",
         ),
     ] = None,
     echo: Annotated[
         bool,
-        typer.Option("--echo/--no-echo", rich_help_panel=TEXT, help="Print the prompt before the generated text."),
+        Option("--echo/--no-echo", panel=TEXT, help="Print the prompt before the generated text."),
     ] = True,
     threads: Threads = None,
     memory: DeviceMemory = "auto",
-    model_name: Annotated[Path | None, typer.Option("--model-name", hidden=True)] = None,
+    model_name: Annotated[Path | None, Option("--model-name", hidden=True)] = None,
     *,
     given: Given,
     json: Json = False,

@@ -9,13 +9,12 @@
     Examples:                                       its indented lines, and those that begin with `ramlet `
       ramlet train --data data --out run --params 10M
 
-    Model:                                          options by their `rich_help_panel`, in the order of the function
+    Model:                                          options by their `panel`, in the order of the function
       -p, --params N   Number of parameters.
     General:                                        last: --json, --quiet, --debug, --help
       ...
 
-Typer groups options only with rich, which would cost every command 6 MB of RSS. The examples are also shown when an
-argument is missing, and the tests run them through the parser.
+The examples are also shown when an argument is missing, and the tests run them through the parser.
 """
 
 from __future__ import annotations
@@ -26,27 +25,30 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+import click
 
 from ramlet.cli.color import bold
-
-GENERAL = "General"
-"""The group of the options that every command has."""
+from ramlet.cli.parameters import GENERAL, GroupedOption, parameters, plain
+from ramlet.settings.names import nearest
 
 UNGROUPED = "Options"
 COLUMN = 26
 """The help of an option starts in this column, or below the option if its names are longer."""
 
+
+def _underscores_are_hyphens(word: str) -> str:
+    """`--tokens_per_shard` is `--tokens-per-shard`. Called for names of options and choices, not for values."""
+    return word.replace("_", "-")
+
+
+CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": _underscores_are_hyphens,
+    "max_content_width": 100,
+}
+
 DEBUG, SETTINGS = "ramlet.debug", "ramlet.settings"
 """Keys of the context's `meta`, for `main`: whether --debug was given, and the declared settings of the command."""
-
-
-class App(typer.Typer):
-    """A Typer app whose commands have the help pages of this module."""
-
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        return super().command(name, **{"cls": Command, **options})
 
 
 def parts_of(text: str | None) -> tuple[str, list[str], list[str]]:
@@ -88,48 +90,73 @@ def repeat_option(arguments: list[str]) -> list[str]:
     return repeated
 
 
-def _remember_debug(ctx: Any, parameter: Any, value: bool) -> None:
+def _remember_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     ctx.meta[DEBUG] = value
 
 
-class Command(TyperCommand):
-    """A command with the help page of this module, and with --debug."""
+class Command(click.Command):
+    """A function as a command, with the help page of this module and with --debug."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.params.append(
-            TyperOption(
-                param_decls=["--debug"],
-                is_flag=True,
-                default=False,
-                expose_value=False,
-                callback=_remember_debug,
-                rich_help_panel=GENERAL,
-                help="Show the full traceback of an error.",
-            )
+    def __init__(self, function: Callable[..., None], name: str | None = None) -> None:
+        debug = GroupedOption(
+            ["--debug"],
+            panel=GENERAL,
+            is_flag=True,
+            expose_value=False,
+            callback=_remember_debug,
+            help="Show the full traceback of an error.",
+        )
+        super().__init__(
+            name or function.__name__.replace("_", "-"),
+            callback=function,
+            params=[*parameters(function), debug],
+            help=function.__doc__,
+            context_settings=CONTEXT,
         )
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[SETTINGS] = getattr(self.callback, "settings", {})
         return super().parse_args(ctx, repeat_option(args))
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        # Typer writes a required argument as {RUN}.
-        return [re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.params = {name: plain(value) for name, value in ctx.params.items()}
+        return super().invoke(ctx)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_help(self, ctx, formatter)
         _write_options(self, ctx, formatter)
 
 
-class Group(TyperGroup):
-    """A command with subcommands, one per line, with their full first sentence."""
+class Group(click.Group):
+    """A command with subcommands, one per line, with their full first sentence. Without one it shows its help."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def __init__(self, description: str, *params: click.Parameter) -> None:
+        super().__init__(help=description, invoke_without_command=True, params=list(params), context_settings=CONTEXT)
+
+    def add(self, function: Callable[..., None], name: str | None = None) -> Callable[..., None]:
+        """Adds a function as a command."""
+        self.add_command(Command(function, name))
+        return function
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not ctx._protected_args and not ctx.args:
+            print(ctx.get_help())
+            return None
+        return super().invoke(ctx)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which they were added
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            near = nearest(args[0], list(self.commands))
+            ctx.fail(f"no such command {args[0]!r}" + (f": did you mean {near!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_help(self, ctx, formatter)
-        named = [(name, self.commands[name]) for name in self.list_commands(ctx) if not self.commands[name].hidden]
         with formatter.section(_heading("Commands")):
-            formatter.write_dl([(name, parts_of(command.help)[0]) for name, command in named])
+            formatter.write_dl([(name, parts_of(each.help)[0]) for name, each in self.commands.items()])
         _write_options(self, ctx, formatter)
 
 
@@ -173,8 +200,8 @@ def _records(command: Any, ctx: Any) -> Iterator[tuple[str, tuple[str, str]]]:
         if record is None:
             continue
         names, text = record
-        # Typer puts a default in words into parentheses, and adds the range of a number.
+        # click puts a default in words into parentheses, and adds the range of a number.
         text = re.sub(r"\[default: \((.*)\)(?=[];])", r"[default: \1", text)
         text = re.sub(r"; (\d+<=)?x[<>]=\d+]$", "]", text)
-        group = "Arguments" if parameter.param_type_name == "argument" else parameter.rich_help_panel
+        group = "Arguments" if parameter.param_type_name == "argument" else getattr(parameter, "panel", None)
         yield group or (GENERAL if "--help" in parameter.opts else UNGROUPED), (names, text)

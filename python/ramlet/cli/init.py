@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import Json, Quiet, Threads, memory_option, note, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.errors import SettingsError
 from ramlet.runtime.budget import Budget
 from ramlet.settings.declared import options
@@ -22,22 +21,22 @@ from ramlet.training.settings import RunSettings
 def init(
     text: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[TEXT...]",
-            show_default="the text in this folder",
+            shown="the text in this folder",
             help="Files, folders, globs or names on the hub.",
         ),
     ] = None,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = "pipeline.yaml",
+    out: Annotated[str, Option("--out", "-o", metavar="FILE", help="The file to write.")] = "pipeline.yaml",
     *,
     given: Given,
-    time: Annotated[str, typer.Option("--time", metavar="T", help="Time limit of training: 20min, 1h, 2d.")] = "1h",
+    time: Annotated[str, Option("--time", metavar="T", help="Time limit of training: 20min, 1h, 2d.")] = "1h",
     memory: Annotated[
         str | None,
         memory_option("Memory budget to put into the file", "2GB, 2GiB, 50%", default="half of free memory"),
     ] = None,
     threads: Threads = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -2,12 +2,12 @@
 
     app = new_app("Train and use tokenizers.")
 
-    @app.command()
+    @app.add
     def train(inputs: Inputs, memory: Memory = "auto", json: Json = False, quiet: Quiet = False) -> None: ...
 
 A docstring is the help: its first line says what the command does, its indented lines are examples (`help_page.py`,
-which also adds --debug). `rich_help_panel` is the group of an option. A metavar like `file|line` lists the choices for
-completion in a shell (`completion.py`). Typer is used without rich, which would cost every command 6 MB of RSS.
+which also adds --debug). `panel` is the group of an option (`parameters.py`). A metavar like `file|line` lists the
+choices for completion in a shell (`completion.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+import click
+from click.exceptions import Exit
 
 from ramlet.cli.color import marked
-from ramlet.cli.help_page import GENERAL, App, Group
+from ramlet.cli.help_page import Group
+from ramlet.cli.parameters import GENERAL, Argument, GroupedOption, Option
 from ramlet.errors import SettingsError
 from ramlet.runtime.plurals import plural
 
@@ -28,56 +30,30 @@ MEMORY, CLUSTER = "Memory and speed", "Clusters"
 """Groups of options in several commands."""
 
 
-def _underscores_are_hyphens(word: str) -> str:
-    """`--tokens_per_shard` is `--tokens-per-shard`. Called for names of options and choices, not for values."""
-    return word.replace("_", "-")
-
-
-def new_app(description: str, *, version: bool = False) -> typer.Typer:
+def new_app(description: str, *, version: bool = False) -> Group:
     """A command with subcommands; without one it shows its help."""
-    app = App(
-        help=description,
-        cls=Group,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={
-            "help_option_names": ["-h", "--help"],
-            "token_normalize_func": _underscores_are_hyphens,
-            "max_content_width": 100,
-        },
+    if not version:
+        return Group(description)
+    return Group(
+        description,
+        GroupedOption(
+            ["--version", "-V"],
+            panel=GENERAL,
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the version.",
+        ),
     )
 
-    def alone(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            print(context.get_help())
 
-    def alone_or_version(
-        context: typer.Context,
-        version: Annotated[
-            bool,
-            typer.Option(
-                "--version",
-                "-V",
-                callback=_show_version,
-                is_eager=True,
-                rich_help_panel=GENERAL,
-                help="Show the version.",
-            ),
-        ] = False,
-    ) -> None:
-        alone(context)
-
-    app.callback(invoke_without_command=True)(alone_or_version if version else alone)
-    return app
-
-
-def _show_version(value: bool) -> None:
+def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
         from ramlet import __version__
 
         print(f"ramlet {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -135,9 +111,9 @@ def named_datasets(flag: str, given: Sequence[str], unnamed: str = "", *, stem: 
 
 Inputs = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="INPUT...",
-        show_default=False,
+        shown=False,
         help="Files, folders, globs, or - for standard input. Text, .jsonl or .parquet, "
         "each also .gz, .zst, .xz or .bz2.",
     ),
@@ -150,22 +126,18 @@ def memory_option(
     *,
     default: str = "auto",
 ) -> Any:
-    return typer.Option(
-        "--memory", "-m", metavar="SIZE", rich_help_panel=MEMORY, show_default=default, help=f"{what}: {sizes}."
-    )
+    return Option("--memory", "-m", metavar="SIZE", panel=MEMORY, shown=default, help=f"{what}: {sizes}.")
 
 
 def data_option(panel: str, metavar: str, more: str = "", shown: str | bool = False) -> Any:
     names = ("--data", "-d", "--dataset-dir")
     line = f"A dataset of `ramlet prepare`, or a .npy file{more}."
-    return typer.Option(*names, metavar=metavar, show_default=shown, rich_help_panel=panel, help=line)
+    return Option(*names, metavar=metavar, shown=shown, panel=panel, help=line)
 
 
 def _threads_option(*more: str) -> Any:
     names = ("--threads", "-t", *more)
-    return typer.Option(
-        *names, metavar="N", min=1, rich_help_panel=MEMORY, show_default="one per core", help="Number of threads."
-    )
+    return Option(*names, metavar="N", min=1, panel=MEMORY, shown="one per core", help="Number of threads.")
 
 
 Memory = Annotated[str, memory_option()]
@@ -181,18 +153,16 @@ Processes = Annotated[int | None, _threads_option("--processes")]
 """The same for commands whose counterparts in other tools have --processes."""
 Cluster = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--cluster",
         metavar="ray|ray://HOST:PORT",
-        rich_help_panel=CLUSTER,
-        show_default="this machine",
+        panel=CLUSTER,
+        shown="this machine",
         help="Run on a Ray cluster; --memory and --threads are those of each worker.",
     ),
 ]
-InputFlag = Annotated[bool, typer.Option("--input", "--input-files", hidden=True)]
+InputFlag = Annotated[bool, Option("--input", "--input-files", hidden=True)]
 """`--input a.txt b.txt`, as in other tools: the flag is ignored, the files after it are the inputs."""
 JSON = "--json"
-Json = Annotated[bool, typer.Option(JSON, rich_help_panel=GENERAL, help="Print the result as JSON.")]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", rich_help_panel=GENERAL, help="Print only the result, no progress or notes.")
-]
+Json = Annotated[bool, Option(JSON, panel=GENERAL, help="Print the result as JSON.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", panel=GENERAL, help="Print only the result, no progress or notes.")]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, data_option, note, print_json
+from ramlet.cli.parameters import Option
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
@@ -29,21 +28,21 @@ def plan(
     memory: DeviceMemory = "auto",
     ranks: Annotated[
         int,
-        typer.Option(
+        Option(
             "--ranks",
             metavar="N",
             min=1,
-            rich_help_panel=MEMORY,
+            panel=MEMORY,
             help="Plan for this many processes of torchrun: the budget and the result are those of each.",
         ),
     ] = 1,
     num_sequences: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--num-sequences",
             metavar="N",
-            show_default=False,
-            rich_help_panel=DATA,
+            shown=False,
+            panel=DATA,
             help="Also show how much memory this many sequences take if loaded at once.",
         ),
     ] = None,

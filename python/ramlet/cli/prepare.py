@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import (
     CLUSTER,
@@ -22,6 +20,7 @@ from ramlet.cli.options import (
     print_json,
     reading_notes,
 )
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress, show_status
 from ramlet.cluster.parts import Slice
 from ramlet.errors import SettingsError
@@ -41,40 +40,40 @@ if TYPE_CHECKING:
 def prepare(
     inputs: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="INPUT... | CONFIG.yaml",
-            show_default=False,
+            shown=False,
             help="Files, folders, globs, -, hub names or URLs (s3://...); or one config file that lists them.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", "--out-dir", metavar="DIR", show_default=False, help="Folder for the dataset."),
+        Option("--out", "-o", "--out-dir", metavar="DIR", shown=False, help="Folder for the dataset."),
     ] = None,
     memory: Memory = "",
     threads: Threads = None,
     append: Annotated[
         bool | None,
-        typer.Option("--append", rich_help_panel=OUTPUT, help="Add to the dataset in --out, using its tokenizer."),
+        Option("--append", panel=OUTPUT, help="Add to the dataset in --out, using its tokenizer."),
     ] = None,
     cluster: Cluster = None,
     stage: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--stage",
             metavar="STAGE",
-            rich_help_panel=CLUSTER,
-            show_default="all",
+            panel=CLUSTER,
+            shown="all",
             help=f"Run only this stage, for a scheduler: {', '.join(NAMES)}.",
         ),
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--part",
             metavar="K/N",
-            rich_help_panel=CLUSTER,
-            show_default="1/1",
+            panel=CLUSTER,
+            shown="1/1",
             help="Of the stage, run this slice of its parts: 3/16 is the third of 16.",
         ),
     ] = None,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ramlet.cli.options import Json, Memory, Quiet, note, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
 from ramlet.errors import SettingsError
 from ramlet.runtime.budget import Budget
@@ -20,20 +19,18 @@ BLOCKS = 28_000_000
 def report(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN|DATASET|TOKENIZER...", show_default=False, help="Folders written by ramlet."),
+        Argument(metavar="RUN|DATASET|TOKENIZER...", shown=False, help="Folders written by ramlet."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", show_default="report.html in the first folder", help="File for the page."
-        ),
+        Option("--out", "-o", metavar="FILE", shown="report.html in the first folder", help="File for the page."),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Serve the page on this machine and keep it up to date.")
+        bool, Option("--watch", "-w", help="Serve the page on this machine and keep it up to date.")
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="N", min=0, max=65535, show_default="any free port", help="Port for --watch."),
+        Option("--port", metavar="N", min=0, max=65535, shown="any free port", help="Port for --watch."),
     ] = None,
     memory: Memory = "auto",
     json: Json = False,

@@ -6,9 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ramlet.cli.options import Json, Quiet, Threads, memory_option, note, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
 from ramlet.pipeline.run import PipelineListener, StageResult, run_pipeline
 from ramlet.runtime.budget import format_bytes
@@ -17,7 +16,7 @@ from ramlet.runtime.budget import format_bytes
 def run(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE.yaml", show_default=False, help="The pipeline; `ramlet init` writes one."),
+        Argument(metavar="FILE.yaml", shown=False, help="The pipeline; `ramlet init` writes one."),
     ],
     memory: Annotated[
         str | None,
@@ -26,23 +25,23 @@ def run(
     threads: Threads = None,
     only: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--only",
             metavar="STAGE",
-            show_default=False,
+            shown=False,
             help="Run only this stage: text, tokenizer, data, training or report.",
         ),
     ] = None,
     force: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--force",
             metavar="STAGE",
-            show_default=False,
+            shown=False,
             help="Run this stage again; its old result is moved aside. May be given several times.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, and why.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be run, and why.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, data_option, named_datasets, note, print_json
+from ramlet.cli.parameters import Option
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_score
 from ramlet.errors import SettingsError
@@ -33,75 +32,75 @@ STREAM = "Reading a stream"
 def train(
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", "--model-name", metavar="RUN", show_default=False, help="Folder for the run."),
+        Option("--out", "-o", "--model-name", metavar="RUN", shown=False, help="Folder for the run."),
     ],
     data: Annotated[
         list[str] | None, data_option(DATA, "DIR[=WEIGHT]", "; several are mixed in proportion to their weights")
     ] = None,
     input_: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--input",
             "--input-file",
             metavar="FILE",
-            rich_help_panel=DATA,
-            show_default=False,
+            panel=DATA,
+            shown=False,
             help="Text file to prepare and train on: character-level up to 16 MB, else BPE.",
         ),
     ] = None,
     stream: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--stream",
             "--dataset-id",
             metavar="SOURCE",
-            rich_help_panel=DATA,
-            show_default=False,
+            panel=DATA,
+            shown=False,
             help="Text to train on as it is read (files, URLs, a hub dataset), never stored; needs --tokenizer.",
         ),
     ] = None,
-    use_streaming: Annotated[bool, typer.Option("--use-streaming", hidden=True)] = False,
+    use_streaming: Annotated[bool, Option("--use-streaming", hidden=True)] = False,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--tokenizer",
             "-T",
             "--tokenization",
             metavar="TOKENIZER",
-            rich_help_panel=DATA,
-            show_default=False,
+            panel=DATA,
+            shown=False,
             help="Folder, file, gpt2, char or a hub name; for --stream and --input.",
         ),
     ] = None,
     memory: DeviceMemory = "auto",
     host_memory: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--host-memory",
             metavar="SIZE",
-            rich_help_panel=MEMORY,
-            show_default="auto, 60% of free RAM",
+            panel=MEMORY,
+            shown="auto, 60% of free RAM",
             help="RAM budget when training on a GPU.",
         ),
     ] = None,
     threads: Threads = None,
     evals: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--eval",
             "--eval-dataset-dir",
             metavar="[NAME=]DIR",
-            rich_help_panel=WATCHING,
-            show_default=False,
+            panel=WATCHING,
+            shown=False,
             help="Also evaluate on this dataset; may be given several times.",
         ),
     ] = None,
     resume: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--resume/--no-resume",
-            rich_help_panel=KEEPING,
-            show_default="resume if all settings are the same, else an error",
+            panel=KEEPING,
+            shown="resume if all settings are the same, else an error",
             help="Resume the run in --out even if the number of steps or the learning rate changed; or replace it.",
         ),
     ] = None,

@@ -4,7 +4,7 @@
     --out is missing; for example: ramlet train --data data --out run --params 10M
     --threads: 'many' is not a whole number (see ramlet train --help)
 
-Typer's exceptions are recognized by their class names, because the classes are private.
+The class of click's exception says what is wrong; the sentence is ours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import typer
+import click
 
 from ramlet.cli.help_page import examples
 from ramlet.errors import RamletError
@@ -26,34 +26,31 @@ class UsageError(RamletError):
     code = 2
 
 
-def usage_sentence(error: typer.TyperException) -> str:
-    """The message for an exception of Typer's parser."""
-    context: Any = getattr(error, "ctx", None)
+def usage_sentence(error: click.ClickException) -> str:
+    """The message for an exception of click's parser."""
+    context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "ramlet"
-    wrong = getattr(error, "option_name", None)
+    if isinstance(error, click.NoSuchOption):
+        near = _nearest(error.option_name, _option_names(context))
+        return f"unknown option {error.option_name}: " + (f"did you mean {near}?" if near else f"see {path} --help")
     parameter: Any = getattr(error, "param", None)
-    kind = type(error).__name__
-    if kind == "NoSuchOption":
-        near = _nearest(str(wrong), _option_names(context))
-        return f"unknown option {wrong}: " + (f"did you mean {near}?" if near else f"see {path} --help")
-    if kind == "MissingParameter" and parameter is not None:
+    if isinstance(error, click.MissingParameter) and context is not None and parameter is not None:
         name = _name(parameter)
         shown = examples(context.command)
         with_it = [line for line in shown if parameter.param_type_name == "argument" or name in line.split()]
         return f"{name} is missing; for example: {next(iter(with_it or shown), f'{path} --help')}"
-    sentence = error.format_message().rstrip(".").replace("\n", " ")
-    if kind == "BadParameter" and parameter is not None:
-        problem = str(getattr(error, "message", sentence)).rstrip(".")
-        problem = re.sub(r"valid int( range)?$", "whole number", problem)
+    if isinstance(error, click.BadParameter) and parameter is not None:
+        problem = error.message.rstrip(".")
+        problem = re.sub(r"valid int(eger)?( range)?$", "whole number", problem)
         problem = re.sub(r"valid float( range)?$", "number", problem)
         return f"{_name(parameter)}: {problem} (see {path} --help)"
-    if kind == "BadOptionUsage":
-        return f"{wrong} needs a value"
-    sentence = re.sub(r"^Got unexpected extra argument\(s\) \((.*)\)$", r"unexpected argument \1", sentence)
+    if isinstance(error, click.BadOptionUsage):
+        without = error.option_name in _switches(context)
+        return f"{error.option_name} {'takes no value' if without else 'needs a value'}"
+    sentence = error.format_message().rstrip(".").replace("\n", " ")
+    sentence = re.sub(r"^Got unexpected extra arguments? \((.*)\)$", r"unexpected argument \1", sentence)
     sentence = sentence[:1].lower() + sentence[1:]
-    if ". Did you mean " in sentence:
-        return sentence.replace(". Did you mean ", ": did you mean ")
-    return f"{sentence}: see {path} --help"
+    return sentence if "did you mean" in sentence else f"{sentence}: see {path} --help"
 
 
 def _name(parameter: Any) -> str:
@@ -63,12 +60,18 @@ def _name(parameter: Any) -> str:
     return next((name for name in parameter.opts if name.startswith("--")), str(parameter.opts[0]))
 
 
-def _option_names(context: Any) -> list[str]:
-    if context is None:
-        return []
-    options = [each for each in context.command.get_params(context) if each.param_type_name == "option"]
-    names = [name for each in options if not each.hidden for name in (*each.opts, *each.secondary_opts)]
-    return [name for name in names if name.startswith("--")]
+def _options(context: click.Context | None) -> list[click.Option]:
+    every = context.command.get_params(context) if context is not None else []
+    return [each for each in every if isinstance(each, click.Option)]
+
+
+def _option_names(context: click.Context | None) -> list[str]:
+    shown = [each for each in _options(context) if not each.hidden]
+    return [name for each in shown for name in (*each.opts, *each.secondary_opts) if name.startswith("--")]
+
+
+def _switches(context: click.Context | None) -> set[str]:
+    return {name for each in _options(context) if each.is_flag for name in (*each.opts, *each.secondary_opts)}
 
 
 def _nearest(word: str, names: Sequence[str]) -> str | None:

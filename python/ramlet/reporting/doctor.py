@@ -34,7 +34,7 @@ from ramlet.runtime.threads import available_threads, cpu_quota
 PROBE_BYTES = 64_000_000
 PACKAGES = (
     "numpy",
-    "typer",
+    "click",
     "PyYAML",
     "torch",
     "jax",

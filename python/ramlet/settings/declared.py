@@ -80,7 +80,7 @@ def with_flags(line: str, settings: Mapping[str, Setting]) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: settings[found[1]].flags[0], line)
 
 
-def setting(default: Any, kind: Kind, help: str, **more: Any) -> Any:  # noqa: A002 - as in typer.Option
+def setting(default: Any, kind: Kind, help: str, **more: Any) -> Any:  # noqa: A002 - as in click.Option
     """A field of a settings class; `more` are fields of `Setting`."""
     return field(default=default, metadata={"setting": Setting(default=default, kind=kind, help=help, **more)})
 

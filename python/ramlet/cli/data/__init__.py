@@ -15,4 +15,4 @@ app = new_app(
     """
 )
 for command in (inspect.inspect, duplicates.duplicates, verify.verify, merge.merge, export.export):
-    app.command()(command)
+    app.add(command)

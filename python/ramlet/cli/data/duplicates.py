@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ramlet.cli.color import bold, colored
 from ramlet.cli.data.options import DatasetPath
 from ramlet.cli.options import Json, print_json
+from ramlet.cli.parameters import Option
 from ramlet.cli.passage import token_text
 from ramlet.runtime.plurals import plural
 
@@ -32,7 +31,7 @@ MARKS = {"dropped": ("[-", "-]", "31"), "kept": ("{+", "+}", "32")}
 def duplicates(
     dataset: DatasetPath,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=0, help="Number of pairs and of clusters to show.")
+        int, Option("--limit", "-n", metavar="N", min=0, help="Number of pairs and of clusters to show.")
     ] = 10,
     json: Json = False,
 ) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ramlet.cli.data.options import DatasetPath, NewFolder, within
 from ramlet.cli.options import Json, Memory, Quiet, note, print_json
+from ramlet.cli.parameters import Option
 from ramlet.dataset.export import FORMATS, load_format
 from ramlet.runtime.plurals import plural
 
@@ -16,20 +15,16 @@ def export(
     dataset: DatasetPath,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="|".join(FORMATS), show_default=False, help="Target format."),
+        Option("--to", metavar="|".join(FORMATS), shown=False, help="Target format."),
     ],
     out: NewFolder,
     split: Annotated[
         list[str] | None,
-        typer.Option(
-            "--split", metavar="train|val", show_default="all", help="Split to export; may be given several times."
-        ),
+        Option("--split", metavar="train|val", shown="all", help="Split to export; may be given several times."),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", metavar="NAME", show_default="the name of --out", help="Prefix of the file names for llm.c."
-        ),
+        Option("--name", metavar="NAME", shown="the name of --out", help="Prefix of the file names for llm.c."),
     ] = None,
     memory: Memory = "auto",
     json: Json = False,

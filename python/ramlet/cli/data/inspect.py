@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ramlet.cli.data.options import DatasetPath, within
 from ramlet.cli.options import Json, Memory, print_json
+from ramlet.cli.parameters import Option
 from ramlet.cli.passage import bar, token_text, write_tokens
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
@@ -22,28 +21,22 @@ def inspect(
     dataset: DatasetPath,
     samples: Annotated[
         int,
-        typer.Option(
-            "--samples", "-n", metavar="N", min=0, rich_help_panel=SAMPLES, help="Number of documents to show."
-        ),
+        Option("--samples", "-n", metavar="N", min=0, panel=SAMPLES, help="Number of documents to show."),
     ] = 3,
     seed: Annotated[
         int,
-        typer.Option("--seed", metavar="N", rich_help_panel=SAMPLES, help="Seed for picking the documents."),
+        Option("--seed", metavar="N", panel=SAMPLES, help="Seed for picking the documents."),
     ] = 0,
-    split: Annotated[
-        str, typer.Option("--split", metavar="train|val", rich_help_panel=SAMPLES, help="Split to pick from.")
-    ] = "train",
+    split: Annotated[str, Option("--split", metavar="train|val", panel=SAMPLES, help="Split to pick from.")] = "train",
     sample_tokens: Annotated[
         int,
-        typer.Option(
-            "--sample-tokens", metavar="N", min=1, rich_help_panel=SAMPLES, help="Number of tokens to show of each."
-        ),
+        Option("--sample-tokens", metavar="N", min=1, panel=SAMPLES, help="Number of tokens to show of each."),
     ] = 200,
     repetition: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--repetition/--no-repetition",
-            show_default=False,
+            shown=False,
             help="Measure how repetitive the text is, reading all of it twice, and save it for the report "
             "[default: measure only up to 10M tokens].",
         ),

@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ramlet.cli.data.options import NewFolder, within
 from ramlet.cli.options import Json, Memory, Quiet, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.runtime.plurals import plural
 
 
 def merge(
     datasets: Annotated[
-        list[Path], typer.Argument(metavar="DATASET...", show_default=False, help="Two or more datasets, in order.")
+        list[Path], Argument(metavar="DATASET...", shown=False, help="Two or more datasets, in order.")
     ],
     out: NewFolder,
     link: Annotated[
-        bool, typer.Option("--link", help="Hard-link shards instead of copying; takes no space, needs the same disk.")
+        bool, Option("--link", help="Hard-link shards instead of copying; takes no space, needs the same disk.")
     ] = False,
     memory: Memory = "auto",
     json: Json = False,

@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
-DatasetPath = Annotated[Path, typer.Argument(metavar="DATASET", show_default=False, help="The folder of a dataset.")]
-NewFolder = Annotated[
-    Path, typer.Option("--out", "-o", metavar="DIR", show_default=False, help="A new folder for the result.")
-]
+DatasetPath = Annotated[Path, Argument(metavar="DATASET", shown=False, help="The folder of a dataset.")]
+NewFolder = Annotated[Path, Option("--out", "-o", metavar="DIR", shown=False, help="A new folder for the result.")]
 
 BLOCKS = 24_000_000
 """Upper bound for the blocks of a command: ids, their masks, document ends, a record batch."""

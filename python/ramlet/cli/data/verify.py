@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
+from click.exceptions import Exit
 
 from ramlet.cli.data.options import DatasetPath, within
 from ramlet.cli.options import Json, Memory, Quiet, note, print_json
+from ramlet.cli.parameters import Option
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
 
@@ -16,7 +17,7 @@ from ramlet.runtime.plurals import plural
 def verify(
     dataset: DatasetPath,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="First add shards that were moved into train/ or val/ to the manifest.")
+        bool, Option("--adopt", help="First add shards that were moved into train/ or val/ to the manifest.")
     ] = False,
     memory: Memory = "auto",
     json: Json = False,
@@ -75,4 +76,4 @@ def verify(
             print(f"{dataset} has {plural(len(report.problems), 'problem')}")
         print(meter.closing_line())
     if not report.sound:
-        raise typer.Exit(1)
+        raise Exit(1)

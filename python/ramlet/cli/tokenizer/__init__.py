@@ -15,4 +15,4 @@ app = new_app(
     """
 )
 for command in (train.train, encode.encode, decode.decode, show.show, compare.compare):
-    app.command()(command)
+    app.add(command)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import typer
+from click.exceptions import Exit
 
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, InputFlag, Inputs, Json, Memory, Processes, Quiet, print_json
@@ -91,7 +91,7 @@ def compare(
     else:
         _print_table(results, memory)
     if not same:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _our_command(inputs: list[str], settings: Any, memory: str, threads: int, out: Path) -> list[str]:

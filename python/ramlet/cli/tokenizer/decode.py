@@ -9,9 +9,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ramlet.cli.options import Json, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.tokenizer.options import Pattern, TokenizerName
 from ramlet.errors import SettingsError, SourceError
 from ramlet.runtime.small_files import open_regular
@@ -21,13 +20,11 @@ def decode(
     tokenizer: TokenizerName,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID...|FILE.bin]", show_default="standard input", help="Ids, or a file of ids."),
+        Argument(metavar="[ID...|FILE.bin]", shown="standard input", help="Ids, or a file of ids."),
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(
-            "--dtype", metavar="uint16|uint32", show_default="by vocabulary size", help="Data type of a .bin file."
-        ),
+        Option("--dtype", metavar="uint16|uint32", shown="by vocabulary size", help="Data type of a .bin file."),
     ] = None,
     pattern: Pattern = None,
     json: Json = False,

@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, Json, Memory, Quiet, Threads, note, print_json, reading_notes
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
 from ramlet.cli.tokenizer.options import AllowSpecial, Pattern, TokenizerName, allowed_special
 from ramlet.errors import SettingsError, SourceError
@@ -33,16 +32,12 @@ def encode(
     tokenizer: TokenizerName,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT...]", show_default="standard input", help="Files, folders or globs."),
+        Argument(metavar="[INPUT...]", shown="standard input", help="Files, folders or globs."),
     ] = None,
-    text: Annotated[
-        str | None, typer.Option("--text", metavar="TEXT", help="Encode this text instead of files.")
-    ] = None,
+    text: Annotated[str | None, Option("--text", metavar="TEXT", help="Encode this text instead of files.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="File for the ids: little-endian uint16 or uint32, no header."
-        ),
+        Option("--out", "-o", metavar="FILE", help="File for the ids: little-endian uint16 or uint32, no header."),
     ] = None,
     allow_special: AllowSpecial = None,
     pattern: Pattern = None,

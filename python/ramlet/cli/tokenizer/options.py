@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from ramlet.cli.parameters import Option
 
 TOKENIZERS = "A tokenizer.json, its folder, vocab.json + merges.txt, a .tiktoken, gpt2, byte, or a hub name."
 
-TokenizerName = Annotated[str, typer.Option("--tokenizer", "-T", metavar="X", show_default=False, help=TOKENIZERS)]
+TokenizerName = Annotated[str, Option("--tokenizer", "-T", metavar="X", shown=False, help=TOKENIZERS)]
 Pattern = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--pattern",
         metavar="NAME",
         help="Pre-tokenization pattern, for files without one (.tiktoken): gpt2, cl100k, ... or a regex.",
@@ -19,7 +19,7 @@ Pattern = Annotated[
 ]
 AllowSpecial = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--allow-special",
         metavar="TEXT|all",
         help="Special token to recognize in the text; may be given several times. Others are encoded as text.",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ramlet.cli.options import Json, print_json
+from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.passage import bar, token_text, write_tokens
 from ramlet.cli.tokenizer.options import TOKENIZERS, AllowSpecial, Pattern, allowed_special
 from ramlet.runtime.plurals import plural
@@ -24,8 +23,8 @@ KINDS = {
 
 
 def show(
-    tokenizer: Annotated[str, typer.Argument(metavar="X", show_default=False, help=TOKENIZERS)],
-    text: Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Show the tokens of this text.")] = None,
+    tokenizer: Annotated[str, Argument(metavar="X", shown=False, help=TOKENIZERS)],
+    text: Annotated[str | None, Option("--text", metavar="TEXT", help="Show the tokens of this text.")] = None,
     allow_special: AllowSpecial = None,
     pattern: Pattern = None,
     json: Json = False,

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import (
     CLUSTER,
@@ -23,6 +21,7 @@ from ramlet.cli.options import (
     print_json,
     reading_notes,
 )
+from ramlet.cli.parameters import Option
 from ramlet.cli.progress import Progress, show_status
 from ramlet.inputs.settings import READING
 from ramlet.runtime.budget import AUTO, Budget, format_bytes
@@ -40,24 +39,22 @@ def train(
     inputs: Inputs,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", "-o", "--output-prefix", metavar="DIR", show_default=False, help="Folder for the tokenizer."
-        ),
+        Option("--out", "-o", "--output-prefix", metavar="DIR", shown=False, help="Folder for the tokenizer."),
     ],
     memory: Memory = "auto",
     threads: Processes = None,
     spill_dir: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--spill-dir",
             metavar="DIR",
-            show_default="in --out",
-            rich_help_panel=MEMORY,
+            shown="in --out",
+            panel=MEMORY,
             help="Folder for temporary files.",
         ),
     ] = None,
     cluster: Cluster = None,
-    force: Annotated[bool, typer.Option("--force", help="Write to --out even if it has another result.")] = False,
+    force: Annotated[bool, Option("--force", help="Write to --out even if it has another result.")] = False,
     *,
     given: Given,
     input_flag: InputFlag = False,
