@@ -1,6 +1,6 @@
 """Trained models in a real llama.cpp: 200 greedy tokens, compared with transformers.
 
-    python benchmarks/export_gguf.py                       # about 5 minutes
+    python benchmarks/export_gguf.py                       # about 30 minutes on one core
     python benchmarks/export_gguf.py --steps 100 --no-results
 
 Four runs learn a page of Python: byte-level BPE and bytes in Llama's shape, BPE and characters in Qwen3's. Each is
@@ -32,7 +32,7 @@ import torch
 from bpe_train import HERE, Check, check, print_checks
 from measure import markdown_table
 from ramlet.model.export import export_model
-from ramlet.preparing.run import prepare
+from ramlet.preparing.entry import prepare
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.entry import train
 
@@ -102,12 +102,14 @@ def judged(found: list[dict[str, Any]]) -> list[Check]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400, help="of training [default: 400]")
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="[default: all]")
     parser.add_argument("--no-results", action="store_true", help="only print, save nothing")
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = []
     with tempfile.TemporaryDirectory(prefix="ramlet-gguf-") as scratch:
-        for name, (kind, shape) in RUNS.items():
+        for name in given.runs:
+            kind, shape = RUNS[name]
             folder = Path(scratch) / name.replace(", ", "-")
             folder.mkdir()
             run = make_run(folder, kind, given.steps, **shape)
