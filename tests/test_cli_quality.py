@@ -99,11 +99,13 @@ class TestHelp:
     def test_options_are_in_groups_and_explained(
         self, path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        shown = [option for option in COMMANDS[path].params if not option.hidden]
+        arguments = [each for each in COMMANDS[path].params if each.param_type_name == "argument"]
+        shown = [each for each in COMMANDS[path].params if each.param_type_name == "option" and not each.hidden]
+        assert [argument.name for argument in arguments if not argument.how.help] == []
         assert [option.name for option in shown if not option.help] == []
-        own = [option for option in shown if option.param_type_name == "option" and option.rich_help_panel != GENERAL]
+        own = [option for option in shown if option.panel != GENERAL]
         if len(own) > 6:
-            assert len({option.rich_help_panel for option in own}) > 1, "more than six options in one list"
+            assert len({option.panel for option in own}) > 1, "more than six options in one list"
         headings = re.findall(r"^(\w[\w ]*):$", help_of(path, capsys, monkeypatch), re.MULTILINE)
         assert headings[-1] == GENERAL
         assert len(headings) == len(set(headings))

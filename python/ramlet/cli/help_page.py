@@ -131,7 +131,13 @@ class Group(click.Group):
     """A command with subcommands, one per line, with their full first sentence. Without one it shows its help."""
 
     def __init__(self, description: str, *params: click.Parameter) -> None:
-        super().__init__(help=description, invoke_without_command=True, params=list(params), context_settings=CONTEXT)
+        super().__init__(
+            help=description,
+            invoke_without_command=True,
+            subcommand_metavar="COMMAND [ARGS]...",
+            params=list(params),
+            context_settings=CONTEXT,
+        )
 
     def add(self, function: Callable[..., None], name: str | None = None) -> Callable[..., None]:
         """Adds a function as a command."""
@@ -149,7 +155,7 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
-            near = nearest(args[0], list(self.commands))
+            near = nearest(args[0], self.commands, similar=0.6)  # there are few, some of three letters
             ctx.fail(f"no such command {args[0]!r}" + (f": did you mean {near!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 

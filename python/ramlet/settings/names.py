@@ -37,8 +37,8 @@ def meant(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], similar: float = SIMILAR) -> str | None:
     """The most similar known name, or None if none is close."""
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(name, list(known), 1, SIMILAR)), None)
+    return next(iter(get_close_matches(name, list(known), 1, similar)), None)
