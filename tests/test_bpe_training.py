@@ -350,8 +350,8 @@ def test_memory_stays_within_its_share(tmp_path: Path) -> None:
     letters = "eeeeeeeetttttaaaaooooiiinnnsssrrhhldcumfpgwybvkxjqz\u00e9\u00fc\u0434\u4e2d"
     with path.open("w") as file:
         for part in range(14):
-            file.write(random_words(4_000_000, letters, 3, 12, seed=part) + "\n")
-    assert path.stat().st_size > 57 << 20
+            file.write(random_words(2_000_000, letters, 3, 12, seed=part) + "\n")
+    assert path.stat().st_size > 28 << 20
     for threads, tokens, extra in ((1, 280, 1 << 20), (2, 400, 16 << 20)):
         settings = {"threads": threads, "tokens": tokens, "memory": least_memory(threads, tokens) + extra}
         command = [sys.executable, "-c", MEASURED, str(path), str(Path(__file__).parent), json.dumps(settings)]
@@ -359,7 +359,7 @@ def test_memory_stays_within_its_share(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         before, peak, total, spilled, distinct = json.loads(done.stdout)
         assert spilled > 20
-        assert distinct > 2_000_000
+        assert distinct > 1_000_000
         assert peak <= total, f"{(peak - before) >> 10} KB of {(total - before) >> 10} KB with {settings}"
 
 

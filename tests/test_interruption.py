@@ -42,7 +42,7 @@ print(json.dumps(trained), file=log)
 """
 
 
-def write_corpus(folder: Path, seed: int = 0, size: int = 5_000_000) -> list[tuple[str, str, str, int]]:
+def write_corpus(folder: Path, seed: int = 0, size: int = 2_500_000) -> list[tuple[str, str, str, int]]:
     """Forty files: many distinct words, so that the smallest memory spills all the time."""
     chance = np.random.default_rng(seed)
     codes = chance.choice(np.array(list(b"eeeetttaaooiinnsshrdlucmfwypvbgkjqxz    \n"), dtype="u1"), size)

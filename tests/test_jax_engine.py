@@ -275,7 +275,7 @@ folder = Path(sys.argv[1])
 
 def trainee(count):
     placement = Placement.over(jax.devices()[:count])
-    choice = Choice(6, 64, optimizer="muon8bit")
+    choice = Choice(6, 64, optimizer=sys.argv[2])
     return Trainee(Program(shape, choice, RunSettings(), placement, 32, False, 2), JaxRanks())
 
 def step(one, number):
@@ -316,9 +316,10 @@ def launched(program: str, *arguments: object, **environment: str) -> subprocess
     return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_eight_devices_train_as_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw8bit", pytest.param("muon8bit", marks=pytest.mark.slow)])
+def test_eight_devices_train_as_one(tmp_path: Path, optimizer: str) -> None:
     """In a process of its own: a CPU is several devices only if JAX is told before it starts."""
-    child = launched(DEVICES, tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    child = launched(DEVICES, tmp_path, optimizer, XLA_FLAGS="--xla_force_host_platform_device_count=8")
     said, problem = child.communicate(timeout=500)
     assert child.returncode == 0, problem
     assert said.startswith("bytes")

@@ -91,7 +91,7 @@ choices = st.fixed_dictionaries(
 
 
 @given(documents=st.lists(texts, min_size=1, max_size=12), chosen=choices)
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_any_documents_and_settings(documents: list[str], chosen: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.jsonl")
@@ -104,7 +104,7 @@ def test_any_documents_and_settings(documents: list[str], chosen: dict[str, Any]
     text=st.lists(texts, max_size=4).map("\r\n".join).filter(bool),
     separator=st.sampled_from(["\n", "same", "\n\n", " l"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_what_is_a_document(text: str, separator: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.txt")
