@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,35 @@ def prepared(inputs: Path, out: Path, **more: Any) -> None:
         prepare_to([inputs], out, PrepareSettings(**{**SETTINGS, **more}), meter=meter, threads=1, task_bytes=4_000)
 
 
-def stage(inputs: Path, out: Path, name: str, part: str = "1/1", **more: Any) -> StageDone:
-    settings = PrepareSettings(**{**SETTINGS, **more})
-    with Meter(Budget.parse("8GB")) as meter:
-        return prepare_stage([inputs], out, settings, name, Slice.parse(part), meter=meter, threads=1, task_bytes=4_000)
+def stage(
+    inputs: Path,
+    out: Path,
+    name: str,
+    part: str = "1/1",
+    *,
+    append: bool = False,
+    shard_bytes: int | None = None,
+    budget: str = "8GB",
+    **more: Any,
+) -> StageDone:
+    with Meter(Budget.parse(budget)) as meter:
+        return prepare_stage(
+            [inputs],
+            out,
+            PrepareSettings(**{**SETTINGS, **more}),
+            name,
+            Slice.parse(part),
+            meter=meter,
+            threads=1,
+            append=append,
+            shard_bytes=shard_bytes,
+            task_bytes=4_000,
+        )
+
+
+def stages(inputs: Path, out: Path, names: Sequence[str] = NAMES, **more: Any) -> None:
+    for name in names:
+        stage(inputs, out, name, **more)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -159,10 +186,31 @@ def test_slices_cover_all_parts_once() -> None:
 def test_nobody_begins_again_while_parts_run(tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     stage(lines, out, "plan")
-    monkeypatch.setattr("ramlet.preparing.folder.PATIENCE", 0.1)
+    monkeypatch.setattr("ramlet.runtime.folder_lock.PATIENCE", 0.1)
     with parts._folder(out, npy=False).share(), pytest.raises(SettingsError, match="running parts of"):
         stage(lines, out, "plan", dedup="doc")
     stage(lines, out, "plan", dedup="doc")
+
+
+def test_nobody_runs_parts_while_the_work_is_removed(
+    tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rmtree = tmp_path / "out", shutil.rmtree
+    removed: list[Path] = []
+    monkeypatch.setattr("ramlet.runtime.folder_lock.PATIENCE", 0.0)
+
+    def remove(path: Path, **more: Any) -> None:
+        with pytest.raises(SettingsError, match="being begun or finished by another ramlet"):
+            parts._folder(out, npy=False).share()
+        removed.append(path)
+        rmtree(path, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    stage(lines, out, "plan", dedup="doc")
+    assert removed
+    removed.clear()
+    stages(lines, out)
+    assert removed[-1] == out / ".work"
 
 
 def test_the_command(ramlet: RunRamlet, tmp_path: Path, lines: Path) -> None:

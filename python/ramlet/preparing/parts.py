@@ -148,7 +148,7 @@ def run_parts(folder: str, stage: str, own: Sequence[int], *, memory: int, threa
         work = Work.load(opened)
         tokenizer = _tokenizer(str(opened.work), work.plan["id"]) if STAGES[stage].encodes else None
         Core(work, meter, threads, tokenizer).run(stage, own)
-    return {"bytes": _bytes_read(work, stage, own), "peak": max(meter.peak, peak_memory())}
+        return {"bytes": _bytes_read(work, stage, own), "peak": max(meter.peak, peak_memory())}
 
 
 @lru_cache(maxsize=1)
