@@ -213,6 +213,20 @@ def test_nobody_runs_parts_while_the_work_is_removed(
     assert removed[-1] == out / ".work"
 
 
+def test_an_evaluation_set_that_is_of_no_use(tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slice says so, and leaves the plan to the others."""
+    out, short = tmp_path / "out", tmp_path / "short.txt"
+    short.write_text("only a few words")
+    monkeypatch.setattr("ramlet.runtime.folder_lock.PATIENCE", 0.0)
+    stage(lines, out, "plan", exclude=(str(short),))
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=r"no document in .*short\.txt has 13 words"):
+            stage(lines, out, "exclude", exclude=(str(short),))
+    with pytest.raises(SettingsError, match=r"has 13 words"):
+        prepared(lines, out, exclude=(str(short),))
+    assert not (out / ".work").exists()
+
+
 def test_the_command(ramlet: RunRamlet, tmp_path: Path, lines: Path) -> None:
     given = ("prepare", "lines.txt", "--out", "out", "-T", "byte", "--memory", "500MB")
     assert "--part is a slice of a stage: give --stage too" in ramlet(*given, "--part", "1/2").stderr
