@@ -15,7 +15,7 @@ import yaml
 
 from conftest import RunRamlet
 from documented import ROOT
-from ramlet import Budget, Meter, SettingsError
+from ramlet import Budget, BudgetError, Meter, SettingsError
 from ramlet.cluster.parts import Slice
 from ramlet.preparing import parts, work
 from ramlet.preparing.parts import StageDone, prepare_stage, run_parts
@@ -225,6 +225,20 @@ def test_an_evaluation_set_that_is_of_no_use(tmp_path: Path, lines: Path, monkey
     with pytest.raises(SettingsError, match=r"has 13 words"):
         prepared(lines, out, exclude=(str(short),))
     assert not (out / ".work").exists()
+
+
+def test_a_slice_counts_the_memory_of_the_tokenizer(tmp_path: Path, lines: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"line": 0, "<unk>": 1}, unk_token="<unk>"))
+    other.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    other.save(str(tmp_path / "words.json"))
+    # For a document of 16 MB that library takes 3.2 GB.
+    out, given = tmp_path / "out", {"tokenizer": str(tmp_path / "words.json"), "document_bytes": 1 << 24}
+    for name in NAMES:
+        if name in ("write", "compare", "decide", "near", "finish"):
+            with pytest.raises(BudgetError):
+                stage(lines, out, name, budget="2GB", **given)
+        stage(lines, out, name, **given)
 
 
 def test_the_command(ramlet: RunRamlet, tmp_path: Path, lines: Path) -> None:

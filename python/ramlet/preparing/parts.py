@@ -89,7 +89,7 @@ def prepare_stage(
         with folder:
             work = _load(folder, command)
             require_ready(folder.work, work.plan, stage)
-            prepared = finish(Core(work, meter, threads, None, progress))
+            prepared = finish(_core(work, meter, threads, stage, progress))
             return StageDone(out, stage, 1, 1, prepared=prepared)
     with _shared(folder):
         work = _load(folder, command)
@@ -102,7 +102,7 @@ def prepare_stage(
             else:
                 worker = Worker(folder.work, os.uname().nodename)
                 worker.begins(stage, own)
-                Core(work, meter, threads, None, progress).run(stage, own)
+                _core(work, meter, threads, stage, progress).run(stage, own)
                 worker.ends(len(own), max(meter.peak, peak_memory()))
         return StageDone(out, stage, len(own), count)
 
@@ -140,21 +140,28 @@ def _is_finished(folder: OutFolder, settings: PrepareSettings, append: bool) -> 
     return manifest is not None and bool(manifest.runs) and manifest.runs[-1]["settings"] == as_json(settings)
 
 
+def _core(work: Work, meter: Meter, threads: int | None, stage: str, progress: Progress | None = None) -> Core:
+    """With the tokenizer, if the stage needs it: how many threads fit depends on what it takes."""
+    path = work.folder.work / "tokenizer.json"
+    # That of a character vocabulary is learned by the first who writes.
+    known = STAGES[stage].encodes and path.exists()
+    return Core(work, meter, threads, _tokenizer(path, work.plan["id"]) if known else None, progress)
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(path: Path, identity: str) -> Tokenizer:
+    """Loaded once for all the parts that a worker runs."""
+    return Tokenizer.load(path)
+
+
 def run_parts(folder: str, stage: str, own: Sequence[int], *, memory: int, threads: int) -> dict[str, int]:
     """For an executor: runs these parts in this process, which sees the folder; returns a few numbers."""
     out = Path(folder)
     opened = _folder(out, npy=not (out / ".work").is_dir())
     with _shared(opened), Meter(Budget(memory)) as meter:
         work = Work.load(opened)
-        tokenizer = _tokenizer(str(opened.work), work.plan["id"]) if STAGES[stage].encodes else None
-        Core(work, meter, threads, tokenizer).run(stage, own)
+        _core(work, meter, threads, stage).run(stage, own)
         return {"bytes": _bytes_read(work, stage, own), "peak": max(meter.peak, peak_memory())}
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(work: str, identity: str) -> Tokenizer:
-    """Loaded once for all the parts that a worker runs."""
-    return Tokenizer.load(Path(work) / "tokenizer.json")
 
 
 def _bytes_read(work: Work, stage: str, own: Sequence[int]) -> int:
