@@ -17,6 +17,7 @@ from conftest import RunRamlet
 from documented import ROOT
 from ramlet import Budget, BudgetError, Meter, SettingsError
 from ramlet.cluster.parts import Slice
+from ramlet.dataset.verify import verify
 from ramlet.preparing import parts, work
 from ramlet.preparing.parts import StageDone, prepare_stage, run_parts
 from ramlet.preparing.run import prepare_to
@@ -211,6 +212,36 @@ def test_nobody_runs_parts_while_the_work_is_removed(
     removed.clear()
     stages(lines, out)
     assert removed[-1] == out / ".work"
+
+
+@pytest.mark.parametrize("shard_bytes", [None, 2_000], ids=["tokens", "bytes"])
+def test_finished_is_what_the_same_command_made(tmp_path: Path, lines: Path, shard_bytes: int | None) -> None:
+    out, other = tmp_path / "out", tmp_path / "other.txt"
+    other.write_text("a line that came later\nand another one of some words")
+    stages(lines, out, shard_bytes=shard_bytes)
+    assert stage(lines, out, "scan", shard_bytes=shard_bytes).already_done
+    for inputs, size in ((other, shard_bytes), (lines, 4_000)):
+        with pytest.raises(SettingsError, match="nothing is planned"):
+            stage(inputs, out, "scan", shard_bytes=size)
+    stages(other, out, append=True)
+    assert stage(lines, out, "scan", shard_bytes=shard_bytes).already_done
+    assert stage(other, out, "scan", append=True).already_done
+    other.write_text(other.read_text() + "\nit has grown since")
+    assert not stage(other, out, "plan", append=True).already_done
+    assert stage(other, out, "scan", append=True).parts == 1
+
+
+def test_a_manifest_without_commands(tmp_path: Path, lines: Path) -> None:
+    """As older versions wrote it: whether it has this dataset, only `plan` can tell."""
+    out = tmp_path / "out"
+    prepared(lines, out)
+    manifest = json.loads((out / "dataset_metadata.json").read_text())
+    del manifest["runs"][0]["command"]
+    (out / "dataset_metadata.json").write_text(json.dumps(manifest))
+    assert verify(out).problems == []
+    with pytest.raises(SettingsError, match="nothing is planned"):
+        stage(lines, out, "scan")
+    assert stage(lines, out, "plan").already_done
 
 
 def test_an_evaluation_set_that_is_of_no_use(tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:

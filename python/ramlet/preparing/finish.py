@@ -144,7 +144,8 @@ class _End:
         number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
         skipped = self.work.planned.skipped
         run = manifest_of_run(settings, plan, tokenizer, assembled, self.notes, skipped, number, name)
-        manifest = add_run(run, before, self.notes, plan["id"], as_json(settings), self.inputs)
+        noted = {"id": plan["id"], "command": self.work.command, "settings": as_json(settings), "inputs": self.inputs}
+        manifest = add_run(run, before, self.notes, noted)
         self.core.meter.stage("finishing")
         statistics = self._statistics(run.ledger)
         if before is None:

@@ -142,12 +142,10 @@ def manifest_of_run(
     )
 
 
-def add_run(
-    run: Manifest, before: Manifest | None, notes: Iterable[Json], identity: str, settings: Json, inputs: Json
-) -> Manifest:
+def add_run(run: Manifest, before: Manifest | None, notes: Iterable[Json], noted: Json) -> Manifest:
     """The manifest of the dataset with this run, alone or added to those `before`.
 
-    `run` has the run's own tokens and ledger, and what all runs of a dataset share.
+    `run` has the run's own tokens and ledger, and what all runs of a dataset share; `noted` says where it came from.
     """
     return replace(
         run if before is None else _joined(before, run),
@@ -156,7 +154,7 @@ def add_run(
         examples=first_examples([before.examples if before else {}, *(note["examples"] for note in notes)], EXAMPLES),
         runs=[
             *(before.runs if before else []),
-            {"id": identity, "settings": settings, "inputs": inputs, "ledger": run.ledger},
+            {**noted, "ledger": run.ledger},
         ],
     )
 

@@ -29,7 +29,7 @@ from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.run import Run, opened
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.stages import NAMES, STAGES, parts, require_ready
-from ramlet.preparing.work import Work, as_json, command_of
+from ramlet.preparing.work import Work, command_of
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import peak_memory
 from ramlet.runtime.meter import Meter
@@ -81,7 +81,7 @@ def prepare_stage(
             return StageDone(out, stage, 1, 1, already_done=done is not None)
     folder = _folder(out, npy=settings.output_format == "npy")
     command = command_of(names, settings, append=append, shard_bytes=shard_bytes, task_bytes=task_bytes)
-    if folder.plan() is None and _is_finished(folder, settings, append):
+    if folder.plan() is None and _is_finished(folder, command):
         return StageDone(out, stage, 0, 0, already_done=True)
     if stage == "finish":
         if part.number > 1:
@@ -134,10 +134,10 @@ def _load(folder: OutFolder, command: str) -> Work:
     return work
 
 
-def _is_finished(folder: OutFolder, settings: PrepareSettings, append: bool) -> bool:
-    """Whether the last run of a finished dataset had these settings: a scheduler may repeat what is long done."""
+def _is_finished(folder: OutFolder, command: str) -> bool:
+    """Whether the dataset has the result of this command: a scheduler may repeat what is long done."""
     manifest = folder.manifest()
-    return manifest is not None and bool(manifest.runs) and manifest.runs[-1]["settings"] == as_json(settings)
+    return manifest is not None and any(run.get("command") == command for run in manifest.runs)
 
 
 def _core(work: Work, meter: Meter, threads: int | None, stage: str, progress: Progress | None = None) -> Core:
