@@ -15,10 +15,13 @@ import yaml
 
 from conftest import RunRamlet
 from documented import ROOT
-from ramlet import Budget, BudgetError, Meter, SettingsError
+from ramlet import Budget, BudgetError, DatasetError, Meter, SettingsError
 from ramlet.cluster.parts import Slice
+from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.verify import verify
 from ramlet.preparing import parts, work
+from ramlet.preparing.folder import OutFolder
+from ramlet.preparing.manifest import add_run
 from ramlet.preparing.parts import StageDone, prepare_stage, run_parts
 from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
@@ -212,6 +215,44 @@ def test_nobody_runs_parts_while_the_work_is_removed(
     removed.clear()
     stages(lines, out)
     assert removed[-1] == out / ".work"
+
+
+@pytest.mark.parametrize("append", [False, True], ids=["alone", "append"])
+@pytest.mark.parametrize("killed", ["behind the manifest", "while the work is removed"])
+def test_finish_is_killed_and_repeated(
+    tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch, killed: str, append: bool
+) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("a line that came later\nand another one of some words")
+    for name in ("calm", "killed"):
+        if append:
+            prepared(lines, tmp_path / name)
+        stages(more, tmp_path / name, NAMES[:-1], append=append)
+    stage(more, tmp_path / "calm", "finish", append=append)
+    out, rmtree = tmp_path / "killed", shutil.rmtree
+
+    def die(path: Path | OutFolder, **_: Any) -> None:
+        if isinstance(path, Path):
+            rmtree(path / "tokens")
+            (path / "run.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        where, name = (OutFolder, "finish") if killed == "behind the manifest" else (shutil, "rmtree")
+        patched.setattr(where, name, die)
+        stage(more, out, "finish", append=append)
+    assert (out / ".work").exists()
+    for name in ("scan", "finish", "finish"):
+        assert stage(more, out, name, append=append).already_done
+    assert files(out) == files(tmp_path / "calm")
+    assert verify(out).problems == []
+
+
+def test_a_run_is_added_once(tmp_path: Path, lines: Path) -> None:
+    prepared(lines, tmp_path / "out")
+    manifest = Manifest.read(tmp_path / "out")
+    with pytest.raises(DatasetError, match="already"):
+        add_run(manifest, manifest, [], manifest.runs[0])
 
 
 @pytest.mark.parametrize("shard_bytes", [None, 2_000], ids=["tokens", "bytes"])

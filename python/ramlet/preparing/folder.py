@@ -216,12 +216,12 @@ class OutFolder:
     def abandon(self) -> None:
         """Removes the work of a run without a result, and keeps what existed before."""
         with self.alone():
-            # The plan first: without it, the next run starts from scratch after a kill.
-            remove(self.work / "plan.json")
             self.finish()
 
     def finish(self) -> None:
         """Removes the work, once the manifest is written; for a caller who holds `alone`."""
+        # The plan first: what a kill leaves of the rest is never taken for a run to go on with.
+        remove(self.work / "plan.json")
         self.remove_left()
         for split in () if self.npy else SPLITS:
             with suppress(OSError):

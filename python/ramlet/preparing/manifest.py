@@ -14,7 +14,7 @@ from typing import Any
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split, TokenizerNote, add_lengths, first_examples
-from ramlet.errors import RamletError, SettingsError, TokenizerError, option
+from ramlet.errors import DatasetError, RamletError, SettingsError, TokenizerError, option
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.plurals import plural
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -147,6 +147,11 @@ def add_run(run: Manifest, before: Manifest | None, notes: Iterable[Json], noted
 
     `run` has the run's own tokens and ledger, and what all runs of a dataset share; `noted` says where it came from.
     """
+    if before is not None and any(each["id"] == noted["id"] for each in before.runs):
+        # Its shards would be listed twice, and nothing could read the dataset any more.
+        raise DatasetError(
+            f"the manifest has run {noted['id']} already: {option('stage', 'plan')} removes what is left of its work"
+        )
     return replace(
         run if before is None else _joined(before, run),
         ledger=ledgers.add([before.ledger if before else {}, run.ledger]),
