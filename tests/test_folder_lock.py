@@ -24,7 +24,7 @@ from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.reporting.entry import report
 from ramlet.runtime import folder_lock
 from ramlet.runtime.atomic_files import is_temporary, remove_leftovers, replacing
-from ramlet.runtime.folder_lock import hold, writer_of
+from ramlet.runtime.folder_lock import alone, hold, share, writer_of
 
 REFUSED = (
     r"^{} is being written by another ramlet \(prepare, pid {}, since \d\d:\d\d\): wait for it, or choose another "
@@ -267,3 +267,46 @@ class TestTemporaryFiles:
         with pytest.raises(RamletError, match="/dev/null is a device"), replacing("/dev/null") as file:
             file.write("x")
         assert Path("/dev/null").is_char_device()
+
+
+class TestParts:
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder_lock, "PATIENCE", 0.0)
+
+    def test_many_share_what_one_has_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "parts"
+        with alone(path, tmp_path / "out"):
+            for _ in range(2):
+                with pytest.raises(SettingsError, match="is being begun or finished by another ramlet: wait for it"):
+                    share(path)
+                with pytest.raises(SettingsError, match=r"other processes are running parts of .*out: wait for them"):
+                    alone(path, tmp_path / "out")
+        with share(path), share(path), pytest.raises(SettingsError, match="other processes are running parts of"):
+            alone(path, tmp_path / "out")
+        alone(path, tmp_path / "out").release()
+
+    def test_only_who_begins_a_job_creates_it(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            share(tmp_path / "parts")
+        alone(tmp_path / "parts", tmp_path / "out").release()
+        share(tmp_path / "parts").release()
+
+    def test_a_job_that_is_removed_while_someone_waits(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A lock on a file that is gone would keep nobody from the next job in the same place."""
+        path = tmp_path / "parts"
+        path.touch()
+        lock = folder_lock.lock_file
+
+        def removed(handle: int, *, shared: bool = False) -> bool | None:
+            path.unlink()
+            return lock(handle, shared=shared)
+
+        monkeypatch.setattr(folder_lock, "lock_file", removed)
+        with pytest.raises(FileNotFoundError):
+            share(path)
+
+    def test_a_file_system_without_locks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder_lock, "lock_file", lambda *_, **__: None)
+        with alone(tmp_path / "parts", tmp_path / "out"), share(tmp_path / "parts"):
+            pass

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,13 @@ import yaml
 
 from conftest import RunRamlet
 from documented import ROOT
-from ramlet import Budget, Meter, SettingsError
+from ramlet import Budget, BudgetError, DatasetError, Meter, SettingsError
 from ramlet.cluster.parts import Slice
+from ramlet.dataset.manifest import Manifest
+from ramlet.dataset.verify import verify
 from ramlet.preparing import parts, work
+from ramlet.preparing.folder import OutFolder
+from ramlet.preparing.manifest import add_run
 from ramlet.preparing.parts import StageDone, prepare_stage, run_parts
 from ramlet.preparing.run import prepare_to
 from ramlet.preparing.settings import PrepareSettings
@@ -36,10 +42,35 @@ def prepared(inputs: Path, out: Path, **more: Any) -> None:
         prepare_to([inputs], out, PrepareSettings(**{**SETTINGS, **more}), meter=meter, threads=1, task_bytes=4_000)
 
 
-def stage(inputs: Path, out: Path, name: str, part: str = "1/1", **more: Any) -> StageDone:
-    settings = PrepareSettings(**{**SETTINGS, **more})
-    with Meter(Budget.parse("8GB")) as meter:
-        return prepare_stage([inputs], out, settings, name, Slice.parse(part), meter=meter, threads=1, task_bytes=4_000)
+def stage(
+    inputs: Path,
+    out: Path,
+    name: str,
+    part: str = "1/1",
+    *,
+    append: bool = False,
+    shard_bytes: int | None = None,
+    budget: str = "8GB",
+    **more: Any,
+) -> StageDone:
+    with Meter(Budget.parse(budget)) as meter:
+        return prepare_stage(
+            [inputs],
+            out,
+            PrepareSettings(**{**SETTINGS, **more}),
+            name,
+            Slice.parse(part),
+            meter=meter,
+            threads=1,
+            append=append,
+            shard_bytes=shard_bytes,
+            task_bytes=4_000,
+        )
+
+
+def stages(inputs: Path, out: Path, names: Sequence[str] = NAMES, **more: Any) -> None:
+    for name in names:
+        stage(inputs, out, name, **more)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -159,10 +190,127 @@ def test_slices_cover_all_parts_once() -> None:
 def test_nobody_begins_again_while_parts_run(tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     stage(lines, out, "plan")
-    monkeypatch.setattr("ramlet.preparing.folder.PATIENCE", 0.1)
+    monkeypatch.setattr("ramlet.runtime.folder_lock.PATIENCE", 0.1)
     with parts._folder(out, npy=False).share(), pytest.raises(SettingsError, match="running parts of"):
         stage(lines, out, "plan", dedup="doc")
     stage(lines, out, "plan", dedup="doc")
+
+
+def test_nobody_runs_parts_while_the_work_is_removed(
+    tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rmtree = tmp_path / "out", shutil.rmtree
+    removed: list[Path] = []
+    monkeypatch.setattr("ramlet.runtime.folder_lock.PATIENCE", 0.0)
+
+    def remove(path: Path, **more: Any) -> None:
+        with pytest.raises(SettingsError, match="being begun or finished by another ramlet"):
+            parts._folder(out, npy=False).share()
+        removed.append(path)
+        rmtree(path, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    stage(lines, out, "plan", dedup="doc")
+    assert removed
+    removed.clear()
+    stages(lines, out)
+    assert removed[-1] == out / ".work"
+
+
+@pytest.mark.parametrize("append", [False, True], ids=["alone", "append"])
+@pytest.mark.parametrize("killed", ["behind the manifest", "while the work is removed"])
+def test_finish_is_killed_and_repeated(
+    tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch, killed: str, append: bool
+) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("a line that came later\nand another one of some words")
+    for name in ("calm", "killed"):
+        if append:
+            prepared(lines, tmp_path / name)
+        stages(more, tmp_path / name, NAMES[:-1], append=append)
+    stage(more, tmp_path / "calm", "finish", append=append)
+    out, rmtree = tmp_path / "killed", shutil.rmtree
+
+    def die(path: Path | OutFolder, **_: Any) -> None:
+        if isinstance(path, Path):
+            rmtree(path / "tokens")
+            (path / "run.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        where, name = (OutFolder, "finish") if killed == "behind the manifest" else (shutil, "rmtree")
+        patched.setattr(where, name, die)
+        stage(more, out, "finish", append=append)
+    assert (out / ".work").exists()
+    for name in ("scan", "finish", "finish"):
+        assert stage(more, out, name, append=append).already_done
+    assert files(out) == files(tmp_path / "calm")
+    assert verify(out).problems == []
+
+
+def test_a_run_is_added_once(tmp_path: Path, lines: Path) -> None:
+    prepared(lines, tmp_path / "out")
+    manifest = Manifest.read(tmp_path / "out")
+    with pytest.raises(DatasetError, match="already"):
+        add_run(manifest, manifest, [], manifest.runs[0])
+
+
+@pytest.mark.parametrize("shard_bytes", [None, 2_000], ids=["tokens", "bytes"])
+def test_finished_is_what_the_same_command_made(tmp_path: Path, lines: Path, shard_bytes: int | None) -> None:
+    out, other = tmp_path / "out", tmp_path / "other.txt"
+    other.write_text("a line that came later\nand another one of some words")
+    stages(lines, out, shard_bytes=shard_bytes)
+    assert stage(lines, out, "scan", shard_bytes=shard_bytes).already_done
+    for inputs, size in ((other, shard_bytes), (lines, 4_000)):
+        with pytest.raises(SettingsError, match="nothing is planned"):
+            stage(inputs, out, "scan", shard_bytes=size)
+    stages(other, out, append=True)
+    assert stage(lines, out, "scan", shard_bytes=shard_bytes).already_done
+    assert stage(other, out, "scan", append=True).already_done
+    other.write_text(other.read_text() + "\nit has grown since")
+    assert not stage(other, out, "plan", append=True).already_done
+    assert stage(other, out, "scan", append=True).parts == 1
+
+
+def test_a_manifest_without_commands(tmp_path: Path, lines: Path) -> None:
+    """As older versions wrote it: whether it has this dataset, only `plan` can tell."""
+    out = tmp_path / "out"
+    prepared(lines, out)
+    manifest = json.loads((out / "dataset_metadata.json").read_text())
+    del manifest["runs"][0]["command"]
+    (out / "dataset_metadata.json").write_text(json.dumps(manifest))
+    assert verify(out).problems == []
+    with pytest.raises(SettingsError, match="nothing is planned"):
+        stage(lines, out, "scan")
+    assert stage(lines, out, "plan").already_done
+
+
+def test_an_evaluation_set_that_is_of_no_use(tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slice says so, and leaves the plan to the others."""
+    out, short = tmp_path / "out", tmp_path / "short.txt"
+    short.write_text("only a few words")
+    monkeypatch.setattr("ramlet.runtime.folder_lock.PATIENCE", 0.0)
+    stage(lines, out, "plan", exclude=(str(short),))
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=r"no document in .*short\.txt has 13 words"):
+            stage(lines, out, "exclude", exclude=(str(short),))
+    with pytest.raises(SettingsError, match=r"has 13 words"):
+        prepared(lines, out, exclude=(str(short),))
+    assert not (out / ".work").exists()
+
+
+def test_a_slice_counts_the_memory_of_the_tokenizer(tmp_path: Path, lines: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"line": 0, "<unk>": 1}, unk_token="<unk>"))
+    other.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    other.save(str(tmp_path / "words.json"))
+    # For a document of 16 MB that library takes 3.2 GB.
+    out, given = tmp_path / "out", {"tokenizer": str(tmp_path / "words.json"), "document_bytes": 1 << 24}
+    for name in NAMES:
+        if name in ("write", "compare", "decide", "near", "finish"):
+            with pytest.raises(BudgetError):
+                stage(lines, out, name, budget="2GB", **given)
+        stage(lines, out, name, **given)
 
 
 def test_the_command(ramlet: RunRamlet, tmp_path: Path, lines: Path) -> None:

@@ -56,7 +56,8 @@ def check_can_begin(work: Work, before: Manifest | None, tokenizer: Tokenizer | 
         noted = folder.plan()
         # The work of an interrupted append is kept: the same append resumes it.
         if noted is None or _has_run(before, noted["id"]):
-            folder.finish()
+            with folder.alone():
+                folder.finish()
         return Prepared(work.result, before.as_json(), {}, already_done=True)
     if before is not None and not work.append:
         raise SettingsError(
@@ -80,7 +81,10 @@ def finish(core: Core) -> Prepared:
     end = _end(core)
     if end.folder.npy is not None and end.is_empty():
         end.folder.npy.unlink(missing_ok=True)  # which a part has just written
-    return end.if_empty() or end.publish()
+    if ended := end.if_empty():
+        return ended
+    with end.folder.alone():
+        return end.publish()
 
 
 def _end(core: Core) -> _End:
@@ -134,14 +138,14 @@ class _End:
         }
 
     def publish(self) -> Prepared:
-        self.folder.wait_for_parts()
         settings, plan, result, before = self.settings, self.plan, self.work.result, self.before
         assembled = json.loads(_native.assembled_shards(self.folder.work, self.folder.out))
         tokenizer = self.core.load_tokenizer()
         number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
         skipped = self.work.planned.skipped
         run = manifest_of_run(settings, plan, tokenizer, assembled, self.notes, skipped, number, name)
-        manifest = add_run(run, before, self.notes, plan["id"], as_json(settings), self.inputs)
+        noted = {"id": plan["id"], "command": self.work.command, "settings": as_json(settings), "inputs": self.inputs}
+        manifest = add_run(run, before, self.notes, noted)
         self.core.meter.stage("finishing")
         statistics = self._statistics(run.ledger)
         if before is None:

@@ -25,17 +25,14 @@ from ramlet.dataset.duplicates import FILE as NEAR_DUPLICATES
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
-from ramlet.runtime.atomic_files import is_temporary, remove_left, replacing, sync_folder
-from ramlet.runtime.folder_lock import LOCK_SUFFIX, Lock, hold, share, wait_for_shared
+from ramlet.runtime.atomic_files import is_temporary, remove, remove_left, replacing, sync_folder
+from ramlet.runtime.folder_lock import PARTS_LOCK, Lock, alone, hold, share
 from ramlet.runtime.small_files import CHARACTERS, read_json_object
 
 CONTAMINATED = "contaminated.jsonl"
 """Examples of documents that share a passage with an evaluation set."""
 _OURS = {MANIFEST, TOKENIZER, "stats.json", CONTAMINATED, NEAR_DUPLICATES, *SPLITS}
 _FOLDERS = ("exclude", "scan", "drops", "tokens", "near_pairs", "near", "shards", "inputs", "workers")
-_PARTS_LOCK = f"parts{LOCK_SUFFIX}"
-PATIENCE = 20.0
-"""Seconds to wait for the last parts of a killed run, which its cluster is about to end."""
 _SHARD = re.compile(r"shard_\d+\.(bin|idx)")
 
 
@@ -113,6 +110,7 @@ class OutFolder:
             self.refuse_others()
             self._created = [path for path in (self.work, self.out) if not path.exists()]
             self.work.mkdir(parents=True, exist_ok=True)
+            (self.work / PARTS_LOCK).touch()  # which `share` expects, and does not create
         except BaseException as error:
             self._lock.release()
             if isinstance(error, OSError):
@@ -134,12 +132,11 @@ class OutFolder:
 
     def share(self) -> Lock:
         """While a process runs parts of the plan: others may run other parts, but nobody begins or ends the run."""
-        return share(self.work / _PARTS_LOCK)
+        return share(self.work / PARTS_LOCK)
 
-    def wait_for_parts(self) -> None:
-        """Refuses to go on while other processes run parts: they would be left without the folder."""
-        if not wait_for_shared(self.work / _PARTS_LOCK, PATIENCE):
-            raise SettingsError(f"other processes are running parts of {self.npy or self.out}: wait for them")
+    def alone(self) -> Lock:
+        """While the run begins or ends: nobody may run parts of it, who would be left without the folder."""
+        return alone(self.work / PARTS_LOCK, self.npy or self.out)
 
     def remove_left(self) -> None:
         """Removes what killed processes left of files that they were writing."""
@@ -157,17 +154,17 @@ class OutFolder:
 
     def begin(self, plan: dict[str, Any]) -> None:
         """Starts from scratch and removes the work of another plan. `inputs.new` becomes the plan's inputs."""
-        self.wait_for_parts()
-        if self.npy is None:
-            # Before the plan is removed: it shows that the shards left by a kill are ours.
-            self._remove_shards()
-        for name in ("plan.json", "run.json", "tokenizer.json"):
-            (self.work / name).unlink(missing_ok=True)
-        for name in _FOLDERS:
-            shutil.rmtree(self.work / name, ignore_errors=True)
-        os.replace(self.work / "inputs.new", self.work / "inputs")
-        sync_folder(self.work)
-        self.save(plan)
+        with self.alone():
+            if self.npy is None:
+                # Before the plan is removed: it shows that the shards left by a kill are ours.
+                self._remove_shards()
+            for name in ("plan.json", "run.json", "tokenizer.json"):
+                (self.work / name).unlink(missing_ok=True)
+            for name in _FOLDERS:
+                shutil.rmtree(self.work / name, ignore_errors=True)
+            os.replace(self.work / "inputs.new", self.work / "inputs")
+            sync_folder(self.work)
+            self.save(plan)
 
     def save(self, plan: dict[str, Any]) -> None:
         """Saves the plan; from then on the same command resumes it."""
@@ -218,14 +215,13 @@ class OutFolder:
 
     def abandon(self) -> None:
         """Removes the work of a run without a result, and keeps what existed before."""
-        self.wait_for_parts()
-        # The plan first: without it, the next run starts from scratch after a kill.
-        (self.work / "plan.json").unlink(missing_ok=True)
-        sync_folder(self.work)
-        self.finish()
+        with self.alone():
+            self.finish()
 
     def finish(self) -> None:
-        """Removes the work, once the manifest is written."""
+        """Removes the work, once the manifest is written; for a caller who holds `alone`."""
+        # The plan first: what a kill leaves of the rest is never taken for a run to go on with.
+        remove(self.work / "plan.json")
         self.remove_left()
         for split in () if self.npy else SPLITS:
             with suppress(OSError):

@@ -14,7 +14,7 @@ from typing import Any
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Packing, Shard, Split, TokenizerNote, add_lengths, first_examples
-from ramlet.errors import RamletError, SettingsError, TokenizerError, option
+from ramlet.errors import DatasetError, RamletError, SettingsError, TokenizerError, option
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.runtime.plurals import plural
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -142,13 +142,16 @@ def manifest_of_run(
     )
 
 
-def add_run(
-    run: Manifest, before: Manifest | None, notes: Iterable[Json], identity: str, settings: Json, inputs: Json
-) -> Manifest:
+def add_run(run: Manifest, before: Manifest | None, notes: Iterable[Json], noted: Json) -> Manifest:
     """The manifest of the dataset with this run, alone or added to those `before`.
 
-    `run` has the run's own tokens and ledger, and what all runs of a dataset share.
+    `run` has the run's own tokens and ledger, and what all runs of a dataset share; `noted` says where it came from.
     """
+    if before is not None and any(each["id"] == noted["id"] for each in before.runs):
+        # Its shards would be listed twice, and nothing could read the dataset any more.
+        raise DatasetError(
+            f"the manifest has run {noted['id']} already: {option('stage', 'plan')} removes what is left of its work"
+        )
     return replace(
         run if before is None else _joined(before, run),
         ledger=ledgers.add([before.ledger if before else {}, run.ledger]),
@@ -156,7 +159,7 @@ def add_run(
         examples=first_examples([before.examples if before else {}, *(note["examples"] for note in notes)], EXAMPLES),
         runs=[
             *(before.runs if before else []),
-            {"id": identity, "settings": settings, "inputs": inputs, "ledger": run.ledger},
+            {**noted, "ledger": run.ledger},
         ],
     )
 

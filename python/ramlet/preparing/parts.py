@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from ramlet.cluster.parts import Slice
 from ramlet.cluster.usage import Worker
@@ -29,7 +28,7 @@ from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.run import Run, opened
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.preparing.stages import NAMES, STAGES, parts, require_ready
-from ramlet.preparing.work import Work, as_json, command_of
+from ramlet.preparing.work import Work, command_of, nothing_planned
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import peak_memory
 from ramlet.runtime.meter import Meter
@@ -81,17 +80,28 @@ def prepare_stage(
             return StageDone(out, stage, 1, 1, already_done=done is not None)
     folder = _folder(out, npy=settings.output_format == "npy")
     command = command_of(names, settings, append=append, shard_bytes=shard_bytes, task_bytes=task_bytes)
-    if folder.plan() is None and _is_finished(folder, settings, append):
-        return StageDone(out, stage, 0, 0, already_done=True)
+    finished = StageDone(out, stage, 0, 0, already_done=True)
     if stage == "finish":
         if part.number > 1:
             return StageDone(out, stage, 0, 1)
         with folder:
+            if _is_finished(folder, command):
+                with folder.alone():
+                    folder.finish()  # what was left when it was killed behind the manifest
+                return finished
             work = _load(folder, command)
             require_ready(folder.work, work.plan, stage)
-            prepared = finish(Core(work, meter, threads, None, progress))
+            prepared = finish(_core(work, meter, threads, stage, progress))
             return StageDone(out, stage, 1, 1, prepared=prepared)
-    with _shared(folder):
+    try:
+        shared = folder.share()
+    except FileNotFoundError:
+        if _is_finished(folder, command):
+            return finished
+        raise nothing_planned(folder) from None
+    with shared:
+        if _is_finished(folder, command):
+            return finished
         work = _load(folder, command)
         count = parts(folder.work, work.plan, stage)
         own = part.of(count)
@@ -102,23 +112,13 @@ def prepare_stage(
             else:
                 worker = Worker(folder.work, os.uname().nodename)
                 worker.begins(stage, own)
-                Core(work, meter, threads, None, progress).run(stage, own)
+                _core(work, meter, threads, stage, progress).run(stage, own)
                 worker.ends(len(own), max(meter.peak, peak_memory()))
         return StageDone(out, stage, len(own), count)
 
 
 def _folder(out: Path, *, npy: bool) -> OutFolder:
     return OutFolder(out.parent if npy else out, npy=out if npy else None)
-
-
-def _shared(folder: OutFolder) -> Any:
-    try:
-        return folder.share()
-    except FileNotFoundError:
-        raise SettingsError(
-            f"nothing is planned in {folder.npy or folder.out}, as this machine sees it: "
-            f"run {option('stage', 'plan')} first"
-        ) from None
 
 
 def _load(folder: OutFolder, command: str) -> Work:
@@ -134,27 +134,42 @@ def _load(folder: OutFolder, command: str) -> Work:
     return work
 
 
-def _is_finished(folder: OutFolder, settings: PrepareSettings, append: bool) -> bool:
-    """Whether the last run of a finished dataset had these settings: a scheduler may repeat what is long done."""
-    manifest = folder.manifest()
-    return manifest is not None and bool(manifest.runs) and manifest.runs[-1]["settings"] == as_json(settings)
+def _is_finished(folder: OutFolder, command: str) -> bool:
+    """Whether the dataset has the result of this command: a scheduler may repeat what is long done."""
+    manifest, plan = folder.manifest(), folder.plan()
+    if manifest is None:
+        return False
+    # With another plan, the same command is adding a run of inputs that have changed.
+    runs = [run for run in manifest.runs if plan is None or run["id"] == plan["id"]]
+    return any(run.get("command") == command for run in runs)
+
+
+def _core(work: Work, meter: Meter, threads: int | None, stage: str, progress: Progress | None = None) -> Core:
+    """With the tokenizer, if the stage needs it: how many threads fit depends on what it takes."""
+    path = work.folder.work / "tokenizer.json"
+    # That of a character vocabulary is learned by the first who writes.
+    known = STAGES[stage].encodes and path.exists()
+    return Core(work, meter, threads, _tokenizer(path, work.plan["id"]) if known else None, progress)
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(path: Path, identity: str) -> Tokenizer:
+    """Loaded once for all the parts that a worker runs."""
+    return Tokenizer.load(path)
 
 
 def run_parts(folder: str, stage: str, own: Sequence[int], *, memory: int, threads: int) -> dict[str, int]:
     """For an executor: runs these parts in this process, which sees the folder; returns a few numbers."""
     out = Path(folder)
     opened = _folder(out, npy=not (out / ".work").is_dir())
-    with _shared(opened), Meter(Budget(memory)) as meter:
+    try:
+        shared = opened.share()
+    except FileNotFoundError:
+        raise nothing_planned(opened) from None
+    with shared, Meter(Budget(memory)) as meter:
         work = Work.load(opened)
-        tokenizer = _tokenizer(str(opened.work), work.plan["id"]) if STAGES[stage].encodes else None
-        Core(work, meter, threads, tokenizer).run(stage, own)
-    return {"bytes": _bytes_read(work, stage, own), "peak": max(meter.peak, peak_memory())}
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(work: str, identity: str) -> Tokenizer:
-    """Loaded once for all the parts that a worker runs."""
-    return Tokenizer.load(Path(work) / "tokenizer.json")
+        _core(work, meter, threads, stage).run(stage, own)
+        return {"bytes": _bytes_read(work, stage, own), "peak": max(meter.peak, peak_memory())}
 
 
 def _bytes_read(work: Work, stage: str, own: Sequence[int]) -> int:

@@ -160,7 +160,11 @@ class Run:
             return done
         self._resume_or_begin()
         if exclude_too:
-            self.read_excluded()
+            try:
+                self.read_excluded()
+            except (SourceError, SettingsError):
+                self.folder.abandon()
+                raise
         return None
 
     def _resume_or_begin(self) -> None:
@@ -181,11 +185,7 @@ class Run:
             return
         self.meter.stage("excluding")
         budget = self.meter.budget or Budget.parse("auto")
-        try:
-            self.excluded.build(self.folder.work, budget.available(), self.progress)
-        except (SourceError, SettingsError):
-            self.folder.abandon()
-            raise
+        self.excluded.build(self.folder.work, budget.available(), self.progress)
 
     def work_through(self, executor: Executor, report: Report) -> Prepared:
         """All stages, then the result."""

@@ -43,7 +43,7 @@ class Stage(NamedTuple):
     reports: str = ""
     """What it is called while it runs."""
     encodes: bool = False
-    """Whether it needs the tokenizer."""
+    """Whether it needs the tokenizer, which takes memory."""
 
 
 def _scanned(plan: Json) -> int:
@@ -71,7 +71,7 @@ STAGES: dict[str, Stage] = {
     "near": Stage(_compared, "near", ".json", "comparing texts", encodes=True),
     "layout": Stage(lambda _: 1, "shards", "layout.json", "sharding"),
     "assemble": Stage(lambda _: 0, "shards", ".json", "sharding"),
-    "finish": Stage(lambda _: 1, "", ""),
+    "finish": Stage(lambda _: 1, "", "", encodes=True),
 }
 NAMES = tuple(STAGES)
 CORE = tuple(name for name in NAMES if name not in ("plan", "exclude", "finish"))

@@ -66,16 +66,13 @@ class Work:
     @classmethod
     def load(cls, folder: OutFolder) -> Work:
         """The run that was planned here; refuses one of another version."""
-        result = folder.npy or folder.out
         plan = folder.plan()
         try:
             saved = read_json_object(folder.work / "run.json", DatasetError, LARGE)
             if plan is None:
                 raise FileNotFoundError
         except (FileNotFoundError, NotADirectoryError):
-            raise SettingsError(
-                f"nothing is planned in {result}, as this machine sees it: run {option('stage', 'plan')} first"
-            ) from None
+            raise nothing_planned(folder) from None
         if saved.get("ramlet") != __version__:
             raise SettingsError(
                 f"the plan in {folder.work} was made by ramlet {saved.get('ramlet')}, and this is {__version__}: "
@@ -92,6 +89,13 @@ class Work:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetError(f"{folder.work / 'run.json'} is damaged ({error}): remove {folder.work}") from None
+
+
+def nothing_planned(folder: OutFolder) -> SettingsError:
+    return SettingsError(
+        f"nothing is planned in {folder.npy or folder.out}, as this machine sees it: "
+        f"run {option('stage', 'plan')} first"
+    )
 
 
 def command_of(

@@ -26,12 +26,16 @@ from typing import Any
 from ramlet.errors import DiskFull, SettingsError, option
 
 LOCK_SUFFIX = ".ramlet-lock"
+PARTS_LOCK = f"parts{LOCK_SUFFIX}"
+"""In the folder of a job whose parts several processes run: `share` while one runs some, `alone` to begin or end it."""
 LONGEST_NAME = 180
 """Bytes of a file's name that the names of its lock and temp files repeat: those are limited to 255."""
 
 TRIES = 5
 PAUSE = 0.02
 """Seconds between tries: another process may only be checking (`writer_of`), or about to write its name."""
+PATIENCE = 20.0
+"""Seconds to wait for the last parts of a killed run, which its cluster is about to end."""
 
 _STREAMS = {"/dev", "/dev/fd", "/proc/self/fd"}
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -106,16 +110,25 @@ def hold(
 def share(path: Path) -> Lock:
     """A lock that any number of processes hold at once, on a file that stays: each runs other parts of one job.
 
-    Without `flock` it locks nothing: parts do not disturb each other, only whoever removes the job under them would.
+    FileNotFoundError if there is no such job: only `alone` creates the file, because one that is created in a folder
+    that is being removed would keep the folder. Without `flock` it locks nothing: parts do not disturb each other, only
+    whoever removes the job under them would.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    if lock_file(handle, shared=True) is False:
-        os.close(handle)
-        raise SettingsError(f"{path.parent} is being removed or begun again by another ramlet: wait for it")
-    return _Shared(path, handle, [])
+    handle = _lock_patiently(path, os.O_RDWR, shared=True)
+    if handle is None:
+        raise SettingsError(f"{path.parent} is being begun or finished by another ramlet: wait for it")
+    return _Staying(path, handle, [])
 
 
-class _Shared(Lock):
+def alone(path: Path, result: Path) -> Lock:
+    """The same lock while nobody shares it, and held so that nobody begins to; refuses if others do not end soon."""
+    handle = _lock_patiently(path, os.O_RDWR | os.O_CREAT, shared=False)
+    if handle is None:
+        raise SettingsError(f"other processes are running parts of {result}: wait for them")
+    return _Staying(path, handle, [])
+
+
+class _Staying(Lock):
     def release(self) -> None:
         """The file stays: others may have locked it."""
         if self._handle >= 0:
@@ -123,19 +136,19 @@ class _Shared(Lock):
             self._handle = -1
 
 
-def wait_for_shared(path: Path, seconds: float) -> bool:
-    """Whether nobody shares the lock, or stops to within this time."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return True
-    try:
-        until = time.monotonic() + seconds
-        while (locked := lock_file(handle)) is False and time.monotonic() < until:
-            time.sleep(PAUSE)
-        return locked is not False
-    finally:
+def _lock_patiently(path: Path, flags: int, *, shared: bool) -> int | None:
+    """The open file, locked as far as the file system can; None if others do not unlock it within PATIENCE."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        locked = lock_file(handle, shared=shared)
+        # A file that was removed meanwhile locks nothing any more.
+        if locked is None or (locked and has_name(handle, path)):
+            return handle
         os.close(handle)
+        if not locked and time.monotonic() >= until:
+            return None
+        time.sleep(PAUSE)
 
 
 def writer_of(target: str | os.PathLike[str]) -> str | None:

@@ -22,6 +22,7 @@ from ramlet.cluster import Executor, Report
 from ramlet.errors import SettingsError, TokenizerError
 from ramlet.runtime.atomic_files import remove_left, sync_folder, write_json
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.folder_lock import PARTS_LOCK, Lock, alone, share
 from ramlet.runtime.memory import peak_memory
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.small_files import read_json_object
@@ -44,36 +45,39 @@ def plan_counting(
 ) -> Json:
     """Divides the files into tasks, unless the same was done before: then what is counted is kept."""
     path = work / "count.json"
+    work.mkdir(parents=True, exist_ok=True)
+    (work / PARTS_LOCK).touch()  # which `share` expects, and does not create
     try:
         plan = read_json_object(path, TokenizerError)
         if plan["signature"] == signature and plan["ramlet"] == __version__:
             return plan
     except (OSError, KeyError, TokenizerError):
         pass
-    path.unlink(missing_ok=True)
-    for name in ("counts", "merged", "inputs", "workers"):
-        shutil.rmtree(work / name, ignore_errors=True)
-    work.mkdir(parents=True, exist_ok=True)
-    reading = settings.reading()
-    tasks, *_ = _native.plan_tasks(
-        files,
-        work / "inputs",
-        documents=reading["documents"],
-        separator=reading["separator"],
-        task_bytes=task_bytes,
-        whole_documents=True,
-    )
-    plan = {
-        "ramlet": __version__,
-        "signature": signature,
-        "tasks": tasks,
-        "read": reading,
-        "pattern": settings.pattern,
-        "specials": list(settings.special_tokens),
-        "decoding": decoding,
-    }
-    write_json(path, plan)
-    sync_folder(work)
+    # A worker of another run that commits its counts later would add them to those of this one.
+    with alone(work / PARTS_LOCK, work):
+        path.unlink(missing_ok=True)
+        for name in ("counts", "merged", "inputs", "workers"):
+            shutil.rmtree(work / name, ignore_errors=True)
+        reading = settings.reading()
+        tasks, *_ = _native.plan_tasks(
+            files,
+            work / "inputs",
+            documents=reading["documents"],
+            separator=reading["separator"],
+            task_bytes=task_bytes,
+            whole_documents=True,
+        )
+        plan = {
+            "ramlet": __version__,
+            "signature": signature,
+            "tasks": tasks,
+            "read": reading,
+            "pattern": settings.pattern,
+            "specials": list(settings.special_tokens),
+            "decoding": decoding,
+        }
+        write_json(path, plan)
+        sync_folder(work)
     return plan
 
 
@@ -119,11 +123,11 @@ EXAMPLES = 3
 def run_parts(folder: str, stage: str, own: Sequence[int], *, memory: int, threads: int) -> dict[str, int]:
     """For an executor: runs these parts in this process, which sees the folder; returns a few numbers."""
     work, budget = Path(folder), Budget(memory)
-    with Meter(budget) as meter:
+    with _shared(work), Meter(budget) as meter:
         try:
             plan = read_json_object(work / "count.json", TokenizerError)
         except FileNotFoundError:
-            raise SettingsError(f"nothing is planned in {work}, as this machine sees it") from None
+            raise _nothing_planned(work) from None
         decoding = plan["decoding"]
         threads = fitting_threads(budget, threads, lambda count: _native.least_memory(count, 0, decoding), "counting")
         for index in own:
@@ -143,7 +147,18 @@ def run_parts(folder: str, stage: str, own: Sequence[int], *, memory: int, threa
                 decoding=decoding,
             )
         peak = max(meter.peak, peak_memory())
-    return {"bytes": _bytes_read(work, own) if stage == "count" else 0, "peak": peak}
+        return {"bytes": _bytes_read(work, own) if stage == "count" else 0, "peak": peak}
+
+
+def _shared(work: Path) -> Lock:
+    try:
+        return share(work / PARTS_LOCK)
+    except FileNotFoundError:
+        raise _nothing_planned(work) from None
+
+
+def _nothing_planned(work: Path) -> SettingsError:
+    return SettingsError(f"nothing is planned in {work}, as this machine sees it: run the same command again")
 
 
 def _bytes_read(work: Path, own: Sequence[int]) -> int:
