@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ramlet.engines import EIGHT_BIT, Hyperparameters
 from ramlet.engines.plan import JITTER
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.engine import TorchEngine
 from ramlet.engines.torch.modules import batches, optimizers
-from ramlet.engines.torch.modules.checkpointing import Checkpointing
+from ramlet.engines.torch.modules.checkpointing import Checkpointing, has_batch_statistics
 from ramlet.engines.torch.modules.guard import Guard, TooLarge, TreeGauge, kept_bytes
 from ramlet.engines.torch.modules.losses import Loss
 from ramlet.engines.torch.modules.pieces import Piece
 from ramlet.engines.torch.modules.plan import ModulePlan
-from ramlet.engines.torch.modules.trainee import ModuleTrainee
+from ramlet.engines.torch.modules.trainee import ModuleTrainee, unique_tensors
 from ramlet.engines.torch.probe import MOST_UNMEASURED, SEEN, SLACK, UNMEASURED, UNSEEN
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, format_parts, with_reserve
@@ -390,16 +390,3 @@ class Search:
             parts=parts,
             budget=self._budget.asked,
         )
-
-
-def has_batch_statistics(module: nn.Module) -> bool:
-    """Whether a sample's result depends on the others of its micro-batch."""
-    return any(isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training for each in module.modules())
-
-
-def unique_tensors(module: nn.Module) -> list[Tensor]:
-    """Parameters and buffers, tied ones once."""
-    found: dict[int, Tensor] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        found.setdefault(tensor.data_ptr() or id(tensor), tensor)
-    return list(found.values())

@@ -197,3 +197,11 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
         seen.add(same)
         found[name] = value
     return found
+
+
+def unique_tensors(module: nn.Module) -> list[Tensor]:
+    """Parameters and buffers, tied ones once."""
+    found: dict[int, Tensor] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        found.setdefault(tensor.data_ptr() or id(tensor), tensor)
+    return list(found.values())
