@@ -23,8 +23,7 @@ from ramlet import __version__
 from ramlet.errors import BudgetError, RamletError, SettingsError, option
 from ramlet.fitting.folder import ModuleFolder
 from ramlet.fitting.job import FitJob, resolve
-from ramlet.fitting.source import Source, as_dict, length_of
-from ramlet.loading.resumable import ResumableLoader
+from ramlet.fitting.source import Source, as_dict, check_loader, length_of, loader_inside
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint, kept
@@ -92,8 +91,9 @@ class EvalLoader:
         return min(known) if known else None
 
     def read(self, subject: Subject, seed: int) -> Generator[Any, None, None]:
-        if isinstance(self.loader, ResumableLoader):
-            self.loader.rewind()
+        inside = loader_inside(self.loader)
+        if inside is not None:
+            inside.rewind()
         subject.seed_evaluation(seed, 0)
         for number, batch in enumerate(islice(self.loader, self.batches)):
             yield subject.tensors(as_dict(batch))
@@ -310,8 +310,6 @@ def result_of(path: Path, statistics: dict[str, Any], plan: ModulePlan, *, alrea
 
 def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
     """A loader, called `val`, or several by name."""
-    from ramlet.fitting.source import check_loader
-
     if given is None:
         return []
     named = given if isinstance(given, Mapping) else {"val": given}
