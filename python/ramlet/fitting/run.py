@@ -161,7 +161,7 @@ class Fitting:
                 listener.noted(note)
         progress = Progress()
         if found is not None:
-            state = checkpoint.load(found, self._trainee)
+            state = checkpoint.load(found, self._trainee, prepare=self._trainee.prepare_states)
             progress = _progress(found, state)
             if progress.best is not None and not checkpoint.path_of(self.folder.path, progress.best).is_dir():
                 progress.forget_best()

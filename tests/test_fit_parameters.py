@@ -1,0 +1,61 @@
+"""The parameters of modules that `ramlet.fit` trains: unused, and used later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ramlet
+from test_fit import StopAt, assert_same, fit, pairs, sgd
+
+MARK = 9.0
+
+
+class Partial(nn.Module):
+    """One layer gets no gradient, and another one its first with the first marked batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(6, 16)
+        self.unused = nn.Linear(16, 16)
+        self.late = nn.Linear(6, 16)
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inside(x)
+        if bool((x == MARK).any()):
+            hidden = hidden + self.late(x)
+        found: Tensor = self.out(hidden.tanh())
+        return found
+
+
+def partial() -> Partial:
+    torch.manual_seed(8)
+    return Partial()
+
+
+def marked() -> list[Any]:
+    """The sixth batch of six is marked."""
+    found = [tuple(each) for each in pairs(shuffle=False)]
+    found[5][0][0, 0] = MARK
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["auto", "adamw8bit", "muon", sgd])
+def test_resumes_without_the_states_of_parameters_that_have_none(optimizer: Any, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": optimizer, "micro_batch": 4}
+    whole, before = partial(), partial()
+    fit(whole, marked(), tmp_path / "whole", **given)
+    assert torch.equal(whole.unused.weight, before.unused.weight)
+    assert not torch.equal(whole.late.weight, before.late.weight)
+    for stop in (3, 8):  # before the other layer has a gradient, and after
+        out = tmp_path / str(stop)
+        with pytest.raises(ramlet.Interrupted):
+            fit(partial(), marked(), out, listener=StopAt(stop), **given)
+        resumed = partial()
+        fit(resumed, marked(), out, **given)
+        assert_same(resumed, whole)
