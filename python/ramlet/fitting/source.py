@@ -57,26 +57,43 @@ class Source:
         return max(1, math.ceil(epochs * batches / self._accumulation))
 
     def largest(self) -> Any:
-        """The largest of the first batches. A loader's workers stay until `close`, as they do while training."""
-        if self._once:
-            first = self._read()
-            assert self._iterator is not None
-            self._iterator = chain([first], self._iterator)
-            return first
+        """The largest of the first batches that have targets; of an iterator, which cannot be read again, the first.
+
+        A loader's workers stay until `close`, as they do while training.
+        """
         before = _state_of(_with_state(self._loader))
-        self._begin()
-        best = self._read()
-        for _ in range(LOOKED_AT - 1):
-            self._batches += 1
+        if not self._once:
+            self._begin()
+        seen: list[Any] = []
+        best: Any = None
+        for batch in self._first_batches():
+            if self._once:
+                seen.append(batch)
+            if self._subject.count(batch):
+                best = batch if best is None else max(best, batch, key=self._subject.size)
+                if self._once:
+                    break
+        self._batches = 0
+        if self._once:
+            assert self._iterator is not None
+            self._iterator = chain(seen, self._iterator)
+        elif before is not None:
+            _with_state(self._loader).load_state_dict(before)
+        if best is None:
+            raise SettingsError(
+                "every target in the first batches of the loader is ignored: check the labels, or give a loader whose "
+                "first batches have others"
+            )
+        return best
+
+    def _first_batches(self) -> Iterator[Any]:
+        for _ in range(LOOKED_AT):
             try:
                 batch = self._read()
             except StopIteration:
-                break
-            best = max(best, batch, key=self._subject.size)
-        self._batches = 0
-        if before is not None:
-            _with_state(self._loader).load_state_dict(before)
-        return best
+                return
+            self._batches += 1
+            yield batch
 
     def planned(self, plan: ModulePlan) -> Source:
         """Divides batches by this plan from here on."""

@@ -34,6 +34,12 @@ def divided(batch: Any, plan: ModulePlan, loss: Loss, *, number: int, last_of_st
         yield Piece(part, number + start, loss.count(part), last_of_step and stop == batches.rows(batch))
 
 
+def first_counted(batch: Any, loss: Loss) -> int:
+    """The first sample with a target that is not ignored; without one there is no mean."""
+    samples = range(batches.rows(batch))
+    return next((number for number in samples if loss.count(batches.sliced(batch, number, number + 1))), 0)
+
+
 def parts_of(batch: Any, plan: ModulePlan) -> Iterator[tuple[int, int]]:
     """Where its micro-batches begin and end: as few as possible, of nearly equal sizes."""
     rows = batches.rows(batch)

@@ -44,6 +44,8 @@ class ModuleTrainee:
         self._scales = [None if rate is None else float(rate) / self._peak if self._peak else 1.0 for rate in rates]
         """Of each group's learning rate, relative to that of the run; None if the optimizer has its own."""
         self._copies: Copies = {}
+        self._learned = 0.0
+        """What the micro-batches since the last update counted."""
 
     @property
     def own_rate(self) -> float | None:
@@ -56,13 +58,22 @@ class ModuleTrainee:
         seed_all(self._device, self._seed, STEP, piece.number)
         loss, count = self._loss(placed(piece.batch, self._device), piece.expected)
         piece.trained = count
+        self._learned += count
+        if not count and not loss.requires_grad:
+            return torch.zeros((), dtype=torch.float64, device=self._device)  # a sum of nothing
         if piece.number == 0:
             check_loss(loss)
         loss.reshape(()).backward() if count * scale == 1.0 else (loss.reshape(()) * (count * scale)).backward()
         return loss.detach().reshape(()).double() * count
 
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Tensor:
-        """An optimizer step; returns the gradient norm. On a CPU, a NaN or infinite norm skips the update."""
+        """An optimizer step; returns the gradient norm. On a CPU, a NaN or infinite norm skips the update.
+
+        Without any target that counts there is nothing to learn, and so no step: not even weight decay.
+        """
+        if not self._learned:
+            self.clear_gradients()
+            return torch.zeros((), device=self._device)
         grad_norm, factor = self._norm_and_factor(clip or math.inf, correction)
         if self._device.type != "cpu" or math.isfinite(float(grad_norm)):
             self._scale_gradients(factor)
@@ -117,6 +128,7 @@ class ModuleTrainee:
     def clear_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
+        self._learned = 0.0
 
     def forget_states(self) -> None:
         """As before the first step."""

@@ -1,0 +1,98 @@
+"""What counts in a step of `ramlet.fit`: targets that are ignored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import ramlet
+from conftest import AMPLE
+from test_fit import CONSTANT, StopAt, assert_same, by_hand, fit, logged, pairs
+
+IGNORED = -100
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1))
+
+
+def batches() -> list[Any]:
+    return [tuple(each) for each in pairs(shuffle=False)]
+
+
+def with_blank_batches() -> list[Any]:
+    """The third and the last of six have nothing but ignored targets."""
+    return [(x, y if number not in (2, 5) else y.clone().fill_(IGNORED)) for number, (x, y) in enumerate(batches())]
+
+
+def test_a_step_without_targets_changes_nothing(tmp_path: Path) -> None:
+    """Not even by weight decay; and it is resumed behind it."""
+    given: dict[str, Any] = {"loss": nn.NLLLoss(), "micro_batch": 3, "max_steps": 12, **CONSTANT}
+    ours, theirs = linear(), linear()
+    found = with_blank_batches()
+    result = fit(ours, found, tmp_path / "run", **given)
+    others = [batch for batch in found if int(batch[1][0]) != IGNORED]
+    by_hand(theirs, others, lambda module, batch: functional.nll_loss(module(batch[0]), batch[1]), 8, 1e-2)
+    assert_same(ours, theirs, close=1e-5)
+    assert result.count == 2 * sum(len(x) for x, _ in others)
+    norms = [line["grad_norm"] for line in logged(tmp_path / "run") if "grad_norm" in line]
+    assert [number for number, norm in enumerate(norms) if not norm] == [2, 5, 8, 11]
+    resumed = linear()
+    with pytest.raises(ramlet.Interrupted):
+        fit(resumed, found, tmp_path / "parts", listener=StopAt(3), **given)
+    fit(resumed, found, tmp_path / "parts", **given)
+    assert_same(resumed, ours)
+
+
+def test_sums_of_nothing(tmp_path: Path) -> None:
+    """A loss that returns (sum, count) may return (0, 0), with or without a gradient."""
+
+    def summed(module: nn.Module, batch: Any, *, plain: bool) -> tuple[Tensor, int]:
+        kept = batch[1] != IGNORED
+        if plain and not bool(kept.any()):
+            return torch.zeros(()), 0
+        return functional.nll_loss(module(batch[0][kept]), batch[1][kept], reduction="sum"), int(kept.sum())
+
+    found = [{"x": x, "y": y} for x, y in with_blank_batches()]  # so that only the loss knows the targets
+    modules = [linear(), linear(), linear()]
+    for plain in (False, True):
+        fit(
+            modules[plain],
+            found,
+            tmp_path / str(plain),
+            loss=lambda module, batch, plain=plain: summed(module, (batch["x"], batch["y"]), plain=plain),
+            **CONSTANT,
+        )
+    fit(modules[2], with_blank_batches(), tmp_path / "mean", loss=nn.NLLLoss(), **CONSTANT)
+    assert_same(modules[0], modules[1])
+    assert_same(modules[0], modules[2], close=1e-5)
+
+
+def test_the_trial_takes_samples_with_targets() -> None:
+    """The first sample, or the whole first batch, may have none."""
+    x, y = batches()[0]
+    some = y.clone()
+    some[:3] = IGNORED
+    blank = torch.full_like(y, IGNORED)
+    larger = (torch.cat([x, x]), torch.cat([blank, blank]))
+    for loader in ([(x, some)], [larger, (x, some)], iter([larger, (x, some)])):
+        plan = ramlet.plan_module(linear(), loader, nn.NLLLoss(), memory=AMPLE, threads=1)
+        assert plan.batch_size == 8
+        assert plan.count == 5
+    with pytest.raises(ramlet.SettingsError, match="every target in the first batches of the loader is ignored"):
+        ramlet.plan_module(linear(), [(x, blank)], nn.NLLLoss(), memory=AMPLE, threads=1)
+
+
+def test_an_iterator_keeps_the_batches_that_were_looked_at(tmp_path: Path) -> None:
+    found = [with_blank_batches()[2], *batches()]
+    ours, theirs = linear(), linear()
+    fit(ours, iter(found), tmp_path / "ours", loss=nn.NLLLoss(), max_steps=7)
+    fit(theirs, found, tmp_path / "theirs", loss=nn.NLLLoss(), max_steps=7)
+    assert_same(ours, theirs)
