@@ -1,4 +1,6 @@
-"""What counts in a step of `ramlet.fit`: targets that are ignored.
+"""What counts in a step of `ramlet.fit`: targets that are ignored, by which label, and the weights of classes.
+
+A step is that of the whole batch, however it is divided.
 """
 
 from __future__ import annotations
@@ -96,3 +98,43 @@ def test_an_iterator_keeps_the_batches_that_were_looked_at(tmp_path: Path) -> No
     fit(ours, iter(found), tmp_path / "ours", loss=nn.NLLLoss(), max_steps=7)
     fit(theirs, found, tmp_path / "theirs", loss=nn.NLLLoss(), max_steps=7)
     assert_same(ours, theirs)
+
+
+RARE = torch.tensor([0.2, 3.0, 1.0, 0.0])
+CRITERIA: dict[str, nn.Module] = {
+    "ignore_index": nn.CrossEntropyLoss(ignore_index=1),
+    "weight": nn.CrossEntropyLoss(weight=RARE),
+    "small weights": nn.NLLLoss(weight=RARE / 10_000),
+    "both, smoothed": nn.CrossEntropyLoss(weight=RARE, ignore_index=0, label_smoothing=0.1),
+}
+
+
+@pytest.mark.parametrize("criterion", CRITERIA.values(), ids=CRITERIA)
+def test_a_criterion_divides_by_its_own_count(criterion: nn.Module, tmp_path: Path) -> None:
+    """Two batches per step, in micro-batches of three: the loss, the steps and the score are those of the whole."""
+    ours, theirs = linear(), linear()
+    found = batches()[:4]
+    given: dict[str, Any] = {"gradient_accumulation_steps": 2, "micro_batch": 3, "max_steps": 6, **CONSTANT}
+    result = fit(ours, found, tmp_path / "run", loss=criterion, evals=found[:1], **given)
+    assert result.plan.micro_batch == 3
+    whole = [(torch.cat([a, c]), torch.cat([b, d])) for (a, b), (c, d) in (found[:2], found[2:])]
+    losses = by_hand(theirs, whole, lambda module, batch: criterion(module(batch[0]), batch[1]), 6, 1e-2)
+    assert [line["loss"] for line in logged(tmp_path / "run") if "loss" in line] == pytest.approx(losses, abs=1e-5)
+    assert_same(ours, theirs, close=1e-4)
+    score = float(criterion(ours(found[0][0]), found[0][1]).detach())
+    assert result.scores["val"]["loss"] == pytest.approx(score, abs=1e-5)
+    assert result.count > 0
+
+
+def test_counts_below_one(tmp_path: Path) -> None:
+    """The sum and the count of weights may both be small."""
+    weights = RARE / 1000
+
+    def summed(module: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        found = functional.nll_loss(module(batch[0]), batch[1], weight=weights, reduction="sum")
+        return found, weights[batch[1]].sum()
+
+    ours, theirs = linear(), linear()
+    fit(ours, batches(), tmp_path / "ours", loss=summed, micro_batch=3)
+    fit(theirs, batches(), tmp_path / "theirs", loss=nn.NLLLoss(weight=weights), micro_batch=3)
+    assert_same(ours, theirs, close=1e-5)

@@ -21,7 +21,7 @@ class Piece:
     number: int
     """Of its first sample, since the beginning of the run."""
     expected: float
-    """What it should count: targets or samples; 0 if all of its targets are ignored."""
+    """What it should count: targets, by their class weights if there are any, or samples; 0 if all are ignored."""
     last_of_step: bool
     trained: float = 0.0
     """What it counted, once it was learned from."""

@@ -195,4 +195,4 @@ class Subject:
                     if self.loss.count(part):
                         mean, weight = trainee.mean_loss(part)
                         total, count = total + mean * weight, count + weight
-        return total / max(1.0, count), count
+        return total / (count or 1.0), count
