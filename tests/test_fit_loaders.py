@@ -1,4 +1,4 @@
-"""The loaders that `ramlet.fit` takes: ramlet's own, as they are and in a DataLoader.
+"""The loaders that `ramlet.fit` takes: ramlet's own, as they are and in a DataLoader, and those without an end.
 
 Whatever a loader is wrapped in, the run is the same: its batches in its order, another one in each epoch, and the same
 batches in every evaluation.
@@ -147,6 +147,18 @@ def test_a_dataloader_has_the_length_of_its_loader(data: Path, tmp_path: Path) -
         scores[kind] = result.scores
     assert scores["loader"] == scores["dataloader"]
     assert scores["loader"]["val"]["tokens"] >= len(validation(data).examples) * 32
+
+
+def test_evaluations_without_an_end(data: Path, stream: Make, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"loss": next_token, "max_steps": 2}
+    for evals in (stream(), stream().dataloader(), DataLoader(validation(data, as_rows=True), batch_size=4)):
+        with pytest.raises(ramlet.SettingsError, match="the evaluation set val has no end: give eval_batches"):
+            fit(bigram(), loader(data), tmp_path / "run", evals=evals, **given)
+        assert not (tmp_path / "run").exists()
+    result = fit(bigram(), loader(data), tmp_path / "some", evals={"few": stream()}, eval_batches=3, **given)
+    assert result.scores["few"]["tokens"] == 3 * 4 * 32
+    result = fit(bigram(), loader(data), tmp_path / "all", evals=stream(epochs=1, max_examples=7), **given)
+    assert result.scores["val"]["tokens"] == 7 * 32
 
 
 def test_persistent_workers(data: Path, tmp_path: Path) -> None:

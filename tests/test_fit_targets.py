@@ -138,3 +138,9 @@ def test_counts_below_one(tmp_path: Path) -> None:
     fit(ours, batches(), tmp_path / "ours", loss=summed, micro_batch=3)
     fit(theirs, batches(), tmp_path / "theirs", loss=nn.NLLLoss(weight=weights), micro_batch=3)
     assert_same(ours, theirs, close=1e-5)
+
+
+def test_an_evaluation_without_targets(tmp_path: Path) -> None:
+    blank = [with_blank_batches()[2]]
+    with pytest.raises(ramlet.SettingsError, match="every target of the evaluation set val is ignored"):
+        fit(linear(), batches(), tmp_path / "run", loss=nn.NLLLoss(), evals=blank)

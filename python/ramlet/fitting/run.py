@@ -23,7 +23,7 @@ from ramlet import __version__
 from ramlet.errors import BudgetError, RamletError, SettingsError, option
 from ramlet.fitting.folder import ModuleFolder
 from ramlet.fitting.job import FitJob, resolve
-from ramlet.fitting.source import Source, as_dict, check_loader, length_of, loader_inside
+from ramlet.fitting.source import Source, as_dict, check_loader, is_endless, length_of, loader_inside
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint, kept
@@ -90,6 +90,15 @@ class EvalLoader:
         known = [count for count in (self.most, length_of(self.loader)) if count is not None]
         return min(known) if known else None
 
+    def check(self, subject: Subject, seed: int) -> None:
+        """Refuses a set without batches: it would score 0, the best loss there is."""
+        count = length_of(self.loader)
+        if count is None:  # only reading can tell
+            with closing(self.read(subject, seed)) as found:
+                count = int(any(True for _ in found))
+        if not count:
+            raise SettingsError(f"the evaluation set {self.name} has no batches: give one that has, or none")
+
     def read(self, subject: Subject, seed: int) -> Generator[Any, None, None]:
         inside = loader_inside(self.loader)
         if inside is not None:
@@ -129,6 +138,8 @@ class Fitting:
         self._run: Run
 
     def plan(self) -> ModulePlan:
+        for each in self._evals:
+            each.check(self.subject, self.settings.seed)
         load_loggers(tensorboard=self.settings.tensorboard, wandb=self.settings.wandb)
         kept = self._noted["plan"] if self._noted is not None else None
         return planned(
@@ -232,6 +243,10 @@ class Fitting:
             mean, count = self.subject.scored(
                 self._trainee, batches, self._plan, lambda done: progress(done, max(done, total))
             )
+        if not count:
+            raise SettingsError(
+                f"every target of the evaluation set {wanted.name} is ignored: give one with others, or none at all"
+            )
         if not math.isfinite(mean):
             self.listener.warned(f"the loss on {wanted.name} is {mean}")
         kind = Score if self._plan.unit == "tokens" else CountedScore
@@ -317,4 +332,8 @@ def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
         check_loader(loader, "evals")
         if isinstance(loader, Iterator):
             raise SettingsError(f"the evaluation set {name} can be read only once: give a loader, not its iterator")
+        if most is None and is_endless(loader):
+            raise SettingsError(
+                f"the evaluation set {name} has no end: give {option('eval_batches')}, or a loader with epochs=1"
+            )
     return [EvalLoader(str(name), loader, most) for name, loader in named.items()]

@@ -217,6 +217,12 @@ def length_of(loader: Any) -> int | None:
     return None
 
 
+def is_endless(loader: Any) -> bool:
+    """Whether it is known to have no end, and no length."""
+    inside: Any = loader_inside(loader)
+    return inside is not None and inside.epochs is None and length_of(loader) is None
+
+
 def as_dict(batch: Any) -> Any:
     """A batch of ramlet's own loader as a dict, with `targets` besides what transformers needs."""
     if not isinstance(batch, Batch):
