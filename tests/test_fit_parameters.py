@@ -1,4 +1,4 @@
-"""The parameters of modules that `ramlet.fit` trains: unused, and used later."""
+"""The parameters of modules that `ramlet.fit` trains: unused, used later, and of any shape."""
 
 from __future__ import annotations
 
@@ -59,3 +59,23 @@ def test_resumes_without_the_states_of_parameters_that_have_none(optimizer: Any,
         resumed = partial()
         fit(resumed, marked(), out, **given)
         assert_same(resumed, whole)
+
+
+class Scaled(nn.Module):
+    """A scalar, and a parameter without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.empty = nn.Parameter(torch.ones(0, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.empty.sum()
+
+
+def test_muon_with_a_scalar(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 16), Scaled(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+    result = fit(module, marked(), tmp_path / "run", loss=nn.CrossEntropyLoss(), optimizer="muon")
+    assert result.plan.optimizer == "muon"
+    assert float(module[1].scale.detach()) != 1.0

@@ -182,8 +182,8 @@ def _leaf_matrices(module: nn.Module) -> Iterator[Tensor]:
         if any(True for _ in each.children()):
             continue
         for parameter in each.parameters(recurse=False):
-            usable = parameter.dtype == torch.float32 and parameter.is_contiguous() and min(parameter.shape) > 1
-            if parameter.dim() == 2 and usable and parameter.requires_grad:
+            matrix = parameter.dim() == 2 and min(parameter.shape) > 1
+            if matrix and parameter.dtype == torch.float32 and parameter.is_contiguous() and parameter.requires_grad:
                 yield parameter
 
 
