@@ -1,4 +1,4 @@
-"""The parameters of modules that `ramlet.fit` trains: unused, used later, and of any shape."""
+"""The parameters of modules that `ramlet.fit` trains: unused, used later, frozen, and of any shape."""
 
 from __future__ import annotations
 
@@ -59,6 +59,51 @@ def test_resumes_without_the_states_of_parameters_that_have_none(optimizer: Any,
         resumed = partial()
         fit(resumed, marked(), out, **given)
         assert_same(resumed, whole)
+
+
+class Plain(torch.optim.Optimizer):
+    """Keeps only a number for each parameter, and no tensor."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["steps"] = state.get("steps", 0) + 1
+                    parameter -= group["lr"] / state["steps"] * parameter.grad
+
+
+def adagrad(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adagrad(parameters, lr=0.05)
+
+
+@pytest.mark.parametrize("optimizer", [Plain, adagrad, torch.optim.AdamW])
+def test_frozen_parameters_in_an_optimizer(optimizer: Any, tmp_path: Path) -> None:
+    """`AdamW(module.parameters())` has them too; they stay as they are, whatever states the optimizer keeps of them."""
+
+    def run(out: Path, **given: Any) -> nn.Module:
+        module = partial()
+        module.inside.requires_grad_(False)
+        own = optimizer(module.parameters())
+        fit(module, marked(), out, loss=nn.CrossEntropyLoss(), optimizer=own, lr=None, **given)
+        return module
+
+    whole = run(tmp_path / "whole")
+    assert torch.equal(whole.inside.weight, partial().inside.weight)
+    assert not torch.equal(whole.out.weight, partial().out.weight)
+    with pytest.raises(ramlet.Interrupted):
+        run(tmp_path / "parts", listener=StopAt(7))
+    assert_same(run(tmp_path / "parts"), whole)
+
+
+def test_an_optimizer_of_another_module(tmp_path: Path) -> None:
+    other = torch.optim.AdamW(partial().parameters())
+    with pytest.raises(ramlet.SettingsError, match="has parameters that are none of the module's: create it from"):
+        fit(partial(), marked(), tmp_path / "run", loss=nn.CrossEntropyLoss(), optimizer=other)
 
 
 class Scaled(nn.Module):

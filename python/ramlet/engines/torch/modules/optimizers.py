@@ -88,9 +88,9 @@ def make(given: Given, module: nn.Module, settings: Hyperparameters, *, precisio
     trained = trainable(module)
     if isinstance(given, torch.optim.Optimizer):
         own = {id(parameter) for group in given.param_groups for parameter in group["params"]}
-        if not own <= {id(parameter) for _, parameter in trained}:
+        if not own <= {id(parameter) for parameter in module.parameters()}:  # without a gradient, frozen ones stay
             raise SettingsError(
-                f"{type(given).__name__} has parameters that are none of the module's trainable ones: create it from "
+                f"{type(given).__name__} has parameters that are none of the module's: create it from "
                 f"module.parameters(), after the module is on its device, or give {option('optimizer')} as a function"
             )
         return _checked(given)
