@@ -1,4 +1,4 @@
-"""The loaders that `ramlet.fit` takes: ramlet's own, as they are and in a DataLoader, and those without an end.
+"""The loaders that `ramlet.fit` takes: ramlet's own, as they are and in a DataLoader, and those that end too soon.
 
 Whatever a loader is wrapped in, the run is the same: its batches in its order, another one in each epoch, and the same
 batches in every evaluation.
@@ -167,6 +167,15 @@ def test_persistent_workers(data: Path, tmp_path: Path) -> None:
         fit(bigram(), batches, tmp_path / "run", loss=next_token)
     with pytest.raises(ramlet.SettingsError, match="evals has persistent workers"):
         fit(bigram(), loader(data), tmp_path / "run", loss=next_token, evals=batches)
+
+
+def test_a_shorter_loader_than_before(tmp_path: Path) -> None:
+    batches = list(pairs(shuffle=False))
+    given: dict[str, Any] = {"loss": nn.CrossEntropyLoss()}
+    with pytest.raises(ramlet.Interrupted):
+        fit(classifier(), batches, tmp_path / "run", listener=StopAt(4), **given)
+    with pytest.raises(ramlet.SettingsError, match="ended after 2 batches, but the run had read 4 of its epoch: give"):
+        fit(classifier(), batches[:2], tmp_path / "run", **given)
 
 
 def test_loaders_with_a_state_of_their_own(tmp_path: Path) -> None:

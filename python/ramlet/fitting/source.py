@@ -105,11 +105,7 @@ class Source:
         assert self._plan is not None
         if not self._once:
             self._begin()
-        skips, self._skips = self._skips, 0
-        self._batches -= skips
-        for _ in range(skips):
-            self._read()
-            self._batches += 1
+        self._skip()
         of_step = 0
         while True:
             try:
@@ -123,6 +119,20 @@ class Source:
             self._samples += self._subject.rows(batch)
             last = of_step == self._accumulation
             yield from self._subject.pieces(batch, self._plan, number=number, last_of_step=last)
+
+    def _skip(self) -> None:
+        """Reads again what the run has read of the epoch, if it could not continue there."""
+        skips, self._skips = self._skips, 0
+        self._batches -= skips
+        for done in range(skips):
+            try:
+                self._read()
+            except StopIteration:
+                raise SettingsError(
+                    f"the loader ended after {plural(done, 'batch', 'batches')}, but the run had read {skips:,} of its "
+                    f"epoch: give the same loader as before, or choose another {option('out')}"
+                ) from None
+            self._batches += 1
 
     def _begin(self) -> None:
         self._subject.seed_loader(self._loader, self._seed, self._epoch)
