@@ -43,6 +43,13 @@ class Endless:
             yield X, Y
 
 
+class Nothing:
+    """It has no length."""
+
+    def __iter__(self) -> Any:
+        return iter([])
+
+
 CASES: dict[str, tuple[Callable[[], Any], Any, Any, dict[str, Any], str]] = {
     "no module": (lambda: 3, batches(), mean, {}, "torch.nn.Module, not int"),
     "nothing to train": (frozen, batches(), mean, {}, "no trainable parameter"),
@@ -63,6 +70,14 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any, dict[str, Any], str]] = {
     "no loader": (lambda: nn.Linear(3, 2), 3, mean, {}, "iterable of batches"),
     "unequal": (lambda: nn.Linear(3, 2), [(X, torch.ones(3))], mean, {}, "have 4 and 3 samples"),
     "no tensors": (lambda: nn.Linear(3, 2), ["text"], mean, {}, "a str without tensors"),
+    "eval empty": (lambda: nn.Linear(3, 2), batches(), mean, {"evals": {"test": []}}, "set test has no batches"),
+    "eval nothing": (
+        lambda: nn.Linear(3, 2),
+        batches(),
+        mean,
+        {"evals": Nothing(), "eval_batches": 3},
+        "the evaluation set val has no batches: give one that has",
+    ),
     "eval once": (lambda: nn.Linear(3, 2), batches(), mean, {"evals": iter(batches())}, "only once"),
     "optimizer": (lambda: nn.Linear(3, 2), batches(), mean, {"optimizer": "adam"}, "unknown optimizer 'adam'"),
     "muon": (lambda: nn.Conv1d(4, 2, 1), batches(), mean, {"optimizer": "muon"}, "muon updates the matrices"),

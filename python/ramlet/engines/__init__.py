@@ -191,7 +191,8 @@ class Learner(Protocol):
     def states(self) -> dict[str, Stored]:
         """Likewise the optimizer's states, by the engine's own names; they exist after `prepare_states` or a step."""
 
-    def prepare_states(self) -> None: ...
+    def prepare_states(self) -> None:
+        """Allocates all states, so that a checkpoint can be read into them."""
 
     def scale_state(self) -> dict[str, Any]:
         """`loss_scale` and `good_steps` of fp16; 1.0 and 0 if gradients are not scaled."""

@@ -23,8 +23,7 @@ from ramlet import __version__
 from ramlet.errors import BudgetError, RamletError, SettingsError, option
 from ramlet.fitting.folder import ModuleFolder
 from ramlet.fitting.job import FitJob, resolve
-from ramlet.fitting.source import Source, as_dict, length_of
-from ramlet.loading.resumable import ResumableLoader
+from ramlet.fitting.source import Source, as_dict, check_loader, is_endless, length_of, loader_inside
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training import checkpoint, kept
@@ -91,9 +90,19 @@ class EvalLoader:
         known = [count for count in (self.most, length_of(self.loader)) if count is not None]
         return min(known) if known else None
 
+    def check(self, subject: Subject, seed: int) -> None:
+        """Refuses a set without batches: it would score 0, the best loss there is."""
+        count = length_of(self.loader)
+        if count is None:  # only reading can tell
+            with closing(self.read(subject, seed)) as found:
+                count = int(any(True for _ in found))
+        if not count:
+            raise SettingsError(f"the evaluation set {self.name} has no batches: give one that has, or none")
+
     def read(self, subject: Subject, seed: int) -> Generator[Any, None, None]:
-        if isinstance(self.loader, ResumableLoader):
-            self.loader.rewind()
+        inside = loader_inside(self.loader)
+        if inside is not None:
+            inside.rewind()
         subject.seed_evaluation(seed, 0)
         for number, batch in enumerate(islice(self.loader, self.batches)):
             yield subject.tensors(as_dict(batch))
@@ -129,6 +138,8 @@ class Fitting:
         self._run: Run
 
     def plan(self) -> ModulePlan:
+        for each in self._evals:
+            each.check(self.subject, self.settings.seed)
         load_loggers(tensorboard=self.settings.tensorboard, wandb=self.settings.wandb)
         kept = self._noted["plan"] if self._noted is not None else None
         return planned(
@@ -161,7 +172,7 @@ class Fitting:
                 listener.noted(note)
         progress = Progress()
         if found is not None:
-            state = checkpoint.load(found, self._trainee)
+            state = checkpoint.load(found, self._trainee, prepare=self._trainee.prepare_states)
             progress = _progress(found, state)
             if progress.best is not None and not checkpoint.path_of(self.folder.path, progress.best).is_dir():
                 progress.forget_best()
@@ -231,6 +242,10 @@ class Fitting:
         with closing(wanted.read(self.subject, self.settings.seed)) as batches:
             mean, count = self.subject.scored(
                 self._trainee, batches, self._plan, lambda done: progress(done, max(done, total))
+            )
+        if not count:
+            raise SettingsError(
+                f"every target of the evaluation set {wanted.name} is ignored: give one with others, or none at all"
             )
         if not math.isfinite(mean):
             self.listener.warned(f"the loss on {wanted.name} is {mean}")
@@ -310,8 +325,6 @@ def result_of(path: Path, statistics: dict[str, Any], plan: ModulePlan, *, alrea
 
 def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
     """A loader, called `val`, or several by name."""
-    from ramlet.fitting.source import check_loader
-
     if given is None:
         return []
     named = given if isinstance(given, Mapping) else {"val": given}
@@ -319,4 +332,8 @@ def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
         check_loader(loader, "evals")
         if isinstance(loader, Iterator):
             raise SettingsError(f"the evaluation set {name} can be read only once: give a loader, not its iterator")
+        if most is None and is_endless(loader):
+            raise SettingsError(
+                f"the evaluation set {name} has no end: give {option('eval_batches')}, or a loader with epochs=1"
+            )
     return [EvalLoader(str(name), loader, most) for name, loader in named.items()]

@@ -5,9 +5,10 @@
     for piece in source.planned(plan): ...  # micro-batches, epoch after epoch
     source.state()                          # between two steps
 
-A loader is ramlet's own, a DataLoader, or any iterable of batches. One that can save its position does
-(`state`/`restore`, or `state_dict`/`load_state_dict` in JSON). Any other is read again up to where the run stopped: all
+A loader is ramlet's own, a DataLoader, which may read from one of ramlet's, or any iterable of batches. If it can save
+its position, it does (`state_dict`/`load_state_dict` in JSON). Any other is read again up to where the run stopped: all
 random generators are seeded by epoch and batch before each batch is read, so a shuffling DataLoader repeats its order.
+ramlet's own go on to their next epoch, which has another order, by themselves.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Source:
         self._loader, self._subject, self._seed, self._accumulation = loader, subject, seed, accumulation
         self._plan: ModulePlan | None = None
         self._once = isinstance(loader, Iterator)
+        self._inside = None if self._once else loader_inside(loader)
         self._iterator: Iterator[Any] | None = loader if self._once else None
         self._epoch = self._batches = self._samples = 0
         """The number of the epoch, batches read of it, samples read in all."""
@@ -55,26 +57,43 @@ class Source:
         return max(1, math.ceil(epochs * batches / self._accumulation))
 
     def largest(self) -> Any:
-        """The largest of the first batches. A loader's workers stay until `close`, as they do while training."""
+        """The largest of the first batches that have targets; of an iterator, which cannot be read again, the first.
+
+        A loader's workers stay until `close`, as they do while training.
+        """
+        before = _state_of(_with_state(self._loader))
+        if not self._once:
+            self._begin()
+        seen: list[Any] = []
+        best: Any = None
+        for batch in self._first_batches():
+            if self._once:
+                seen.append(batch)
+            if self._subject.count(batch):
+                best = batch if best is None else max(best, batch, key=self._subject.size)
+                if self._once:
+                    break
+        self._batches = 0
         if self._once:
-            first = self._read()
             assert self._iterator is not None
-            self._iterator = chain([first], self._iterator)
-            return first
-        before = self._loader.state() if isinstance(self._loader, ResumableLoader) else None
-        self._begin()
-        best = self._read()
-        for _ in range(LOOKED_AT - 1):
-            self._batches += 1
+            self._iterator = chain(seen, self._iterator)
+        elif before is not None:
+            _with_state(self._loader).load_state_dict(before)
+        if best is None:
+            raise SettingsError(
+                "every target in the first batches of the loader is ignored: check the labels, or give a loader whose "
+                "first batches have others"
+            )
+        return best
+
+    def _first_batches(self) -> Iterator[Any]:
+        for _ in range(LOOKED_AT):
             try:
                 batch = self._read()
             except StopIteration:
-                break
-            best = max(best, batch, key=self._subject.size)
-        self._batches = 0
-        if before is not None:
-            self._loader.restore(before)
-        return best
+                return
+            self._batches += 1
+            yield batch
 
     def planned(self, plan: ModulePlan) -> Source:
         """Divides batches by this plan from here on."""
@@ -86,11 +105,7 @@ class Source:
         assert self._plan is not None
         if not self._once:
             self._begin()
-        skips, self._skips = self._skips, 0
-        self._batches -= skips
-        for _ in range(skips):
-            self._read()
-            self._batches += 1
+        self._skip()
         of_step = 0
         while True:
             try:
@@ -105,6 +120,20 @@ class Source:
             last = of_step == self._accumulation
             yield from self._subject.pieces(batch, self._plan, number=number, last_of_step=last)
 
+    def _skip(self) -> None:
+        """Reads again what the run has read of the epoch, if it could not continue there."""
+        skips, self._skips = self._skips, 0
+        self._batches -= skips
+        for done in range(skips):
+            try:
+                self._read()
+            except StopIteration:
+                raise SettingsError(
+                    f"the loader ended after {plural(done, 'batch', 'batches')}, but the run had read {skips:,} of its "
+                    f"epoch: give the same loader as before, or choose another {option('out')}"
+                ) from None
+            self._batches += 1
+
     def _begin(self) -> None:
         self._subject.seed_loader(self._loader, self._seed, self._epoch)
         self._iterator = iter(self._loader)
@@ -116,9 +145,13 @@ class Source:
                 f"that can be read again, or a smaller {option('max_steps')}"
             )
         self._epoch, self._batches = self._epoch + 1, 0
-        if isinstance(self._loader, ResumableLoader):
-            self._loader.rewind()
+        if not _moves(self._loader):
+            self._set_epoch()
         self._begin()
+
+    def _set_epoch(self) -> None:
+        if self._inside is not None:
+            self._inside.set_epoch(self._epoch)
 
     def _read(self) -> Any:
         """The next batch of the epoch; StopIteration after the last."""
@@ -134,17 +167,17 @@ class Source:
 
     def state(self) -> dict[str, Any]:
         """The position between two steps, as JSON."""
-        own = _state_of(self._loader)
+        own = _state_of(_with_state(self._loader))
         return {"epoch": self._epoch, "batches": self._batches, "samples": self._samples, "loader": own}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._epoch, self._batches, self._samples = (int(state[name]) for name in ("epoch", "batches", "samples"))
-        if state["loader"] is None:
-            self._skips = self._batches
-        elif isinstance(self._loader, ResumableLoader):
-            self._loader.restore(state["loader"])
+        saved = _with_state(self._loader)
+        if saved is not None and state["loader"] is not None:
+            saved.load_state_dict(state["loader"])
         else:
-            self._loader.load_state_dict(state["loader"])
+            self._set_epoch()
+            self._skips = self._batches
 
     def __enter__(self) -> Source:
         return self
@@ -156,8 +189,16 @@ class Source:
         """Ends a loader's workers; the next loop starts them again."""
         if not self._once:
             self._iterator = None
-        if isinstance(self._loader, ResumableLoader):
-            self._loader.close()
+        if self._inside is not None:
+            self._inside.close()
+
+
+def loader_inside(loader: Any) -> ResumableLoader | None:
+    """The loader of ramlet's own that this one is, or that a DataLoader reads from; its position moves with it."""
+    for each in (loader, getattr(loader, "dataset", None)):
+        if isinstance(each, ResumableLoader):
+            return each
+    return None
 
 
 def check_loader(loader: Any, name: str) -> None:
@@ -167,6 +208,11 @@ def check_loader(loader: Any, name: str) -> None:
             f"{option(name)} must be an iterable of batches, such as a ramlet.Loader or a DataLoader, "
             f"not {type(loader).__name__}"
         )
+    if loader_inside(loader) is not None and getattr(loader, "persistent_workers", False):
+        raise SettingsError(
+            f"{option(name)} has persistent workers, which cannot begin again where a ramlet loader is: create it "
+            "without persistent_workers"
+        )
 
 
 def length_of(loader: Any) -> int | None:
@@ -175,9 +221,16 @@ def length_of(loader: Any) -> int | None:
         return len(loader)
     except TypeError:
         pass
-    if isinstance(loader, Loader):
-        return math.ceil(len(loader.examples) / loader.division.batch_size)
+    inside = loader_inside(loader)
+    if isinstance(inside, Loader) and not inside.as_rows:
+        return inside.division.count_pieces(len(inside.examples))
     return None
+
+
+def is_endless(loader: Any) -> bool:
+    """Whether it is known to have no end, and no length."""
+    inside: Any = loader_inside(loader)
+    return inside is not None and inside.epochs is None and length_of(loader) is None
 
 
 def as_dict(batch: Any) -> Any:
@@ -194,15 +247,30 @@ def as_dict(batch: Any) -> Any:
     return {**own, **{name: value for name, value in others.items() if value is not None}}
 
 
+def _moves(loader: Any) -> bool:
+    """Whether a loader of ramlet's inside moves with the batches that are taken, and on to its next epoch.
+
+    The workers of a DataLoader have copies, which move instead of it; ramlet's own DataLoader has a `set_epoch`, and
+    moves the loader by what was taken.
+    """
+    return hasattr(loader, "set_epoch") or not getattr(loader, "num_workers", 0)
+
+
+def _with_state(loader: Any) -> Any:
+    """What has the position of a loader: itself, or the loader inside; None if nothing has."""
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        return loader
+    return loader_inside(loader) if _moves(loader) else None
+
+
 def _state_of(loader: Any) -> Any:
-    """Its own position as JSON; None if it has none."""
-    if isinstance(loader, ResumableLoader):
-        return loader.state()
-    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+    """Its position as JSON, a copy; None if it has none."""
+    if loader is None:
         return None
     state = loader.state_dict()
     try:
-        return state if json.loads(json.dumps(state)) == state else None
+        copied = json.loads(json.dumps(state))
+        return copied if copied == state else None
     except (TypeError, ValueError):
         return None
 

@@ -16,7 +16,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,8 +155,12 @@ def _is_scale(scale: Mapping[str, Any]) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value > 0 and _is_count(scale.get("good_steps"))
 
 
-def load(path: Path, trainee: Learner) -> dict[str, Any]:
-    """Reads a checkpoint into the run's own tensors and returns its state."""
+def load(path: Path, trainee: Learner, *, prepare: Callable[[Collection[str]], object] | None = None) -> dict[str, Any]:
+    """Reads a checkpoint into the run's own tensors and returns its state.
+
+    `prepare` is called with the names of the optimizer's states in it, instead of the trainee's `prepare_states`: of a
+    module some parameters may have none.
+    """
     state = read_state(path)
     for name in _FILES:
         file = path / name
@@ -169,7 +173,10 @@ def load(path: Path, trainee: Learner) -> dict[str, Any]:
         if file_checksum(file) != state["xxh64"].get(name):
             raise ModelError(f"{file} is damaged, its checksum does not match state.json: {_remedy(path)}")
     read_tensors_into(path / _FILES[0], trainee.weights())
-    trainee.prepare_states()
+    if prepare is None:
+        trainee.prepare_states()
+    else:
+        prepare(read_header(path / _FILES[1]).tensors.keys())
     read_tensors_into(path / _FILES[1], trainee.states())
     trainee.restored(state["loss_scale"])
     return state

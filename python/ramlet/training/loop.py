@@ -104,14 +104,13 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
         for _ in range(done, run.plan.calls(batch.step_sequences)):
             total = total + run.trainee.learn(_nothing_of(batch), 1.0 / assumed)
     total, learned = run.trainee.over_ranks(total, learned)
-    if not learned:
-        learned = 1  # nothing but padding: the gradients are 0 anyway
+    divisor = learned or 1  # nothing but padding: the gradients are 0 anyway
     rate = run.job.schedule(run.progress.step)
-    grad_norm = run.trainee.update(rate, run.job.settings.clip, assumed / learned)
+    grad_norm = run.trainee.update(rate, run.job.settings.clip, assumed / divisor)
     run.progress.step += 1
     run.progress.tokens += round(learned)
     so_far = run.progress.tokens
-    return _StepMetrics(run.progress.step, learned, so_far, rate, total / learned, grad_norm, run.engine.mark())
+    return _StepMetrics(run.progress.step, learned, so_far, rate, total / divisor, grad_norm, run.engine.mark())
 
 
 def _nothing_of(batch: Any) -> dict[str, Any]:

@@ -68,6 +68,11 @@ def repeated_blocks(module: nn.Module) -> list[nn.Module]:
     return found
 
 
+def has_batch_statistics(module: nn.Module) -> bool:
+    """Whether a sample's result depends on the others of its micro-batch."""
+    return any(isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training for each in module.modules())
+
+
 def _is_block(module: nn.Module) -> bool:
     if isinstance(module, (nn.ModuleList, nn.ModuleDict)) or not any(True for _ in module.children()):
         return False

@@ -1,8 +1,9 @@
 """The loss of a micro-batch, and how much it counts.
 
 A step's loss is the mean over the whole batch, however the batch is divided. Each micro-batch has a mean of its own, so
-they are weighted: by the number of targets that are not ignored (-100) where targets are class or token ids, else by
-the number of samples. A loss that averages in another way returns a pair (sum, count), which is always exact.
+they are weighted by what it divides by: where targets are class or token ids, by the number of those that are not
+ignored (-100, or the criterion's `ignore_index`), or the sum of their class weights; else by the number of samples. A
+loss that averages in another way returns a pair (sum, count), which is always exact.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Loss:
         self._module, self._loss, self._precision = module, loss, precision
         self._shifts = loss is None and _is_causal(module)
         self._accepted = _accepted(module) if loss is None else None
+        self._ignored = getattr(loss, "ignore_index", IGNORED) if isinstance(loss, nn.Module) else IGNORED
+        self._class_weights = _class_weights(loss)
         if getattr(loss, "reduction", "mean") != "mean":
             raise SettingsError(
                 f"{type(loss).__name__} must have reduction='mean', because a step is the mean over its batch, "
@@ -43,7 +46,7 @@ class Loss:
         found = self._found(batch)
         if _is_sum(found):
             count = float(found[1])
-            return found[0] / max(count, 1.0), count
+            return found[0] / (count or 1.0), count
         return found, self.count(batch) if counted is None else counted
 
     def differentiable(self, batch: Any) -> Tensor:
@@ -95,7 +98,10 @@ class Loss:
             return float(rows(batch))
         if self._shifts and targets.dim() > 1:
             targets = targets[:, 1:]  # the model never sees a target for its last position
-        return float((targets != IGNORED).sum())
+        counted = targets != self._ignored
+        if self._class_weights is None:
+            return float(counted.sum())
+        return float(self._class_weights.to(targets.device)[targets[counted].long()].sum())
 
     def unit(self, batch: Any) -> str:
         """What is counted: tokens, if every sample has several targets."""
@@ -127,6 +133,14 @@ def check_loss(loss: Any) -> None:
         raise SettingsError(
             f"the loss of the first batch is {float(loss.detach())}: check the data and the module's initial weights"
         )
+
+
+def _class_weights(loss: Any) -> Tensor | None:
+    """Those of a criterion, on average 1: about as much is counted as without them, and the mean is the same."""
+    if not isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or loss.weight is None:
+        return None
+    weights = loss.weight.detach().double()
+    return weights / weights.mean()
 
 
 def _is_causal(module: nn.Module) -> bool:

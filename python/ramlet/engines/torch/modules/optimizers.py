@@ -88,9 +88,9 @@ def make(given: Given, module: nn.Module, settings: Hyperparameters, *, precisio
     trained = trainable(module)
     if isinstance(given, torch.optim.Optimizer):
         own = {id(parameter) for group in given.param_groups for parameter in group["params"]}
-        if not own <= {id(parameter) for _, parameter in trained}:
+        if not own <= {id(parameter) for parameter in module.parameters()}:  # without a gradient, frozen ones stay
             raise SettingsError(
-                f"{type(given).__name__} has parameters that are none of the module's trainable ones: create it from "
+                f"{type(given).__name__} has parameters that are none of the module's: create it from "
                 f"module.parameters(), after the module is on its device, or give {option('optimizer')} as a function"
             )
         return _checked(given)
@@ -182,8 +182,8 @@ def _leaf_matrices(module: nn.Module) -> Iterator[Tensor]:
         if any(True for _ in each.children()):
             continue
         for parameter in each.parameters(recurse=False):
-            usable = parameter.dtype == torch.float32 and parameter.is_contiguous() and min(parameter.shape) > 1
-            if parameter.dim() == 2 and usable and parameter.requires_grad:
+            matrix = parameter.dim() == 2 and min(parameter.shape) > 1
+            if matrix and parameter.dtype == torch.float32 and parameter.is_contiguous() and parameter.requires_grad:
                 yield parameter
 
 

@@ -21,7 +21,7 @@ class Piece:
     number: int
     """Of its first sample, since the beginning of the run."""
     expected: float
-    """What it should count: targets or samples; 0 if all of its targets are ignored."""
+    """What it should count: targets, by their class weights if there are any, or samples; 0 if all are ignored."""
     last_of_step: bool
     trained: float = 0.0
     """What it counted, once it was learned from."""
@@ -32,6 +32,12 @@ def divided(batch: Any, plan: ModulePlan, loss: Loss, *, number: int, last_of_st
     for start, stop in parts_of(batch, plan):
         part = batches.sliced(batch, start, stop)
         yield Piece(part, number + start, loss.count(part), last_of_step and stop == batches.rows(batch))
+
+
+def first_counted(batch: Any, loss: Loss) -> int:
+    """The first sample with a target that is not ignored; without one there is no mean."""
+    samples = range(batches.rows(batch))
+    return next((number for number in samples if loss.count(batches.sliced(batch, number, number + 1))), 0)
 
 
 def parts_of(batch: Any, plan: ModulePlan) -> Iterator[tuple[int, int]]:

@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ramlet.engines import EIGHT_BIT, Hyperparameters
 from ramlet.engines.plan import JITTER
 from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.engine import TorchEngine
 from ramlet.engines.torch.modules import batches, optimizers
-from ramlet.engines.torch.modules.checkpointing import Checkpointing
+from ramlet.engines.torch.modules.checkpointing import Checkpointing, has_batch_statistics
 from ramlet.engines.torch.modules.guard import Guard, TooLarge, TreeGauge, kept_bytes
 from ramlet.engines.torch.modules.losses import Loss
-from ramlet.engines.torch.modules.pieces import Piece
+from ramlet.engines.torch.modules.pieces import Piece, first_counted
 from ramlet.engines.torch.modules.plan import ModulePlan
-from ramlet.engines.torch.modules.trainee import ModuleTrainee
+from ramlet.engines.torch.modules.trainee import ModuleTrainee, unique_tensors
 from ramlet.engines.torch.probe import MOST_UNMEASURED, SEEN, SLACK, UNMEASURED, UNSEEN
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, format_parts, with_reserve
@@ -118,6 +118,7 @@ class Search:
         self._accumulation = accumulation
         self._on_cpu = device.type == "cpu"
         self._rows = batches.rows(batch)
+        self._first = first_counted(batch, loss)
         # There are no statistics of a single sample.
         self._least = min(2 if has_batch_statistics(module) else 1, self._rows)
         self._gauge = TreeGauge(meter)
@@ -322,8 +323,9 @@ class Search:
         return self._gauge.peak() if self._on_cpu else torch.cuda.max_memory_reserved(self._device)
 
     def _piece(self, rows: int) -> Piece:
-        part = batches.sliced(self._batch, 0, rows)
-        return Piece(part, number=0, expected=max(1.0, self._loss.count(part)), last_of_step=True)
+        start = min(self._first, self._rows - rows)  # with the first sample that counts
+        part = batches.sliced(self._batch, start, start + rows)
+        return Piece(part, number=0, expected=self._loss.count(part) or 1.0, last_of_step=True)
 
     def _planned(self, way: Way, tried: Tried, wanted: int | None, *, asked: Any) -> ModulePlan:
         largest = max(tried.peaks)
@@ -390,16 +392,3 @@ class Search:
             parts=parts,
             budget=self._budget.asked,
         )
-
-
-def has_batch_statistics(module: nn.Module) -> bool:
-    """Whether a sample's result depends on the others of its micro-batch."""
-    return any(isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training for each in module.modules())
-
-
-def unique_tensors(module: nn.Module) -> list[Tensor]:
-    """Parameters and buffers, tied ones once."""
-    found: dict[int, Tensor] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        found.setdefault(tensor.data_ptr() or id(tensor), tensor)
-    return list(found.values())

@@ -160,6 +160,10 @@ class Subject:
     def rows(self, batch: Any) -> int:
         return batches.rows(batch)
 
+    def count(self, batch: Any) -> float:
+        """What a batch counts: targets or samples; 0 if all of its targets are ignored."""
+        return self.loss.count(batch)
+
     def pieces(self, batch: Any, plan: ModulePlan, *, number: int, last_of_step: bool) -> Iterator[Piece]:
         return divided(batch, plan, self.loss, number=number, last_of_step=last_of_step)
 
@@ -191,4 +195,4 @@ class Subject:
                     if self.loss.count(part):
                         mean, weight = trainee.mean_loss(part)
                         total, count = total + mean * weight, count + weight
-        return total / max(1.0, count), count
+        return total / (count or 1.0), count

@@ -10,7 +10,7 @@ The module's own tensors are trained, saved and restored: there is no copy of it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,12 +36,16 @@ class ModuleTrainee:
         self.optimizer = optimizer
         self._loss, self._device, self._seed = loss, device, seed
         self._parameters = [parameter for _, parameter in trainable(module)]
-        self._names = {id(parameter): name for name, parameter in trainable(module)}
+        # Also of frozen ones: an optimizer of the user's may have states of them.
+        self._named = dict(module.named_parameters())
+        self._names = {id(parameter): name for name, parameter in self._named.items()}
         rates = [group.get("lr") for group in optimizer.param_groups]
         self._peak = next((float(rate) for rate in rates if rate), 0.0)
         self._scales = [None if rate is None else float(rate) / self._peak if self._peak else 1.0 for rate in rates]
         """Of each group's learning rate, relative to that of the run; None if the optimizer has its own."""
         self._copies: Copies = {}
+        self._learned = 0.0
+        """What the micro-batches since the last update counted."""
 
     @property
     def own_rate(self) -> float | None:
@@ -54,13 +58,22 @@ class ModuleTrainee:
         seed_all(self._device, self._seed, STEP, piece.number)
         loss, count = self._loss(placed(piece.batch, self._device), piece.expected)
         piece.trained = count
+        self._learned += count
+        if not count and not loss.requires_grad:
+            return torch.zeros((), dtype=torch.float64, device=self._device)  # a sum of nothing
         if piece.number == 0:
             check_loss(loss)
         loss.reshape(()).backward() if count * scale == 1.0 else (loss.reshape(()) * (count * scale)).backward()
         return loss.detach().reshape(()).double() * count
 
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Tensor:
-        """An optimizer step; returns the gradient norm. On a CPU, a NaN or infinite norm skips the update."""
+        """An optimizer step; returns the gradient norm. On a CPU, a NaN or infinite norm skips the update.
+
+        Without any target that counts there is nothing to learn, and so no step: not even weight decay.
+        """
+        if not self._learned:
+            self.clear_gradients()
+            return torch.zeros((), device=self._device)
         grad_norm, factor = self._norm_and_factor(clip or math.inf, correction)
         if self._device.type != "cpu" or math.isfinite(float(grad_norm)):
             self._scale_gradients(factor)
@@ -115,6 +128,7 @@ class ModuleTrainee:
     def clear_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
+        self._learned = 0.0
 
     def forget_states(self) -> None:
         """As before the first step."""
@@ -145,11 +159,19 @@ class ModuleTrainee:
     def state_bytes(self) -> int:
         return sum(value.nbytes for _, value in self._values() if isinstance(value, Tensor))
 
-    def prepare_states(self) -> None:
-        """Allocates the optimizer's states, so that a checkpoint can be read into them."""
-        for parameter in self._parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        self._idle_step()
+    def prepare_states(self, held: Collection[str] | None = None) -> None:
+        """Allocates the optimizer's states, so that a checkpoint can be read into them: those that it holds, if given.
+
+        A parameter has states from its first gradient on, and some never get one.
+        """
+        names = self._named if held is None else {name.rpartition(".")[0] for name in held}
+        for name, parameter in self._named.items():
+            if name not in names:
+                self.optimizer.state.pop(parameter, None)
+            elif parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        if self._gradients():
+            self._idle_step()
 
     def scale_state(self) -> dict[str, Any]:
         """Gradients are not scaled; with it, what an optimizer keeps besides tensors."""
@@ -157,12 +179,9 @@ class ModuleTrainee:
         return {"loss_scale": 1.0, "good_steps": 0, "optimizer": plain}
 
     def restored(self, scale_state: Mapping[str, Any]) -> None:
-        plain = scale_state.get("optimizer", {})
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                state = self.optimizer.state.get(parameter, {})
-                for name in state:
-                    state[name] = plain.get(f"{self._names[id(parameter)]}.{name}", state[name])
+        for name, value in scale_state.get("optimizer", {}).items():
+            parameter, _, state = name.rpartition(".")
+            self.optimizer.state[self._named[parameter]][state] = value
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -197,3 +216,11 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
         seen.add(same)
         found[name] = value
     return found
+
+
+def unique_tensors(module: nn.Module) -> list[Tensor]:
+    """Parameters and buffers, tied ones once."""
+    found: dict[int, Tensor] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        found.setdefault(tensor.data_ptr() or id(tensor), tensor)
+    return list(found.values())
