@@ -75,7 +75,7 @@ def test_the_new_one_is_all_that_is_left(old: Path) -> None:
     found = content(old)
     assert found.pop("data/mine.txt") == "kept"
     assert set(found.values()) == {"new"}
-    assert len(found) == 3 + 1 + 6
+    assert len(found) == 3 + 1 + 7
     assert not {NEW, NEXT, ".lock"} & set(os.listdir(old))
 
 

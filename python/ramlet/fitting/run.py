@@ -34,6 +34,7 @@ from ramlet.training.listener import Listener
 from ramlet.training.loop import run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.progress import EVAL, SAVE, Progress
+from ramlet.training.run_folder import settings_text
 from ramlet.training.running import Run
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
@@ -165,6 +166,7 @@ class Fitting:
             optimizer=chosen,
             rate=self._trainee.own_rate,
         )
+        text = self._settings_text(plan, job)
         found, state = None, None
         if self._noted is not None:
             found, note = kept.continues_from(self.folder.path, job.schedule)
@@ -184,7 +186,7 @@ class Fitting:
                 raise checkpoint.damaged(found, "data is invalid") from None
         else:
             self.folder.begin()
-        self._note(plan, job)
+        self.folder.note(text)  # from here on it is certain to start
         for note in plan.notes:
             listener.noted(note)
         shown: Any = plan  # not a `Plan`, but with a peak and a table too
@@ -224,9 +226,8 @@ class Fitting:
             remedy=f"load it into the module, and continue in another {option('out')} with a lower {option('lr')}",
         )
 
-    def _note(self, plan: ModulePlan, job: FitJob) -> None:
-        """Writes the run's settings: from here on it is certain to start."""
-        self.folder.note(
+    def _settings_text(self, plan: ModulePlan, job: FitJob) -> str:
+        return settings_text(
             {
                 **self._described,
                 "job": {**self._described["job"], **job.described()},

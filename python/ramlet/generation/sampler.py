@@ -8,6 +8,7 @@ The random numbers depend on the seed and the step alone, so a resumed run write
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from ramlet.engines import LARGEST_SEED, Model
@@ -37,10 +38,10 @@ class Sampler:
         """The end of text, else a line break, else any token: training must not stop for it."""
         if end_id is not None:
             return end_id
-        try:
-            return self._tokenizer.encode("\n")[0]
-        except TokenizerError:
-            return min(self._tokenizer.vocabulary)
+        with suppress(TokenizerError):
+            if ids := self._tokenizer.encode("\n"):  # tokenizers that drop white space have none
+                return ids[0]
+        return min(self._tokenizer.vocabulary)
 
     def __call__(self, model: Model, step: int) -> str:
         shape = model.shape

@@ -56,7 +56,7 @@ class TrainSettings(TypedDict, total=False):
     average: float | str
     """Average the weights over this fraction of the steps at the end, and keep the average if it is better."""
     weight_decay: float | str
-    """Weight decay; not applied to norms."""
+    """Weight decay; not applied to norms, nor with muon to embeddings."""
     beta1: float | str
     """AdamW's beta1."""
     beta2: float | str

@@ -42,7 +42,7 @@ class Averaging:
         (run / CHECKPOINTS).mkdir(exist_ok=True)
         place = self.moments.index(step)
         before = _file(run, self.moments[place - 1]) if place else None
-        count = self._count(before) if before is not None else 0
+        count = self.count(before) if before is not None else 0
         blend_tensors(
             _file(run, step),
             weights,
@@ -51,7 +51,7 @@ class Averaging:
             {"format": "pt", "averaged": str(count + 1), "steps": str(self.steps)},
         )
 
-    def _count(self, file: Path) -> int:
+    def count(self, file: Path) -> int:
         """How many moments are in a file; 0 without one, or if it is of a run of another length."""
         if not file.is_file():
             return 0
@@ -61,17 +61,19 @@ class Averaging:
     def load(self, run: Path, trainee: Learner) -> int:
         """Replaces the weights by their average and returns of how many moments it is; 0 if there is none."""
         file = _file(run, self.steps)
-        count = self._count(file)
+        count = self.count(file)
         if count:
             read_tensors_into(file, trainee.weights(), cast=True)
             trainee.restored(trainee.scale_state())
         return count
 
 
-def prune(run: Path, step: int, checkpoints: Collection[int]) -> None:
+def prune(run: Path, step: int, checkpoints: Collection[int], averaging: Averaging | None) -> None:
     """Removes all but those of this step, and those that one of the checkpoints continues with."""
     found = {int(match[1]): path for path in (run / CHECKPOINTS).iterdir() if (match := _NAME.fullmatch(path.name))}
-    needed = {max((at for at in found if at <= reached), default=0) for reached in (*checkpoints, step)}
+    # Those of a run of another length are never continued with.
+    own = [at for at, path in found.items() if averaging is not None and averaging.count(path)]
+    needed = {max((at for at in own if at <= reached), default=0) for reached in (*checkpoints, step)}
     for at, path in found.items():
         if at not in needed:
             path.unlink()

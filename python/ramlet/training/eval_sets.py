@@ -31,6 +31,8 @@ class Named:
     split: str
     count: int
     """Tokens in the split."""
+    has_ends: bool
+    """Whether its documents end with a token, by which a document mask tells them apart."""
 
 
 def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fraction: float) -> list[Named]:
@@ -39,13 +41,13 @@ def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fracti
     for name, data in feed.validation():
         tokens = open_tokens(data, "val", val_fraction)
         if _long_enough(tokens, seq_len):
-            sets.append(Named(name, data, "val", tokens.count))
+            sets.append(Named(name, data, "val", tokens.count, tokens.end_id is not None))
     for name, data in evals.items():
         if any(name == known.name for known in sets):
             raise SettingsError(f"{name} is the validation split of the data itself: give the set {data} another name")
         tokens = usable_split(data, seq_len=seq_len, val_fraction=val_fraction)
         _check_ids(tokens, feed)
-        sets.append(Named(name, data, tokens.split, tokens.count))
+        sets.append(Named(name, data, tokens.split, tokens.count, tokens.end_id is not None))
     return sets
 
 
@@ -58,9 +60,13 @@ def validation_sets(data: Sequence[str], val_fraction: float) -> dict[str, str]:
         except DatasetError:
             continue  # an array without a validation split
         if tokens.count > 1:
-            name = "val" if len(data) == 1 else f"val_{Path(path).stem}"
-            found[f"{name}_{number}" if name in found else name] = path
+            _add(found, "val" if len(data) == 1 else f"val_{Path(path).stem}", number, path)
     return found
+
+
+def _add(found: dict[str, str], name: str, number: int, path: str) -> None:
+    """By its name, or with its number if another dataset has the same name."""
+    found[f"{name}_{number}" if name in found else name] = path
 
 
 def own_sets(run: Path, split: str | None) -> dict[str, str]:
@@ -89,7 +95,10 @@ def own_sets(run: Path, split: str | None) -> dict[str, str]:
             )
         paths.append(path)
     if split == "train":
-        return {Path(path).name: path for path in paths}
+        found: dict[str, str] = {}
+        for number, path in enumerate(paths, 1):
+            _add(found, Path(path).name, number, path)
+        return found
     if not (found := validation_sets(paths, val_fraction)):
         raise DatasetError(
             f"the data of {run} has no validation split: give another dataset as {option('data')}, or "

@@ -80,7 +80,11 @@ class Job:
 
         peak = kept("lr", schedule.peak, settings.lr)
         warmup = kept("warmup", schedule.warmup, settings.warmup)
-        schedule = replace(schedule, peak=peak, floor=_floor(settings, self.recipe, peak), warmup=warmup)
+        floor = _floor(settings, self.recipe, peak)
+        recipe = noted.get("recipe") or {}
+        if (peak, schedule.kind) == (noted.get("lr"), recipe.get("schedule")):  # others have a floor of their own
+            floor = kept("min_lr", floor, settings.min_lr)
+        schedule = replace(schedule, peak=peak, floor=floor, warmup=warmup)
         eval_tokens = kept("eval_tokens", self.eval_tokens, settings.eval_tokens)
         return replace(self, schedule=schedule, eval_tokens=eval_tokens)
 

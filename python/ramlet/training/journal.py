@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ramlet.errors import DiskFull, ModelError, SettingsError, option
-from ramlet.runtime.small_files import open_regular
-from ramlet.training.run_files import METRICS, TENSORBOARD
+from ramlet.runtime.atomic_files import replacing
+from ramlet.runtime.small_files import SMALL, open_regular, read_text
+from ramlet.training.run_files import METRICS, TENSORBOARD, WANDB_ID
 
 
 class Journal:
@@ -48,7 +49,7 @@ class Journal:
         self._open(place, step)
         if writes:
             self._file.truncate(min(position, os.path.getsize(self._path)))
-        self._wandb = _wandb(run or place) if wandb and writes else None
+        self._wandb = _wandb(run or place, place, step) if wandb and writes else None
 
     def _open(self, place: Path, step: int) -> None:
         self._place = place
@@ -132,7 +133,15 @@ def _tensorboard(run: Path, step: int) -> Any:
     return Board(run / TENSORBOARD, step)
 
 
-def _wandb(run: Path) -> Any:
+def _wandb(run: Path, place: Path, step: int) -> Any:
+    """A run keeps its id there; the names of folders are often the same, and older runs had those."""
     import wandb
 
-    return wandb.init(project="ramlet", name=run.name, dir=str(run), resume="allow", id=run.name)
+    noted = place / WANDB_ID
+    if noted.exists():
+        identity = read_text(noted, ModelError, SMALL).strip()
+    else:
+        identity = run.name if step else os.urandom(8).hex()
+        with replacing(noted) as file:
+            file.write(identity)
+    return wandb.init(project="ramlet", name=run.absolute().name, dir=str(run), resume="allow", id=identity)

@@ -161,13 +161,17 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
     else:
         what = f"the {'gradients' if math.isfinite(loss) else 'loss'} became NaN or infinite"
         check = ""
+    raise _stopped(run, step, what, check)
+
+
+def _stopped(run: Run, step: int, what: str, check: str = "") -> TrainingStopped:
     good = checkpoint.latest(run.path)
     remedy = (
         f"the last good checkpoint is {good}: {run.remedy}"
         if good
         else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     )
-    raise TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {remedy}{check}")
+    return TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {remedy}{check}")
 
 
 def _due_tasks(run: Run) -> list[str]:
@@ -210,6 +214,9 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
         kind = progress.owed[0]
         done = not run.takes_part or (_evaluate(run) if kind == EVAL else _sample(run))
         stopping = run.ranks.any(not done)
+        if kind == EVAL and run.ranks.any(bool(run.broken)):
+            name = run.broken or "an evaluation set"
+            raise _stopped(run, progress.step, f"the loss on {name} became NaN or infinite")
         if not stopping:
             seconds = time.monotonic() - began
             run.pace.paused(kind, seconds)
@@ -219,9 +226,12 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
         run.saver.average(progress.step, run.trainee.weights())
     elif AVERAGE in tasks and run.evaluates_together:
         send_tensors(run.trainee.weights(), blended=True)
+    # Also if the signal came while an average was written. A later one is seen after the next step.
+    stopping = stopping or run.ranks.any(run.signals.asked)
     # Only the first rank knows the best step, but either all ranks save or none.
-    if progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in tasks):
-        _save(run, required=stopping or _is_required(run, tasks))
+    if not (progress.step and (run.ranks.any(progress.best == progress.step) or stopping or SAVE in tasks)):
+        return stopping
+    _save(run, required=stopping or _is_required(run, tasks))
     return stopping or run.ranks.any(run.signals.asked)
 
 
@@ -260,6 +270,9 @@ def _evaluate(run: Run) -> bool:
         scores = _scores(run)
     except GaveUp:
         return False
+    run.broken = next((name for name, score in scores.items() if not math.isfinite(score.loss)), "")
+    if run.broken and progress.step:
+        return True  # and is neither saved nor compared: a model like this is nobody's best
     progress.evaluated_as(scores, _judged(run, scores))
     rises = progress.rises(progress.scores)
     run.journal.write(progress.step, eval=progress.scores, **({"forgetting": rises} if rises else {}))

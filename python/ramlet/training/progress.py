@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ class Progress:
         self.evaluated = self.step
         if judged is None:
             return
-        compared = self.best_loss is not None and self.best_tokens in (None, judged.tokens)
+        known = self.best_loss is not None and math.isfinite(self.best_loss)
+        compared = known and self.best_tokens in (None, judged.tokens)
         if not compared or self.best_loss is None or judged.loss < self.best_loss:
             self.best, self.best_loss, self.best_tokens = self.step, judged.loss, judged.tokens
             self.best_scores = self.scores

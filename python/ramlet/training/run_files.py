@@ -27,8 +27,9 @@ METRICS = "metrics.jsonl"
 WEIGHTS = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
+WANDB_ID = "wandb_id.txt"
 WRITTEN = (
-    *(STATISTICS, WEIGHTS, CHECKPOINTS, "report.html", "measures.json", METRICS, TENSORBOARD),
+    *(STATISTICS, WEIGHTS, CHECKPOINTS, "report.html", "measures.json", METRICS, TENSORBOARD, WANDB_ID),
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
 )
 """Everything that belongs to one run, except its settings, which are written first and removed last."""

@@ -43,6 +43,21 @@ KEPT = ("optimizer", "weights")
 """What a resumed run keeps from its plan, because its states are stored in this form."""
 
 
+def settings_text(values: Mapping[str, Any]) -> str:
+    """The content of settings.yaml; refuses what could not be read back, before the run changes anything."""
+    import yaml
+
+    # libyaml, if this build of PyYAML has it: the same text in a tenth of the time.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(dict(values), None, dumper, sort_keys=False, allow_unicode=True)
+    if len(text.encode()) > YAML:
+        raise SettingsError(
+            f"the settings of this run take {len(text.encode()):,} bytes, and {YAML:,} is the most: name folders or "
+            f"patterns instead of many files, or a shorter {option('sample_prompt')}"
+        )
+    return text
+
+
 def other_choice(run: Path, name: str, chosen: str, wanted: str) -> SettingsError:
     """The error about a run that should continue with another optimizer, or another precision of its weights."""
     return SettingsError(
@@ -135,13 +150,10 @@ class RunFolder:
             )
         return _invalid(noted)
 
-    def note(self, values: Mapping[str, Any]) -> None:
-        import yaml
-
+    def note(self, text: str) -> None:
+        """Writes settings.yaml, from `settings_text`."""
         with replacing(self.place / SETTINGS) as file:
-            # libyaml, if this build of PyYAML has it: the same text in a tenth of the time.
-            dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-            yaml.dump(dict(values), file, dumper, sort_keys=False, allow_unicode=True)
+            file.write(text)
 
     def refuse_others(
         self, noted: Mapping[str, Any], now: Mapping[str, Any], shape: Mapping[str, Any], *, resume: bool

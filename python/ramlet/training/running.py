@@ -91,6 +91,8 @@ class Run:
     """When the last step, or task between steps, was done on the device."""
     warned_of: set[str] = field(default_factory=set)
     """Sets with a warning that the model is forgetting them: it is given once."""
+    broken: str = ""
+    """The evaluation set on which the loss became NaN or infinite."""
     averaging: Averaging | None = None
     averaged: Averaged | None = None
     """The average at the end, which the trainee then has instead of its own weights."""

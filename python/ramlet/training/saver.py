@@ -128,7 +128,7 @@ class Saver:
 
     def _prune_averages(self, step: int) -> None:
         place = self._folder.place
-        average.prune(place, step, [at for at, _ in checkpoint.checkpoints(place)])
+        average.prune(place, step, [at for at, _ in checkpoint.checkpoints(place)], self._averaging)
 
     def _start(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=self._guarded, args=(work,), name="ramlet-checkpoint")

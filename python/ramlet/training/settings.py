@@ -128,7 +128,9 @@ class RunSettings(Declared):
         panel=LEARNING,
         later=True,
     )
-    weight_decay: float = setting(0.1, Number(), "Weight decay; not applied to norms.", panel=LEARNING)
+    weight_decay: float = setting(
+        0.1, Number(), "Weight decay; not applied to norms, nor with muon to embeddings.", panel=LEARNING
+    )
     beta1: float = setting(0.9, Number(below=1), "AdamW's beta1.", panel=LEARNING)
     beta2: float = setting(0.95, Number(below=1), "AdamW's beta2.", panel=LEARNING)
     eps: float = setting(1e-8, Number(), "AdamW's epsilon.", panel=LEARNING)

@@ -43,7 +43,7 @@ from ramlet.training.loop import run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.plan import plan_run
 from ramlet.training.progress import EVAL, SAMPLE, SAVE, Progress
-from ramlet.training.run_folder import RunFolder, other_engine
+from ramlet.training.run_folder import RunFolder, other_engine, settings_text
 from ramlet.training.running import Run
 from ramlet.training.saver import Saver
 from ramlet.training.settings import RunSettings
@@ -278,12 +278,13 @@ class Trainer:
 
     def _describe(self, plan: Plan) -> None:
         """Writes the run's settings: from here on it is certain to start."""
+        made_by = {"ramlet": __version__, **self.engine.versions}
+        noted = {"job": self.job.described(), "plan": plan.to_dict(), "all_settings": asdict(self.job.settings)}
+        text = settings_text({**self._described, **noted, "evals": self._evals, **made_by})
         if self._resumed is None:
             self.folder.begin()
         self.feed.settle()
-        made_by = {"ramlet": __version__, **self.engine.versions}
-        noted = {"job": self.job.described(), "plan": plan.to_dict(), "all_settings": asdict(self.job.settings)}
-        self.folder.note({**self._described, **noted, "evals": self._evals, **made_by})
+        self.folder.note(text)
         save_description(
             self.job.shape,
             self.folder.place,
@@ -304,7 +305,7 @@ class Trainer:
                 tokens=job.eval_tokens,
                 lengths=self._lengths,
                 val_fraction=job.settings.val_fraction,
-                document_mask=job.settings.document_mask,
+                document_mask=job.settings.document_mask and each.has_ends,
             )
             for each in self._sets
         ]
