@@ -15,7 +15,7 @@ use super::Near;
 use super::in_order::{Buffer, Source, in_order};
 use crate::atomic::create_folder;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
-use crate::dedup::{cache_damaged, cache_files};
+use crate::dedup::{Listing, cache_damaged, cache_files};
 use crate::error::{Error, Result, option};
 use crate::varint;
 use serde::{Deserialize, Serialize};
@@ -72,10 +72,15 @@ pub struct CacheFile {
     first_documents: Arc<Vec<u32>>,
 }
 
-/// The files of all runs except `own_id`, sorted by name.
-pub fn open_caches(folder: &Path, own_id: &str, near: &Near, fingerprint: &str) -> Result<Vec<CacheFile>> {
+/// The listed files, sorted by name: `Ordinal::cached` has the position of one among them.
+pub fn open_caches(
+    folder: &Path,
+    listing: &Listing,
+    near: &Near,
+    fingerprint: &str,
+) -> Result<Vec<CacheFile>> {
     let wanted = Made::by(near, fingerprint);
-    cache_files(folder, own_id, SUFFIX)?.into_iter().map(|path| CacheFile::open(path, &wanted)).collect()
+    cache_files(folder, listing, SUFFIX)?.into_iter().map(|path| CacheFile::open(path, &wanted)).collect()
 }
 
 impl CacheFile {
