@@ -66,8 +66,13 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bo
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """A JSON file that people can read too: indented, non-ASCII characters as they are."""
     with replacing(path) as file:
-        json.dump(content, file, ensure_ascii=False, indent=1)
-        file.write("\n")
+        write_json_to(file, content)
+
+
+def write_json_to(file: IO[Any], content: Any) -> None:
+    """The same, to a file that is open."""
+    json.dump(content, file, ensure_ascii=False, indent=1)
+    file.write("\n")
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
