@@ -14,7 +14,7 @@ import oracles_near as oracle
 from conftest import AMPLE, RunRamlet
 from ramlet.dataset.duplicates import FILE
 from ramlet.dataset.reader import Dataset
-from ramlet.errors import SettingsError
+from ramlet.errors import BudgetError, SettingsError
 from ramlet.preparing import core
 from ramlet.preparing.entry import prepare
 from ramlet.preparing.near import bands_for
@@ -211,6 +211,25 @@ def test_a_cache_that_loses_a_file_ends_the_run(
         with pytest.raises(SettingsError, match=rf"\.{ending} of the dedup cache was removed or changed"):
             run(late, tmp_path / "b", dedup_cache=str(cache))
     run(late, tmp_path / "b", dedup_cache=str(cache))  # planned again, without it
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_more_documents_than_the_budget_has_bits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    inputs = written(tmp_path / "in", texts(4), parts=1)
+    cache = {"dedup_cache": str(tmp_path / "cache")} if cached else {}
+    with monkeypatch.context() as patch:
+        patch.setattr(core.Core, "_compared", lambda _: 10**12)
+        with pytest.raises(BudgetError, match="one bit for each of 1,000,000,000,000 documents") as refused:
+            run(inputs, tmp_path / "out", **cache)
+        assert refused.value.facts["needed"] > 10**12 // 8
+        if cached:  # as `finish` on another machine, with another budget
+            patch.setattr(core.Core, "_compared", lambda _: 0)
+            between_stages(patch, "assemble", lambda: patch.setattr(core.Core, "_compared", lambda _: 10**12))
+            with pytest.raises(BudgetError, match="one bit for each"):
+                run(inputs, tmp_path / "out", **cache)
+    run(inputs, tmp_path / "out", **cache)
 
 
 def test_appending_with_a_cache(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ pub(crate) mod grid;
 mod records;
 mod set;
 mod settle;
+pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 
