@@ -63,8 +63,7 @@ pub fn count_task(
     }
     create_folder(&work.join(COUNTS))?;
     // Of this process alone: another may be counting the same task.
-    let folder = Scratch(temporary_name(&run_path(work, task)));
-    let spilled = WorkDir::open(&folder.0, "")?;
+    let (_removed, spilled) = scratch(&run_path(work, task))?;
     let counted = count::count(feed, settings, &spilled, progress, watch)?;
     let totals = counted.totals.clone();
     let run = counted.into_run(&spilled, &run_path(work, task), settings.memory)?;
@@ -72,6 +71,20 @@ pub fn count_task(
     sync_folder(&work.join(COUNTS))?;
     let note = Note { totals, regex_failures: settings.pattern.failures(), read: feed.counters(), sums };
     commit_note(&note_path(work, task), &serde_json::to_vec(&note).expect("plain data"))
+}
+
+/// A new folder next to `path`, locked while it is in use: one that is not was left by a process that has ended.
+fn scratch(path: &Path) -> Result<(Scratch, WorkDir)> {
+    let mut tries: u32 = 3;
+    loop {
+        let folder = Scratch(temporary_name(path));
+        match WorkDir::open(&folder.0, "") {
+            Ok(opened) if opened.has_lock() => return Ok((folder, opened)),
+            Err(error) if tries == 0 => return Err(error),
+            // Before it was locked, another process has removed it as one that was left (`remove_left`).
+            _ => tries = tries.saturating_sub(1),
+        }
+    }
 }
 
 /// A folder that is removed in the end.
@@ -97,8 +110,7 @@ pub fn merge_runs(
     }
     create_folder(&work.join(MERGED))?;
     let most = (memory / READ_BUFFER).clamp(2, MOST_OPEN);
-    let folder = Scratch(temporary_name(&path));
-    create_folder(&folder.0)?;
+    let (_removed, folder) = scratch(&path)?;
     let mut left: Vec<PathBuf> = (0..tasks).map(|task| run_path(work, task)).collect();
     let (mut checked, mut round) = (false, 0);
     loop {
@@ -118,7 +130,7 @@ pub fn merge_runs(
                 Ok(run)
             };
             let runs: Vec<Run> = group.iter().enumerate().map(open).collect::<Result<_>>()?;
-            let to = if last { path.clone() } else { folder.0.join(format!("{round}-{n}.run")) };
+            let to = if last { path.clone() } else { folder.path().join(format!("{round}-{n}.run")) };
             let mut writer = RunWriter::create(&to)?;
             spill::merge_partition(&runs, partition, memory, |piece, hash, count| {
                 writer.push(piece, hash, count)

@@ -113,6 +113,11 @@ impl WorkDir {
         Ok(())
     }
 
+    /// Whether the lock is still in the folder.
+    pub fn has_lock(&self) -> bool {
+        self.path.join(LOCK).exists()
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

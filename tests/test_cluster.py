@@ -111,9 +111,10 @@ def test_a_node_that_cannot_do_the_work(
     job = Job("m", "/out", 10, 1)
     executor = RayExecutor(job, lambda job: job, lambda: (Path("/out/.work"), []))
     version, content, missing = answer
-    monkeypatch.setattr(executor, "_ask", lambda *_: (__version__ if version == "same" else version, content, missing))
+    said = (__version__ if version == "same" else version, content, missing)
+    monkeypatch.setattr(executor, "_answer", lambda *_: said)
     with pytest.raises(SettingsError, match=f"node seven .*{named}"):
-        executor._check(_Node("abcdefgh", "seven", 1, 1), Path("/out/.work/seen"), "token", [])
+        executor._check(_Node("abcdefgh", "seven", 1, 1), None, 0, Path("/out/.work/seen"), "token")
 
 
 def test_a_node_that_dies_while_it_is_asked_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +131,8 @@ def test_a_node_that_dies_while_it_is_asked_is_no_obstacle(monkeypatch: pytest.M
         def die(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(executor, "_ask", die)
-        executor._check(node, Path("/out/.work/seen"), "token", [])
+        monkeypatch.setattr(executor, "_answer", die)
+        executor._check(node, None, 0, Path("/out/.work/seen"), "token")
 
     asked(ray.exceptions.NodeDiedError("gone"))
     with pytest.raises(SettingsError, match="node seven does not answer"):
@@ -182,6 +183,69 @@ def test_a_worker_that_retires_is_no_crash(tmp_path: Path) -> None:
     with pytest.raises(RamletError, match="ended unexpectedly in scan"):
         for _ in range(CRASHES):
             executor._lost(lost, "scan", batch)
+
+
+def test_a_node_that_is_gone_hides_no_crash(tmp_path: Path) -> None:
+    """Its note stays: a part that kills its worker on other nodes ends the run all the same."""
+    from ramlet.cluster.ray_executor import CRASHES, RayExecutor, _Batch, _Node
+
+    ray = pytest.importorskip("ray")
+    executor = RayExecutor(Job("m", "/out", 10, 1, work=str(tmp_path)), lambda job: job, lambda: (tmp_path, []))
+    executor._look = lambda **_: None  # type: ignore[method-assign]
+    executor._ask = lambda nodes, *_: [None for _ in nodes]  # type: ignore[method-assign]
+    executor._answer = lambda *_: None  # type: ignore[method-assign]
+    executor._nodes = [_Node("living", "two", 1, 1)]
+    batch, lost = _Batch([7]), ray.exceptions.WorkerCrashedError()
+    for number in range(2 * CRASHES):  # nodes that leave are no crashes, however many
+        usage.Worker(tmp_path, f"a{number}", f"dead{number}").begins("scan", [7])
+        executor._lost(lost, "scan", batch)
+    assert batch.crashes == 0
+    usage.Worker(tmp_path, "two", "living").begins("scan", [7])
+    with pytest.raises(RamletError, match="a worker on two ended unexpectedly in scan"):
+        for _ in range(CRASHES):
+            executor._lost(lost, "scan", batch)
+
+
+def test_a_worker_that_dies_before_its_note_is_a_crash(tmp_path: Path) -> None:
+    from ramlet.cluster.ray_executor import CRASHES, RayExecutor, _Batch
+
+    ray = pytest.importorskip("ray")
+    executor = RayExecutor(Job("m", "/out", 10, 1, work=str(tmp_path)), lambda job: job, lambda: (tmp_path, []))
+    executor._look = lambda **_: None  # type: ignore[method-assign]
+    usage.Worker(tmp_path, "one", "dead").begins("scan", [7])
+    batch = _Batch([7])
+    executor._lost(ray.exceptions.NodeDiedError("gone"), "scan", batch)
+    with pytest.raises(RamletError, match="a worker on a node ended unexpectedly in scan"):
+        for _ in range(CRASHES):
+            executor._lost(ray.exceptions.WorkerCrashedError(), "scan", batch)
+    usage.Worker(tmp_path, "two", "dead too").begins("scan", [7])
+    with pytest.raises(BudgetError, match="killed by the system for memory in scan"):
+        executor._lost(ray.exceptions.OutOfMemoryError("too much"), "scan", batch)
+
+
+def test_all_nodes_are_asked_before_any_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ramlet import __version__
+    from ramlet.cluster import ray_executor
+    from ramlet.cluster.ray_executor import RayExecutor, _Node
+
+    executor = RayExecutor(Job("m", "/out", 1, 1), lambda job: job, lambda: (tmp_path, []))
+    executor._nodes = [_Node(name, name, cpus, 1) for name, cpus in (("a", 1), ("b", 1), ("head", 0))]
+    monkeypatch.setattr(executor, "_look", lambda **_: None)
+    monkeypatch.setattr(ray_executor.os, "urandom", lambda count: bytes(count))
+    happened: list[str] = []
+
+    def ask(nodes: list[_Node], *_: object) -> list[str]:
+        happened.extend(f"asked {node.name}" for node in nodes)
+        return [node.name for node in nodes]
+
+    def answer(asked: str, until: float) -> tuple[str, str, str]:
+        happened.append(f"{asked} answered")
+        return __version__, bytes(8).hex(), ""
+
+    monkeypatch.setattr(executor, "_ask", ask)
+    monkeypatch.setattr(executor, "_answer", answer)
+    executor._check_nodes()
+    assert happened == ["asked a", "asked b", "a answered", "b answered"]
 
 
 def test_usage_by_node(tmp_path: Path) -> None:

@@ -153,6 +153,16 @@ class TestManifest:
         Manifest.read(path).write(path)
         assert json.loads((path / "dataset_metadata.json").read_text()) == before
 
+    def test_one_that_could_not_be_read_is_not_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = write_dataset(tmp_path / "d", TRAIN, VAL)
+        manifest, before = Manifest.read(path), sorted(path.iterdir())
+        content = (path / "dataset_metadata.json").read_bytes()
+        monkeypatch.setattr("ramlet.dataset.manifest.MANIFEST_BYTES", len(content) - 1)
+        with pytest.raises(DatasetError, match=r"more than the .*tokens_per_shard"):
+            manifest.write(path)
+        assert sorted(path.iterdir()) == before
+        assert (path / "dataset_metadata.json").read_bytes() == content
+
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [

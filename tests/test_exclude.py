@@ -309,6 +309,20 @@ def test_damage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             run(corpus, tmp_path / hurt, exclude=corpus, allow_empty=True)
 
 
+def test_missing_hits_are_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = jsonl(tmp_path / "corpus.jsonl", ["one", PASSAGE])
+    run_stage = core.run_native
+
+    def losing(work: Path, out: Path, stage: str, *args: Any, **given: Any) -> None:
+        if stage == "write":
+            (work / "scan" / "000000.hits").unlink()
+        run_stage(work, out, stage, *args, **given)
+
+    monkeypatch.setattr(core, "run_native", losing)
+    with pytest.raises(RamletError, match=r"scan/000000\.hits is missing"):
+        run(corpus, tmp_path / "out", exclude=corpus, allow_empty=True)
+
+
 def test_config_file_and_command_line(tmp_path: Path, ramlet: RunRamlet) -> None:
     corpus = jsonl(tmp_path / "corpus.jsonl", ["one", f"two {PASSAGE}"])
     evaluation = jsonl(tmp_path / "eval.jsonl", [PASSAGE, "a short one"])

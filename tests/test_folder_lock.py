@@ -23,7 +23,7 @@ from ramlet.dataset.merge import merge
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.reporting.entry import report
 from ramlet.runtime import folder_lock
-from ramlet.runtime.atomic_files import is_temporary, remove_leftovers, replacing
+from ramlet.runtime.atomic_files import is_temporary, remove_left, remove_leftovers, replacing
 from ramlet.runtime.folder_lock import alone, hold, share, writer_of
 
 REFUSED = (
@@ -236,6 +236,22 @@ class TestTemporaryFiles:
             remove_leftovers(tmp_path / "file")
         assert (tmp_path / "file").read_text() == "whole"
         assert sorted(os.listdir(tmp_path)) == [".other.0a1b2c3d.ramlet-tmp", "file"]
+
+    def test_a_folder_that_a_killed_part_left_goes_and_one_in_use_stays(self, tmp_path: Path) -> None:
+        left, used, unknown = (tmp_path / f".00000{n}.run.0a1b2c3d.ramlet-tmp" for n in range(3))
+        for folder in (left, used, unknown):
+            folder.mkdir()
+            (folder / "000000.run").write_text("half")
+        for folder in (left, used):
+            (folder / "lock").touch()
+        with (used / "lock").open("r+") as living:
+            fcntl.flock(living, fcntl.LOCK_EX)
+            remove_left(tmp_path)
+            assert not left.exists()
+            assert sorted(os.listdir(used)) == ["000000.run", "lock"]
+            assert unknown.exists()
+        remove_left(tmp_path)
+        assert not used.exists()
 
     def test_a_name_as_long_as_names_may_be(self, tmp_path: Path) -> None:
         with hold(tmp_path / ("ü" * 127), "prepare"), replacing(tmp_path / ("ü" * 127)) as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import oracles_near as oracle
 from conftest import AMPLE, RunRamlet
 from ramlet.dataset.duplicates import FILE
 from ramlet.dataset.reader import Dataset
-from ramlet.errors import SettingsError
+from ramlet.errors import BudgetError, SettingsError
+from ramlet.preparing import core
 from ramlet.preparing.entry import prepare
 from ramlet.preparing.near import bands_for
 from ramlet.preparing.run import Prepared, prepare_to
@@ -154,6 +156,80 @@ def test_a_cache_finds_what_earlier_runs_kept(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="different cleaning settings"):
         run(late, tmp_path / "c", dedup_cache=str(cache), max_symbols=0.9, dedup="none")
     assert not (tmp_path / "c").exists()  # refused before any work was done
+
+
+def between_stages(monkeypatch: pytest.MonkeyPatch, name: str, happens: Callable[[], None]) -> None:
+    """Calls `happens` before the first stage of this name begins."""
+    real, left = core.run_native, [name]
+
+    def stage(work: Path, out: Any, stage: str, *given: Any, **named: Any) -> None:
+        if stage in left:
+            left.remove(stage)
+            happens()
+        real(work, out, stage, *given, **named)
+
+    monkeypatch.setattr(core, "run_native", stage)
+
+
+@pytest.mark.parametrize("stage", ["settle", "pair", "compare", "decide", "near", "layout"])
+def test_a_run_that_finishes_meanwhile_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Two runs with one cache: each is compared with what was there when it was planned."""
+    documents = list(dict.fromkeys(texts(4)))
+    half = len(documents) // 2
+    early = written(tmp_path / "early", documents[:half], parts=1)
+    late = written(tmp_path / "late", documents[half:], parts=1)
+    for name in ("alone", "shared"):
+        run(early, tmp_path / name / "a", dedup_cache=str(tmp_path / name / "cache"), task_bytes=4000)
+    run(late, tmp_path / "alone" / "b", dedup_cache=str(tmp_path / "alone" / "cache"), task_bytes=4000)
+    cache = tmp_path / "shared" / "cache"
+
+    def another() -> None:
+        before = set(cache.iterdir())
+        run(late, tmp_path / "shared" / "other", dedup_cache=str(cache), task_bytes=4000)
+        for added in set(cache.iterdir()) - before:
+            added.rename(cache / f"0{added.suffix}")  # first in the folder, whatever its id is
+
+    between_stages(monkeypatch, stage, another)
+    run(late, tmp_path / "shared" / "b", dedup_cache=str(cache), task_bytes=4000)
+    assert (cache / "0.near").exists()
+    assert kept_texts(tmp_path / "shared" / "b") == kept_texts(tmp_path / "alone" / "b")
+
+
+@pytest.mark.parametrize(("stage", "ending"), [("settle", "hashes"), ("pair", "near"), ("compare", "near")])
+def test_a_cache_that_loses_a_file_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, ending: str
+) -> None:
+    inputs = written(tmp_path / "in", texts(4), parts=1)
+    cache = tmp_path / "cache"
+    run(inputs, tmp_path / "a", dedup_cache=str(cache))
+    [path] = cache.glob(f"*.{ending}")
+    late = written(tmp_path / "late", texts(5), parts=1)
+    with monkeypatch.context() as patch:
+        between_stages(patch, stage, path.unlink)
+        with pytest.raises(SettingsError, match=rf"\.{ending} of the dedup cache was removed or changed"):
+            run(late, tmp_path / "b", dedup_cache=str(cache))
+    run(late, tmp_path / "b", dedup_cache=str(cache))  # planned again, without it
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_more_documents_than_the_budget_has_bits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    inputs = written(tmp_path / "in", texts(4), parts=1)
+    cache = {"dedup_cache": str(tmp_path / "cache")} if cached else {}
+    with monkeypatch.context() as patch:
+        patch.setattr(core.Core, "_compared", lambda _: 10**12)
+        with pytest.raises(BudgetError, match="one bit for each of 1,000,000,000,000 documents") as refused:
+            run(inputs, tmp_path / "out", **cache)
+        assert refused.value.facts["needed"] > 10**12 // 8
+        if cached:  # as `finish` on another machine, with another budget
+            patch.setattr(core.Core, "_compared", lambda _: 0)
+            between_stages(patch, "assemble", lambda: patch.setattr(core.Core, "_compared", lambda _: 10**12))
+            with pytest.raises(BudgetError, match="one bit for each"):
+                run(inputs, tmp_path / "out", **cache)
+    run(inputs, tmp_path / "out", **cache)
 
 
 def test_appending_with_a_cache(tmp_path: Path) -> None:

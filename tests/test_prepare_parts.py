@@ -128,6 +128,21 @@ def test_every_kind_of_result_in_slices(tmp_path: Path, lines: Path, more: dict[
     assert stage(lines, out, "scan", "2/3", **more).already_done
 
 
+def test_more_shards_than_a_manifest_can_list_are_refused(tmp_path: Path, lines: Path) -> None:
+    """As if almost as many were there already: the run is refused before any is written."""
+    out, more = tmp_path / "out", {"near": None, "dedup": "none"}
+    for name in ("plan", "write"):
+        stage(lines, out, name, **more)
+    path = out / ".work/plan.json"
+    plan = json.loads(path.read_text())
+    path.write_text(json.dumps({**plan, "first_train_shard": 199_000, "first_val_shard": 998}))
+    with pytest.raises(SettingsError, match=r"more than 200,000 shards.*tokens_per_shard"):
+        stage(lines, out, "layout", **more)
+    path.write_text(json.dumps(plan))
+    for name in ("layout", "assemble", "finish"):
+        stage(lines, out, name, **more)
+
+
 def run_stages(lines: Path, out: Path, barrier: Any, parts: list[str]) -> None:
     for name in NAMES[1:-1]:
         barrier.wait()

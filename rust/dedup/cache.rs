@@ -12,7 +12,8 @@
 //! u64        xxh3-64 of everything before it
 //! ```
 //!
-//! A run never reads its own file, so that running the same command again gives the same result.
+//! A run never reads its own file, so that running the same command again gives the same result. What it reads is listed
+//! in its plan: another run may add a file at any time, and all stages must compare with the same ones.
 
 use super::Unit;
 use super::grid::{GridFile, commit};
@@ -21,6 +22,7 @@ use crate::atomic::create_folder;
 use crate::crew::Progress;
 use crate::error::{Error, Result, option};
 use crate::own_files;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -66,30 +68,36 @@ pub struct CacheFile {
     pub(super) count: u64,
 }
 
-/// The files of all runs except `own_id`, sorted by name, after reading each once to check that it is undamaged. A
-/// folder that does not exist yet has none.
-pub fn open_caches(dir: &Path, own_id: &str, unit: Unit, fingerprint: [u8; 16]) -> Result<Vec<CacheFile>> {
-    let paths = cache_files(dir, own_id, SUFFIX)?;
+/// The files of a cache when a run was planned: names and sizes, without those of the run itself.
+pub type Listing = BTreeMap<String, u64>;
+
+/// The listed files, sorted by name, after reading each once to check that it is undamaged.
+pub fn open_caches(
+    dir: &Path,
+    listing: &Listing,
+    unit: Unit,
+    fingerprint: [u8; 16],
+) -> Result<Vec<CacheFile>> {
+    let paths = cache_files(dir, listing, SUFFIX)?;
     paths.into_iter().map(|path| CacheFile::open(path, unit, fingerprint)).collect()
 }
 
-/// The paths of a cache's files with this ending, except that of the run `own_id`, sorted by name.
-pub(crate) fn cache_files(dir: &Path, own_id: &str, suffix: &str) -> Result<Vec<PathBuf>> {
-    let io = |error| Error::io(dir, error);
-    let entries = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(io)?,
-    };
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(io)?.path();
-        let ours = path.extension().is_some_and(|ending| ending == suffix);
-        if ours && path.file_stem().is_some_and(|stem| stem != own_id) {
-            paths.push(path);
-        }
+/// The paths of the listed files with this ending, sorted by name; an error if one is not as it was listed.
+pub(crate) fn cache_files(dir: &Path, listing: &Listing, suffix: &str) -> Result<Vec<PathBuf>> {
+    let is_wanted = |name: &str| Path::new(name).extension().is_some_and(|ending| ending == suffix);
+    let listed = listing.iter().filter(|(name, _)| is_wanted(name));
+    listed.map(|(name, &size)| as_listed(dir.join(name), size)).collect()
+}
+
+fn as_listed(path: PathBuf, size: u64) -> Result<PathBuf> {
+    match std::fs::metadata(&path) {
+        Ok(found) if found.len() == size => Ok(path),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(&path, error)),
+        _ => Err(Error::Invalid(format!(
+            "{} of the dedup cache was removed or changed after the run was planned: restore it, or plan the run again with the same command",
+            path.display()
+        ))),
     }
-    paths.sort();
-    Ok(paths)
 }
 
 impl CacheFile {

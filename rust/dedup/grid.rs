@@ -17,6 +17,7 @@
 //! A cell's checksum is the xxh3-64 of its bytes, then row, column, start and length as u64: it covers the entry in the
 //! table too, so one cell can be read and verified without reading the rest of the file.
 
+use super::tail::Tail;
 use crate::atomic::{create_locked, sync_folder};
 use crate::error::{Error, Result};
 use crate::own_files::{self, damaged};
@@ -24,11 +25,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::Xxh3;
 
 const ENTRY: usize = 24;
 const FOOTER: usize = 40;
 pub const WRITE_BUFFER: usize = 64 << 10;
+const READ_BLOCK: usize = 64 << 10;
 
 pub type Magic = [u8; 8];
 
@@ -53,7 +55,9 @@ pub struct GridWriter {
     row_start: u64,
     cell_start: u64,
     entries: Vec<[u64; 3]>,
-    tables: Vec<u64>,
+    rows: usize,
+    /// Where the table of each row starts.
+    tables: Tail,
 }
 
 impl GridWriter {
@@ -70,7 +74,8 @@ impl GridWriter {
             row_start: 0,
             cell_start: 0,
             entries: Vec::with_capacity(columns),
-            tables: Vec::new(),
+            rows: 0,
+            tables: Tail::new(path),
         })
     }
 
@@ -117,7 +122,7 @@ impl GridWriter {
         self.digested = self.buffer.len();
         let (start, length) = (self.cell_start, self.here() - self.cell_start);
         let digest = std::mem::take(&mut self.digest);
-        self.entries.push([start, length, seal(digest, self.tables.len(), self.column(), start, length)]);
+        self.entries.push([start, length, seal(digest, self.rows, self.column(), start, length)]);
         self.cell_start += length;
     }
 
@@ -138,7 +143,8 @@ impl GridWriter {
             self.close_column();
         }
         self.flush()?;
-        self.tables.push(self.written);
+        self.tables.push(&self.written.to_le_bytes())?;
+        self.rows += 1;
         let table: Vec<u8> = self.entries.drain(..).flatten().flat_map(u64::to_le_bytes).collect();
         self.write(&table)?;
         self.begin_row();
@@ -167,12 +173,17 @@ impl GridWriter {
 
     /// To be called after `end_row`.
     pub fn finish(mut self, units: u64) -> Result<()> {
-        let footer = [self.columns as u64, units, self.tables.len() as u64];
-        let mut trailer: Vec<u8> =
-            self.tables.iter().chain(&footer).flat_map(|word| word.to_le_bytes()).collect();
-        trailer.extend_from_slice(&xxh3_64(&trailer).to_le_bytes());
-        trailer.extend_from_slice(&self.magic);
-        self.write(&trailer)?;
+        let mut digest = Xxh3::new();
+        std::mem::replace(&mut self.tables, Tail::new(&self.path)).read(|words| {
+            digest.update(words);
+            self.write(words)
+        })?;
+        let counts = [self.columns as u64, units, self.rows as u64];
+        let mut footer: Vec<u8> = counts.iter().flat_map(|word| word.to_le_bytes()).collect();
+        digest.update(&footer);
+        footer.extend_from_slice(&digest.digest().to_le_bytes());
+        footer.extend_from_slice(&self.magic);
+        self.write(&footer)?;
         self.file.sync_data().map_err(|error| Error::write(&self.path, error))
     }
 }
@@ -187,34 +198,76 @@ pub fn commit(temporary: &Path, path: &Path) -> Result<()> {
 pub struct GridFile {
     file: File,
     path: PathBuf,
-    tables: Vec<u64>,
+    rows: usize,
+    tables: Tables,
     pub columns: usize,
     pub units: u64,
 }
 
+/// Where the table of each row starts.
+enum Tables {
+    InMemory(Vec<u64>),
+    /// From this place of the file on.
+    OnDisk(u64),
+}
+
 impl GridFile {
     pub fn open(path: &Path, magic: Magic) -> Result<Self> {
+        GridFile::open_with(path, magic, true)
+    }
+
+    /// Takes the same memory whatever the number of rows, and one more read for each cell.
+    pub fn open_on_disk(path: &Path, magic: Magic) -> Result<Self> {
+        GridFile::open_with(path, magic, false)
+    }
+
+    fn open_with(path: &Path, magic: Magic, in_memory: bool) -> Result<Self> {
         let io = |error| Error::io(path, error);
         let file = own_files::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        let mut grid = GridFile { file, path: path.to_owned(), tables: Vec::new(), columns: 0, units: 0 };
+        let tables = Tables::OnDisk(0);
+        let mut grid = GridFile { file, path: path.to_owned(), rows: 0, tables, columns: 0, units: 0 };
         let mut footer = [0; FOOTER];
         grid.read(&mut footer, length.checked_sub(FOOTER as u64).ok_or_else(|| damaged(path))?)?;
         let word = |at: usize| u64::from_le_bytes(footer[at * 8..][..8].try_into().unwrap());
         // Checked against the size of the file before anything is allocated.
         let tables = word(2).checked_mul(8).filter(|bytes| *bytes <= length - FOOTER as u64);
         let tables = tables.filter(|_| footer[32..] == magic).ok_or_else(|| damaged(path))?;
-        let mut trailer = vec![0; tables as usize + 24];
-        grid.read(&mut trailer, length - FOOTER as u64 - tables)?;
-        if xxh3_64(&trailer) != word(3) {
+        let start = length - FOOTER as u64 - tables;
+        let mut digest = Xxh3::new();
+        let mut words = Vec::with_capacity(if in_memory { tables as usize / 8 } else { 0 });
+        let mut block = vec![0; READ_BLOCK.min(tables as usize)];
+        for at in (start..start + tables).step_by(READ_BLOCK) {
+            let block = &mut block[..(start + tables - at).min(READ_BLOCK as u64) as usize];
+            grid.read(block, at)?;
+            digest.update(block);
+            if in_memory {
+                words.extend(block.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())));
+            }
+        }
+        digest.update(&footer[..24]);
+        if digest.digest() != word(3) {
             return Err(damaged(path));
         }
         grid.columns = word(0) as usize;
         grid.units = word(1);
-        trailer.truncate(tables as usize);
-        grid.tables =
-            trailer.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        grid.rows = word(2) as usize;
+        grid.tables = if in_memory { Tables::InMemory(words) } else { Tables::OnDisk(start) };
         Ok(grid)
+    }
+
+    /// Where the table of a row starts. What is read again from the disk needs no check of its own: the checksum of a
+    /// cell covers its entry in the table, and its row.
+    fn table(&self, row: usize) -> Result<u64> {
+        assert!(row < self.rows);
+        match &self.tables {
+            Tables::InMemory(tables) => Ok(tables[row]),
+            Tables::OnDisk(start) => {
+                let mut word = [0; 8];
+                self.read(&mut word, start + row as u64 * 8)?;
+                Ok(u64::from_le_bytes(word))
+            }
+        }
     }
 
     fn read(&self, into: &mut [u8], at: u64) -> Result<()> {
@@ -229,17 +282,19 @@ impl GridFile {
     }
 
     pub fn rows(&self) -> usize {
-        self.tables.len()
+        self.rows
     }
 
     /// A cell of records of `record` bytes each.
     pub fn cell(&self, row: usize, column: usize, record: usize) -> Result<Cell<'_>> {
         assert!(column < self.columns);
         let mut entry = [0; ENTRY];
-        self.read(&mut entry, self.tables[row] + (column * ENTRY) as u64)?;
+        let table = self.table(row)?;
+        let place = table.checked_add((column * ENTRY) as u64).ok_or_else(|| self.damaged())?;
+        self.read(&mut entry, place)?;
         let word = |at: usize| u64::from_le_bytes(entry[at * 8..][..8].try_into().unwrap());
         let (start, length) = (word(0), word(1));
-        let end = start.checked_add(length).filter(|end| *end <= self.tables[row]);
+        let end = start.checked_add(length).filter(|end| *end <= table);
         let end = end.filter(|_| length.is_multiple_of(record as u64)).ok_or_else(|| self.damaged())?;
         let digest = Some(Xxh3::new());
         Ok(Cell { grid: self, row, column, record, start, at: start, end, digest, sum: word(2) })
@@ -253,6 +308,38 @@ impl GridFile {
         let mut bytes = vec![0; cell.records() as usize];
         cell.next(&mut bytes)?;
         Ok(bytes)
+    }
+}
+
+/// The first cell of a row as a list of numbers that stays on disk; it was read once to verify it.
+#[derive(Clone, Copy)]
+pub struct Listed<const N: usize> {
+    start: u64,
+    pub count: usize,
+}
+
+impl GridFile {
+    pub fn listed<const N: usize>(&self, row: usize) -> Result<Listed<N>> {
+        let mut cell = self.cell(row, 0, N)?;
+        let mut block = vec![0; READ_BLOCK];
+        while cell.next(&mut block)?.is_some() {}
+        Ok(Listed { start: cell.start, count: cell.records() as usize })
+    }
+
+    /// How many numbers of a sorted list are before the first one that `is_before` denies, by bisection.
+    pub fn partition_point<const N: usize>(
+        &self,
+        list: Listed<N>,
+        is_before: impl Fn([u8; N]) -> bool,
+    ) -> Result<usize> {
+        let (mut low, mut high) = (0, list.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut number = [0; N];
+            self.read(&mut number, list.start + (middle * N) as u64)?;
+            if is_before(number) { low = middle + 1 } else { high = middle }
+        }
+        Ok(low)
     }
 }
 

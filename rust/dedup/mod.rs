@@ -17,12 +17,13 @@ pub(crate) mod grid;
 mod records;
 mod set;
 mod settle;
+pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use cache::{CacheFile, commit_cache, open_caches};
+pub use cache::{CacheFile, Listing, commit_cache, open_caches};
 pub(crate) use cache::{cache_files, damaged as cache_damaged};
 pub use drops::Drops;
 pub use records::RecordWriter;

@@ -100,6 +100,13 @@ fn cached(path: &Path) -> Vec<u128> {
         .collect()
 }
 
+/// What a run that is planned now compares with.
+fn listed(folder: &Path) -> Listing {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "hashes"));
+    files.map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len())).collect()
+}
+
 fn hash(n: u64) -> u128 {
     xxh3_128(&n.to_le_bytes())
 }
@@ -137,7 +144,7 @@ proptest! {
             let mut run = Run::scan(tasks, 1 << bits[n], buffers[n], memory);
             let before = seen.clone();
             if with_cache {
-                run.plan.caches = open_caches(cache.path(), &n.to_string(), Unit::Line, SETTINGS).unwrap();
+                run.plan.caches = open_caches(cache.path(), &listed(cache.path()), Unit::Line, SETTINGS).unwrap();
                 prop_assert_eq!(run.plan.caches.len(), n);
             } else {
                 seen.clear();
@@ -226,7 +233,8 @@ fn an_empty_input_is_fine() {
     let run = Run::scan(&[], 4, 1000, LEAST_MEMORY);
     assert_eq!(run.settle().unwrap().records, 0);
     assert_eq!(run.commit(&run.folder.path().join("new/folder"), "me").unwrap(), 0);
-    assert!(open_caches(Path::new("no/such/folder"), "me", Unit::Line, SETTINGS).unwrap().is_empty());
+    let missing = Path::new("no/such/folder");
+    assert!(open_caches(missing, &Listing::new(), Unit::Line, SETTINGS).unwrap().is_empty());
 }
 
 /// Every byte flipped (a sample, for long files), every length truncated, one byte appended.
@@ -265,11 +273,12 @@ fn damage_is_noticed() {
     assert_noticed(&drop_file(&run.plan.out, 1), || run.drops());
     assert_noticed(&fresh_file(&run.plan.out, 0), || run.commit(run.folder.path(), "me"));
     let open = || {
-        let files = open_caches(run.folder.path(), "you", Unit::Line, SETTINGS)?;
+        let files = open_caches(run.folder.path(), &listed(run.folder.path()), Unit::Line, SETTINGS)?;
         Ok(files.iter().map(|file| file.count).sum::<u64>())
     };
     assert_noticed(&run.folder.path().join("me.hashes"), open);
-    run.plan.caches = open_caches(run.folder.path(), "you", Unit::Line, SETTINGS).unwrap();
+    run.plan.caches =
+        open_caches(run.folder.path(), &listed(run.folder.path()), Unit::Line, SETTINGS).unwrap();
     assert_noticed(&run.plan.records[0], || run.settle());
 }
 
@@ -278,13 +287,33 @@ fn caches_of_other_kinds_are_refused_with_the_reason() {
     let run = Run::scan(&[vec![hash(1)]], 1, 1000, LEAST_MEMORY);
     run.settle().unwrap();
     run.commit(run.folder.path(), "me").unwrap();
-    let open = |id, unit, settings| open_caches(run.folder.path(), id, unit, settings);
-    assert_eq!(open("you", Unit::Line, SETTINGS).unwrap().len(), 1);
-    assert!(open("me", Unit::Document, SETTINGS).unwrap().is_empty());
-    let unit = open("you", Unit::Document, SETTINGS).unwrap_err().to_string();
+    let listing = listed(run.folder.path());
+    let open = |unit, settings| open_caches(run.folder.path(), &listing, unit, settings);
+    assert_eq!(open(Unit::Line, SETTINGS).unwrap().len(), 1);
+    let unit = open(Unit::Document, SETTINGS).unwrap_err().to_string();
     assert!(unit.contains("has hashes of lines, but this run compares documents"), "{unit}");
-    let settings = open("you", Unit::Line, [0; 16]).unwrap_err().to_string();
+    let settings = open(Unit::Line, [0; 16]).unwrap_err().to_string();
     assert!(settings.contains("different cleaning settings"), "{settings}");
+}
+
+#[test]
+fn only_what_was_listed_is_compared() {
+    let run = Run::scan(&[vec![hash(1)]], 1, 1000, LEAST_MEMORY);
+    run.settle().unwrap();
+    run.commit(run.folder.path(), "me").unwrap();
+    let listing = listed(run.folder.path());
+    let open = || open_caches(run.folder.path(), &listing, Unit::Line, SETTINGS);
+    run.commit(run.folder.path(), "another").unwrap();
+    assert_eq!(open().unwrap().len(), 1);
+    let path = run.folder.path().join("me.hashes");
+    for change in [
+        |path: &Path| std::fs::write(path, b"longer").unwrap(),
+        |path: &Path| std::fs::remove_file(path).unwrap(),
+    ] {
+        change(&path);
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains("me.hashes of the dedup cache was removed or changed"), "{error}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use super::set::Set;
 use crate::atomic::temporary_name;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, WRITE_BUFFER, commit};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::words::{Ngrams, Words};
 use std::path::{Path, PathBuf};
 
@@ -45,6 +45,19 @@ impl Hits {
             return Err(file.damaged());
         }
         Ok(Some(Hits { file, row: 0, records: Vec::new(), at: 0 }))
+    }
+
+    /// The hits of at least the first `rows` rows of the set. Fewer are an error, because documents that only the
+    /// missing rows find would be kept: a process that runs the same part may have replaced the file meanwhile.
+    pub fn of_rows(path: &Path, rows: usize) -> Result<Option<Hits>> {
+        let hits = Hits::open(path)?;
+        if hits.as_ref().map_or(0, Hits::rows_compared) >= rows {
+            return Ok(hits);
+        }
+        Err(Error::Invalid(format!(
+            "{} was changed by another process that runs the same part: run the same command again",
+            path.display()
+        )))
     }
 
     /// How many rows of the set were compared with the documents.
@@ -143,6 +156,40 @@ impl<'a> Screen<'a> {
             self.grid.end_row()?;
         }
         self.grid.finish(rows_compared as u64)?;
+        // Another process with the same task may have come further meanwhile; its hits include these.
+        let known = Hits::open(&self.path).ok().flatten();
+        if known.is_some_and(|known| known.rows_compared() > rows_compared) {
+            return std::fs::remove_file(&self.temporary)
+                .map_err(|error| Error::write(&self.temporary, error));
+        }
         commit(&self.temporary, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::set::{Record, SetFile, SetWriter};
+    use super::*;
+
+    #[test]
+    fn the_same_task_twice_loses_no_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ngrams, path) = (folder.path().join("ngrams"), folder.path().join("hits"));
+        let mut writer = SetWriter::create(&ngrams).unwrap();
+        writer.push(Record { hash: 7, source: 0, document: 0 }).unwrap();
+        writer.commit().unwrap();
+        let set = Set::load(&SetFile::open(&ngrams).unwrap(), 0..1).unwrap();
+        // One process has compared five rows when another, which began earlier, is done with three.
+        let [slow, fast] = [0, 1].map(|_| Screen::create(&set, 2, None, &path).unwrap());
+        fast.commit(5).unwrap();
+        slow.commit(3).unwrap();
+        assert_eq!(Hits::open(&path).unwrap().unwrap().rows_compared(), 5);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert!(Hits::of_rows(&path, 5).unwrap().is_some());
+        let error = Hits::of_rows(&path, 6).err().unwrap().to_string();
+        assert!(error.contains("run the same command again"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        assert!(Hits::of_rows(&path, 0).unwrap().is_none());
+        assert!(Hits::of_rows(&path, 1).is_err());
     }
 }

@@ -10,12 +10,16 @@
 //! first document of each row of shingles (u32)
 //! JSON       how it was made
 //! ```
+//!
+//! A cache may be far larger than what a run adds to it, so nothing of a file stays in memory: rows are found by
+//! bisection of these lists on disk, and while a file is written they are collected on disk too.
 
 use super::Near;
 use super::in_order::{Buffer, Source, in_order};
 use crate::atomic::create_folder;
-use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
-use crate::dedup::{cache_damaged, cache_files};
+use crate::dedup::grid::{GridFile, GridWriter, Listed, Magic, commit};
+use crate::dedup::tail::Tail;
+use crate::dedup::{Listing, cache_damaged, cache_files};
 use crate::error::{Error, Result, option};
 use crate::varint;
 use serde::{Deserialize, Serialize};
@@ -68,37 +72,37 @@ impl Made {
 pub struct CacheFile {
     path: Arc<PathBuf>,
     file: Arc<GridFile>,
-    first_keys: Arc<Vec<u64>>,
-    first_documents: Arc<Vec<u32>>,
+    first_keys: Listed<8>,
+    first_documents: Listed<4>,
 }
 
-/// The files of all runs except `own_id`, sorted by name.
-pub fn open_caches(folder: &Path, own_id: &str, near: &Near, fingerprint: &str) -> Result<Vec<CacheFile>> {
+/// The listed files, sorted by name: `Ordinal::cached` has the position of one among them.
+pub fn open_caches(
+    folder: &Path,
+    listing: &Listing,
+    near: &Near,
+    fingerprint: &str,
+) -> Result<Vec<CacheFile>> {
     let wanted = Made::by(near, fingerprint);
-    cache_files(folder, own_id, SUFFIX)?.into_iter().map(|path| CacheFile::open(path, &wanted)).collect()
+    cache_files(folder, listing, SUFFIX)?.into_iter().map(|path| CacheFile::open(path, &wanted)).collect()
 }
 
 impl CacheFile {
     fn open(path: PathBuf, wanted: &Made) -> Result<CacheFile> {
-        let opened = || -> Result<(GridFile, Vec<u64>, Vec<u32>, Made)> {
-            let file = GridFile::open(&path, MAGIC)?;
-            let last = file.rows().checked_sub(3).ok_or_else(|| file.damaged())?;
+        let opened = || -> Result<(GridFile, Listed<8>, Listed<4>, Made)> {
+            let file = GridFile::open_on_disk(&path, MAGIC)?;
+            let last = file.rows().checked_sub(3).filter(|_| file.columns == 1);
+            let last = last.ok_or_else(|| file.damaged())?;
             let made = serde_json::from_slice(&file.whole(last + 2)?).map_err(|_| file.damaged())?;
-            let keys: Vec<u64> = numbers(&file.whole(last)?, u64::from_le_bytes);
-            let documents: Vec<u32> = numbers(&file.whole(last + 1)?, u32::from_le_bytes);
-            if file.columns != 1 || keys.len() + documents.len() != last {
-                return Err(file.damaged());
+            let (keys, documents) = (file.listed(last)?, file.listed(last + 1)?);
+            match keys.count + documents.count == last {
+                true => Ok((file, keys, documents, made)),
+                false => Err(file.damaged()),
             }
-            Ok((file, keys, documents, made))
         };
         let (file, first_keys, first_documents, made) = opened().map_err(|error| explained(&path, error))?;
         made.check(wanted, &path)?;
-        Ok(CacheFile {
-            file: Arc::new(file),
-            path: Arc::new(path),
-            first_keys: Arc::new(first_keys),
-            first_documents: Arc::new(first_documents),
-        })
+        Ok(CacheFile { file: Arc::new(file), path: Arc::new(path), first_keys, first_documents })
     }
 
     pub fn name(&self) -> String {
@@ -106,14 +110,18 @@ impl CacheFile {
     }
 
     /// The rows that may have keys of the range.
-    fn rows_of(&self, (first, last): (u64, u64)) -> std::ops::Range<usize> {
-        let start = self.first_keys.partition_point(|&key| key < first).saturating_sub(1);
-        start..self.first_keys.partition_point(|&key| key <= last).max(start)
+    fn rows_of(&self, (first, last): (u64, u64)) -> Result<std::ops::Range<usize>> {
+        let before = |is_before: &dyn Fn(u64) -> bool| {
+            let found = self.file.partition_point(self.first_keys, |key| is_before(u64::from_le_bytes(key)));
+            found.map_err(|error| explained(&self.path, error))
+        };
+        let start = before(&|key| key < first)?.saturating_sub(1);
+        Ok(start..before(&|key| key <= last)?.max(start))
     }
 
     /// No fewer keys than the range has.
     pub fn count(&self, range: (u64, u64)) -> Result<u64> {
-        Ok((self.rows_of(range).len() * KEYS) as u64)
+        Ok((self.rows_of(range)?.len() * KEYS) as u64)
     }
 
     /// Calls `each` with the keys of the range in order, and their documents' numbers.
@@ -123,7 +131,7 @@ impl CacheFile {
         block: &mut [u8],
         mut each: impl FnMut(u64, u32) -> Result<()>,
     ) -> Result<()> {
-        for row in self.rows_of((first, last)) {
+        for row in self.rows_of((first, last))? {
             let mut cell = self.file.cell(row, 0, KEY).map_err(|error| explained(&self.path, error))?;
             while let Some(bytes) = cell.next(block).map_err(|error| explained(&self.path, error))? {
                 for record in bytes.chunks_exact(KEY) {
@@ -139,10 +147,11 @@ impl CacheFile {
 
     /// The shingles of a document.
     pub fn set(&self, document: u32) -> Result<Vec<u64>> {
-        let row = self.first_documents.partition_point(|&first| first <= document);
+        let is_before = |first| u32::from_le_bytes(first) <= document;
         let found = || -> Result<Option<Vec<u64>>> {
+            let row = self.file.partition_point(self.first_documents, is_before)?;
             let Some(row) = row.checked_sub(1) else { return Ok(None) };
-            let bytes = self.file.whole(self.first_keys.len() + row)?;
+            let bytes = self.file.whole(self.first_keys.count + row)?;
             let (mut at, mut number) = (0, 0);
             while at < bytes.len() {
                 number += varint::get(&bytes, &mut at);
@@ -169,10 +178,6 @@ impl CacheFile {
     }
 }
 
-fn numbers<T, const N: usize>(bytes: &[u8], of: impl Fn([u8; N]) -> T) -> Vec<T> {
-    bytes.chunks_exact(N).map(|word| of(word.try_into().unwrap())).collect()
-}
-
 /// Damage of a cache is fixed differently from that of a temporary file.
 fn explained(path: &Path, error: Error) -> Error {
     match error {
@@ -188,9 +193,9 @@ pub struct CacheWriter {
     path: PathBuf,
     made: Made,
     keys: Vec<u8>,
-    first_keys: Vec<u64>,
+    first_keys: Tail,
     shingles: Vec<u8>,
-    first_documents: Vec<u32>,
+    first_documents: Tail,
     last_document: u32,
     documents: u64,
 }
@@ -201,13 +206,13 @@ impl CacheWriter {
         let temporary = folder.join(format!("{run_id}.{SUFFIX}.tmp"));
         Ok(CacheWriter {
             grid: GridWriter::create(&temporary, MAGIC, 1)?,
+            first_keys: Tail::new(&temporary),
+            first_documents: Tail::new(&temporary),
             temporary,
             path: folder.join(format!("{run_id}.{SUFFIX}")),
             made: Made::by(near, fingerprint),
             keys: Vec::new(),
-            first_keys: Vec::new(),
             shingles: Vec::new(),
-            first_documents: Vec::new(),
             last_document: 0,
             documents: 0,
         })
@@ -223,7 +228,7 @@ impl CacheWriter {
     ) -> Result<()> {
         in_order(source, range, count, buffer, &mut |key, document| {
             if self.keys.is_empty() {
-                self.first_keys.push(key);
+                self.first_keys.push(&key.to_le_bytes())?;
             }
             self.keys.extend_from_slice(&key.to_le_bytes());
             self.keys.extend_from_slice(&(document as u32).to_le_bytes());
@@ -247,7 +252,7 @@ impl CacheWriter {
             self.end_shingles()?;
         }
         if self.shingles.is_empty() {
-            self.first_documents.push(document);
+            self.first_documents.push(&document.to_le_bytes())?;
             self.last_document = 0;
         }
         varint::put(&mut self.shingles, u64::from(document - self.last_document));
@@ -274,15 +279,62 @@ impl CacheWriter {
     pub fn commit(mut self) -> Result<()> {
         self.end_keys()?;
         self.end_shingles()?;
-        let first_keys: Vec<u8> = self.first_keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        let first_documents: Vec<u8> =
-            self.first_documents.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let made = serde_json::to_vec(&self.made).expect("plain data");
-        for row in [first_keys, first_documents, made] {
-            self.grid.append(&row)?;
+        for list in [self.first_keys, self.first_documents] {
+            list.read(|numbers| self.grid.append(numbers))?;
             self.grid.end_row()?;
         }
+        self.grid.append(&serde_json::to_vec(&self.made).expect("plain data"))?;
+        self.grid.end_row()?;
         self.grid.finish(self.documents)?;
         commit(&self.temporary, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Records(Vec<(u64, u64)>);
+
+    impl Source for Records {
+        fn scan(&mut self, each: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<()> {
+            self.0.iter().try_for_each(|&(key, document)| each(key, document))
+        }
+    }
+
+    #[test]
+    fn rows_are_found_on_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let near = Near { threshold: 0.8, bands: 16, rows: 8, partitions: 1 };
+        let keys: Vec<(u64, u64)> = (0..3 * KEYS as u64 + 5).map(|n| (n / 2 * 1000, n)).collect();
+        let set =
+            |document: u32| -> Vec<u64> { (0..40).map(|n| u64::from(document) << 8 | (n << 40)).collect() };
+        let mut writer = CacheWriter::create(folder.path(), "me", &near, "alike").unwrap();
+        let (mut source, count) = (Records(keys.clone()), keys.len() as u64);
+        writer.add_keys(&mut source, (0, u64::MAX), count, &mut Buffer::new(1 << 20)).unwrap();
+        let documents = || (0..2000).step_by(3);
+        documents().for_each(|document| writer.add_set(document, &set(document)).unwrap());
+        writer.commit().unwrap();
+        let size = std::fs::metadata(folder.path().join("me.near")).unwrap().len();
+        let listing = Listing::from([("me.near".to_string(), size)]);
+        let [file] = &open_caches(folder.path(), &listing, &near, "alike").unwrap()[..] else {
+            panic!("one")
+        };
+        assert!(file.first_keys.count == 4 && file.first_documents.count > 3);
+        let mut block = vec![0; 1000];
+        for range in [(0, u64::MAX), (1, 999), (5000, 5000), (2_048_000, 4_097_000), (u64::MAX, u64::MAX)] {
+            let mut found = Vec::new();
+            let add = |key, document: u32| {
+                found.push((key, u64::from(document)));
+                Ok(())
+            };
+            file.keys(range, &mut block, add).unwrap();
+            let wanted = keys.iter().filter(|(key, _)| (range.0..=range.1).contains(key));
+            assert_eq!(found, wanted.copied().collect::<Vec<_>>());
+            assert!(file.count(range).unwrap() >= found.len() as u64);
+        }
+        documents().for_each(|document| assert_eq!(file.set(document).unwrap(), set(document)));
+        assert!(file.set(1).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

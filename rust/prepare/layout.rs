@@ -12,7 +12,7 @@ use super::{Job, Split};
 use crate::atomic::{commit_note, create_folder, temporary_name};
 use crate::crew::Progress;
 use crate::dedup::grid::{GridFile, GridWriter, Magic, commit};
-use crate::error::Result;
+use crate::error::{Error, Result, option};
 use crate::own_files::{self, damaged};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -29,6 +29,8 @@ const PIECE: usize = 4;
 /// Ranges in a row.
 pub const IN_ROW: usize = 8 << 10;
 const HEAD: usize = 4;
+/// Shards of a dataset: each takes up to 270 bytes of the manifest, which has at most 64 MB (small_files.py).
+const MOST_SHARDS: u64 = 200_000;
 
 /// The note that the layout is complete.
 #[derive(Serialize, Deserialize)]
@@ -125,7 +127,7 @@ fn fill_shards(job: &Job, tasks: &[TaskTokens], rows: &mut Rows, progress: &Prog
                 rows.add(&Parts::Extents(std::mem::take(&mut extents)))?;
             }
             if full {
-                rows.end_shard();
+                rows.end_shard()?;
                 tokens = 0;
             }
             tokens += length;
@@ -144,7 +146,7 @@ fn fill_shards(job: &Job, tasks: &[TaskTokens], rows: &mut Rows, progress: &Prog
         if !extents.is_empty() {
             rows.add(&Parts::Extents(extents))?;
         }
-        rows.end_shard();
+        rows.end_shard()?;
     }
     Ok(())
 }
@@ -157,6 +159,8 @@ pub struct Rows {
     split: Split,
     number: u64,
     shards: u32,
+    /// Shards of the dataset that these are appended to.
+    earlier: u64,
     /// Whether the current shard has a row.
     open: bool,
 }
@@ -166,7 +170,8 @@ impl Rows {
         let path = layout_path(job);
         let temporary = temporary_name(&path);
         let grid = GridWriter::create(&temporary, MAGIC, 2)?;
-        Ok(Rows { grid, temporary, path, split: Split::Train, number: 0, shards: 0, open: false })
+        let earlier = Split::ALL.iter().map(|&split| job.plan.first_shard(split)).sum();
+        Ok(Rows { grid, temporary, path, split: Split::Train, number: 0, shards: 0, earlier, open: false })
     }
 
     /// Begins a split, with the number of its first shard.
@@ -195,11 +200,18 @@ impl Rows {
     }
 
     /// The next row belongs to another shard; nothing happens if this one has none.
-    pub fn end_shard(&mut self) {
+    pub fn end_shard(&mut self) -> Result<()> {
         if std::mem::take(&mut self.open) {
             self.shards += 1;
             self.number += 1;
         }
+        if self.earlier + u64::from(self.shards) > MOST_SHARDS {
+            return Err(Error::Invalid(format!(
+                "the dataset would have more than 200,000 shards, the most that its manifest can list: give a larger {}",
+                option("tokens_per_shard")
+            )));
+        }
+        Ok(())
     }
 
     fn words(&mut self, words: &[u64]) -> Result<()> {

@@ -70,6 +70,8 @@ pub struct Plan {
     #[serde(default)]
     pub near: Option<Near>,
     pub cache: Option<PathBuf>,
+    /// What was in the cache when the run was planned: all stages compare with these files, whatever is added meanwhile.
+    pub cache_listing: dedup::Listing,
     /// Of the cleaning settings, 32 hexadecimal digits: only hashes of texts cleaned alike can be compared.
     pub cache_fingerprint: String,
     /// Words in the n-grams that no document may share with the evaluation set; 0 if there is none.

@@ -150,7 +150,7 @@ impl Sequences<'_> {
         if !self.pieces.is_empty() {
             self.write()?;
         }
-        self.rows.end_shard();
+        self.rows.end_shard()?;
         self.tokens = 0;
         Ok(())
     }

@@ -122,8 +122,8 @@ pub fn scan(
 /// How to settle the partitions.
 pub fn caches(job: &Job) -> Result<Vec<CacheFile>> {
     match (&job.plan.cache, job.plan.unit) {
-        (Some(folder), Some(unit)) if folder.is_dir() => {
-            open_caches(folder, &job.plan.id, unit, cache_fingerprint(job)?)
+        (Some(folder), Some(unit)) => {
+            open_caches(folder, &job.plan.cache_listing, unit, cache_fingerprint(job)?)
         }
         _ => Ok(Vec::new()),
     }

@@ -9,7 +9,7 @@ use super::read::TaskFiles;
 use super::{BufferSizes, Job, Stage, run_parts};
 use crate::clean::{Cleaner, Dropped, Verdict};
 use crate::crew::{Progress, Watch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exclude::{Hit, Hits, LEAST_MEMORY, ROW_MEMORY, Screen, Set, SetFile};
 use crate::own_files;
 use serde::{Deserialize, Serialize, Serializer};
@@ -28,9 +28,21 @@ fn hits_path(job: &Job, folder: &str, task: u32) -> PathBuf {
     job.work.join(folder).join(format!("{task:06}.hits"))
 }
 
-/// The documents of a task that share an n-gram with the set; `None` without a set.
+/// The documents of a task that share an n-gram with the set; `None` without a set. Every scanned task has the file,
+/// even if no document does.
 pub fn hits(job: &Job, task: u32) -> Result<Option<Hits>> {
-    if job.plan.exclude_ngram == 0 { Ok(None) } else { Hits::open(&hits_path(job, "scan", task)) }
+    if job.plan.exclude_ngram == 0 {
+        return Ok(None);
+    }
+    let path = hits_path(job, Stage::Scan.folder(), task);
+    match Hits::open(&path)? {
+        Some(hits) => Ok(Some(hits)),
+        None => Err(Error::Invalid(format!(
+            "{} is missing: remove {} and run the same command again",
+            path.display(),
+            job.work.join(Stage::Scan.folder()).display()
+        ))),
+    }
 }
 
 /// Rows of the set that are in memory; the last ones for the scan.
@@ -46,7 +58,7 @@ impl Excluded {
     }
 
     fn screen(&self, job: &Job, folder: &str, task: u32) -> Result<Screen<'_>> {
-        let earlier = Hits::open(&hits_path(job, EXCLUDE_FOLDER, task))?;
+        let earlier = Hits::of_rows(&hits_path(job, EXCLUDE_FOLDER, task), self.rows.start)?;
         Screen::create(&self.set, self.ngram, earlier, &hits_path(job, folder, task))
     }
 

@@ -127,6 +127,8 @@ class _Batch:
     crashes: int = 0
     retired: int = 0
     """Workers that ended before they ran it, for a new one to do it."""
+    gone: int = 0
+    """Workers that were running it on nodes that are no longer there."""
 
 
 @dataclass
@@ -207,24 +209,28 @@ class RayExecutor:
         """Ends the run if a worker with these parts was killed too often, on a node that lives on."""
         ray = _import_ray()
         self._look(now=True)
-        died = isinstance(error, (ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError))
-        if died:
-            return
         own = [stage, batch.parts[0]]
         notes = list(noted(Path(self.job.work)))
+        # Notes outlive their nodes: each counts once, or a node that died long ago would hide every later crash.
+        living = {node.id: node for node in self._nodes}
+        running = [each for each in notes if each.get("running") == own]
+        here = [each for each in running if each["node_id"] in living]
+        before, batch.gone = batch.gone, len(running) - len(here)
+        if isinstance(error, (ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError)):
+            return
         retired = sum(each.get("retired") == own for each in notes)
         if retired > batch.retired:
             batch.retired = retired
             return
-        worker = next((each for each in notes if each.get("running") == own), None)
-        node = next((each for each in self._nodes if worker and each.id == worker["node_id"]), None)
-        if worker is not None and node is None:
+        killed = isinstance(error, ray.exceptions.OutOfMemoryError)
+        if batch.gone > before and not killed:
             return  # the node is gone, and Ray noticed the worker first
         batch.crashes += 1
-        killed = isinstance(error, ray.exceptions.OutOfMemoryError)
-        if not killed and node is not None and worker is not None:
+        worker = here[-1] if here else None
+        if not killed and worker is not None:
             with suppress(ray.exceptions.RayError, ray.exceptions.GetTimeoutError):  # or it dies now, and nobody knows
-                now = self._ask(node, _oom_kills)
+                [asked] = self._ask([living[worker["node_id"]]], _oom_kills)
+                now = self._answer(asked, time.monotonic() + CHECK_SECONDS)
                 killed = None not in (now, worker.get("oom_kills")) and now > worker["oom_kills"]
         if batch.crashes < CRASHES:
             return
@@ -249,14 +255,18 @@ class RayExecutor:
         ]
         self._looked = time.monotonic()
 
-    def _ask(self, node: _Node, question: Callable[..., Any], *given: Any) -> Any:
-        """The answer of one node; raises if there is none in time."""
+    def _ask(self, nodes: Sequence[_Node], question: Callable[..., Any], *given: Any) -> list[Any]:
+        """Puts a question to all of these nodes at once; `_answer` has what each answers."""
         ray = _import_ray()
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        there = NodeAffinitySchedulingStrategy(node.id, soft=False)
-        task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(question)
-        return ray.get(task.remote(*given), timeout=CHECK_SECONDS)
+        task = ray.remote(num_cpus=0, max_retries=0)(question)
+        there = (NodeAffinitySchedulingStrategy(node.id, soft=False) for node in nodes)
+        return [task.options(scheduling_strategy=strategy).remote(*given) for strategy in there]
+
+    def _answer(self, asked: Any, until: float) -> Any:
+        """Of one node; raises if there is none by that time."""
+        return _import_ray().get(asked, timeout=max(0.0, until - time.monotonic()))
 
     def _check_nodes(self) -> None:
         """Names a node that cannot do the work, before any is done."""
@@ -279,17 +289,20 @@ class RayExecutor:
         with replacing(shown) as file:
             file.write(token)
         try:
-            for node in self._nodes:
-                if node.workers(self.job):
-                    self._check(node, shown, token, inputs)
+            # All at once and with one deadline: a cluster of a thousand nodes is checked as soon as its slowest.
+            nodes = [node for node in self._nodes if node.workers(self.job)]
+            asked = self._ask(nodes, _probe(), os.path.abspath(shown), inputs)
+            until = time.monotonic() + CHECK_SECONDS
+            for node, each in zip(nodes, asked, strict=True):
+                self._check(node, each, until, shown, token)
         finally:
             remove(shown)
         self._checked = True
 
-    def _check(self, node: _Node, shown: Path, token: str, inputs: list[tuple[str, int]]) -> None:
+    def _check(self, node: _Node, asked: Any, until: float, shown: Path, token: str) -> None:
         ray = _import_ray()
         try:
-            version, content, missing = self._ask(node, _probe(), os.path.abspath(shown), inputs)
+            version, content, missing = self._answer(asked, until)
         except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
             self._look(now=True)
             # It has left meanwhile, and Ray may list it for some seconds after it noticed.

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from ramlet.dataset import ledger as ledgers
 from ramlet.dataset.ledger import Ledger
-from ramlet.errors import DatasetError
+from ramlet.errors import DatasetError, option
 from ramlet.inputs.paths import nearest_path
-from ramlet.runtime.atomic_files import write_json
+from ramlet.runtime.atomic_files import replacing, write_json_to
 from ramlet.runtime.folder_lock import writer_of
 from ramlet.runtime.small_files import MANIFEST as MANIFEST_BYTES
 from ramlet.runtime.small_files import read_json
@@ -166,8 +166,16 @@ class Manifest:
 
     def write(self, result: str | os.PathLike[str]) -> None:
         """Replaces the manifest in the folder, or next to the array, atomically."""
-        path = Path(result)
-        write_json(beside(path, ".json") if self.of_array else path / NAME, self.as_json())
+        path = beside(Path(result), ".json") if self.of_array else Path(result) / NAME
+        with replacing(path) as file:
+            write_json_to(file, self.as_json())
+            file.flush()
+            size = os.fstat(file.fileno()).st_size
+            if size > MANIFEST_BYTES:  # which no one could read
+                raise DatasetError(
+                    f"{path} would have {size / 1e6:,.1f} MB, more than the {MANIFEST_BYTES / 1e6:g} MB of a manifest: "
+                    f"make fewer shards, with a larger {option('tokens_per_shard')}"
+                )
 
     def as_json(self) -> dict[str, Any]:
         from ramlet import __version__

@@ -67,18 +67,21 @@ class Core:
         self.tokenizer = tokenizer
         self.progress = progress
 
-        def least(count: int) -> int:
-            return memory_needed(work.settings, tokenizer, work.planned, count)
-
-        self.threads = fitting_threads(self.budget, threads, least, "at work, with the encoder", peak=meter.peak)
-        self._working = least(self.threads) - LEAST_CACHE
+        what = "at work, with the encoder"
+        self.threads = fitting_threads(self.budget, threads, self._least, what, peak=meter.peak)
+        self._working = self._least(self.threads) - LEAST_CACHE
         """Bytes that the work takes, without the word cache."""
+
+    def _least(self, threads: int) -> int:
+        return memory_needed(self.work.settings, self.tokenizer, self.work.planned, threads)
 
     def run(self, stage: str, parts: Sequence[int]) -> None:
         """Runs those of the parts that are not done yet."""
         name = STAGES[stage].reports
         self.meter.stage(name)
         tokenizer = self.load_tokenizer() if STAGES[stage].encodes else None
+        if stage == "decide":
+            self.require_bits()
         # The word cache fills during the stage, so it is not resident yet.
         native = stage == "write" and tokenizer is not None and isinstance(tokenizer.engine, NativeEngine)
         cache = CACHE_BYTES + self.threads * ENCODER_BYTES if native else 0
@@ -97,6 +100,13 @@ class Core:
             total=self._total(stage, len(parts)),
             progress=None if stage in _UNREPORTED else self._progress_of(name),
         )
+
+    def require_bits(self) -> None:
+        """Refuses a budget without the memory of one bit for each document, by which near-duplicates are decided."""
+        documents = self._compared()
+        if documents // 8 > LEAST_CACHE:  # fewer are covered by what every run is granted
+            bits = {f"one bit for each of {documents:,} documents": documents // 8}
+            self.budget.grant({"comparing texts": self._least(1) - LEAST_CACHE, **bits})
 
     def load_tokenizer(self) -> Tokenizer:
         """That of the run; a character vocabulary is learned once the text is scanned."""
@@ -126,8 +136,13 @@ class Core:
         if stage == "settle":
             return sum(note["units"] for note in folder.notes("scan", plan["tasks"], units=int))
         if stage == "compare":
-            return sum(note["near_documents"] for note in folder.notes("tokens", plan["tasks"], near_documents=int))
+            return self._compared()
         return int(plan["near"]["partitions"]) if stage == "pair" else 0
+
+    def _compared(self) -> int:
+        """How many documents are compared with each other."""
+        notes = self.work.folder.notes("tokens", self.work.plan["tasks"], near_documents=int)
+        return sum(note["near_documents"] for note in notes)
 
     def _progress_of(self, name: str) -> Progress | None:
         """Reports under the name of the stage here, whatever the core calls it."""

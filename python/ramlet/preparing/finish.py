@@ -171,6 +171,8 @@ class _End:
         """Some of the pairs for the user, and what was kept for later runs with the same cache."""
         found = self.folder.work / NEAR_DUPLICATES
         encoder, decode = decoder_of(tokenizer)
+        if self.plan["cache"]:
+            self.core.require_bits()
         _native.finish_near(self.folder.work, self.folder.out, found, encoder=encoder, decode=decode)
         near.write_examples(found, self.folder.out / NEAR_DUPLICATES, append=self.before is not None)
 

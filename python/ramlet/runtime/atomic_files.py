@@ -66,8 +66,13 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bo
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """A JSON file that people can read too: indented, non-ASCII characters as they are."""
     with replacing(path) as file:
-        json.dump(content, file, ensure_ascii=False, indent=1)
-        file.write("\n")
+        write_json_to(file, content)
+
+
+def write_json_to(file: IO[Any], content: Any) -> None:
+    """The same, to a file that is open."""
+    json.dump(content, file, ensure_ascii=False, indent=1)
+    file.write("\n")
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
@@ -81,7 +86,7 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
 
 
 def remove_left(folder: str | os.PathLike[str]) -> None:
-    """Removes temp files, ours and the native core's, that processes which have ended left in a folder."""
+    """Removes temp files and folders, ours and the native core's, that processes which have ended left in a folder."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(_SUFFIX):
@@ -90,12 +95,27 @@ def remove_left(folder: str | os.PathLike[str]) -> None:
 
 def _remove_if_left(path: str) -> None:
     with suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        is_folder = os.path.isdir(path)
+        # A folder has a file that is locked while it is in use (rust/workdir.rs).
+        locked = os.path.join(path, "lock") if is_folder else path
+        handle = os.open(locked, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only what is open for writing
         try:
-            if lock_file(handle) and has_name(handle, path):
-                os.unlink(path)
+            if lock_file(handle) and has_name(handle, locked):
+                if is_folder:
+                    _remove_others(path, locked)
+                os.unlink(locked)
+                if is_folder:
+                    os.rmdir(path)
         finally:
             os.close(handle)
+
+
+def _remove_others(folder: str, locked: str) -> None:
+    """All files but the locked one, which goes last: whoever is killed in the middle leaves a folder that is found."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.path != locked:
+                os.unlink(entry.path)
 
 
 def _new_temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:

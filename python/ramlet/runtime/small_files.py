@@ -28,7 +28,7 @@ CHARACTERS = 8_000_000
 YAML = 64_000
 """Parsed, each byte takes hundreds; the settings of a run are about 3 KB."""
 MANIFEST = 64_000_000
-"""About 250 bytes per shard: 250,000 shards."""
+"""Up to 270 bytes per shard: 200,000 shards (rust/prepare/layout.rs), and 10 MB for the rest."""
 TOKENIZER = 256_000_000
 """The largest published ones are about 35 MB."""
 LARGE = 100_000_000

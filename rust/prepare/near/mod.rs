@@ -19,7 +19,7 @@ pub use report::write_report;
 pub use spill::NearSpill;
 pub use texts::Decoding;
 
-use super::{BufferSizes, Job};
+use super::{BufferSizes, Job, Plan};
 use crate::atomic::{commit_note, create_folder};
 use crate::crew::{Progress, Watch, crew};
 use crate::error::{Error, Result};
@@ -80,7 +80,10 @@ fn documents_of(job: &Job, task: u32) -> Result<u64> {
 
 pub fn caches(job: &Job) -> Result<Vec<CacheFile>> {
     match &job.plan.cache {
-        Some(folder) => open_caches(folder, &job.plan.id, &settings(job)?, &job.plan.cache_fingerprint),
+        Some(folder) => {
+            let Plan { cache_listing, cache_fingerprint, .. } = &job.plan;
+            open_caches(folder, cache_listing, &settings(job)?, cache_fingerprint)
+        }
         None => Ok(Vec::new()),
     }
 }

@@ -149,7 +149,8 @@ class Trainee:
         if self.ranks.world == 1:
             return loss, tokens
         total = torch.as_tensor(loss, device=self.model.device, dtype=torch.float64)
-        counted = torch.tensor(float(tokens), device=self.model.device)
+        # float32 is exact up to 16.7 million tokens only.
+        counted = torch.tensor(float(tokens), device=self.model.device, dtype=torch.float64)
         self.ranks.sum(total, counted)
         return total, int(counted.item())
 
