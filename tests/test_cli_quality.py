@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import io
 import os
 import re
@@ -165,6 +166,13 @@ class TestExitCodes:
     def test_an_unknown_option(self, path: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main([*path.split()[1:], "--debgu"]) == 2
         assert capsys.readouterr() == ("", "error: unknown option --debgu: did you mean --debug?\n")
+
+    @every_command
+    def test_only_what_has_no_default_is_required(self, path: str) -> None:
+        declared = inspect.signature(COMMANDS[path].callback).parameters
+        for one in COMMANDS[path].params:
+            if one.name in declared:  # others are settings, which have defaults
+                assert one.required == (declared[one.name].default is inspect.Parameter.empty), one.name
 
     @every_command
     def test_underscores(self, path: str, capsys: pytest.CaptureFixture[str]) -> None:
