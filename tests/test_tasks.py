@@ -6,7 +6,7 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from oracles_model import GROUPED, GROUPED_QK_NORM, model_of
 from oracles_tasks import Harness
 from oracles_training import sentences
 from ramlet.engines import SHARED
-from ramlet.engines.opening import open_engine
+from ramlet.engines.opening import has_jax, open_engine
 from ramlet.engines.torch.model_files import save_model
 from ramlet.errors import BrokenInput, ModelError, SettingsError, SourceError
 from ramlet.model.folder import find_model
@@ -33,6 +33,15 @@ from ramlet.training.task_file import LONGEST_LINE, TaskFile
 torch.set_num_threads(1)
 END = "<|endoftext|>"
 GIVEN: dict[str, Any] = {"device": "cpu", "memory": AMPLE, "threads": 1}
+ENGINES = ["native", "torch", pytest.param("jax", marks=pytest.mark.skipif(not has_jax(), reason="JAX is missing"))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder of its own for what JAX compiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +90,7 @@ def answered(run: Path, path: Path, **given: Any) -> tuple[list[Answered], TaskS
     return found, scores["one"]
 
 
-@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [questions, pairs])
 def test_likelihoods_are_those_of_the_definition(run: Path, tmp_path: Path, engine: str, kind: Any) -> None:
     path = written(tmp_path / "task.jsonl", kind(30))
@@ -143,16 +152,19 @@ def _with_rows(opening: Any, division: Any) -> Any:
     return opened
 
 
-@pytest.mark.parametrize("engine", ["native", "torch"])
-@pytest.mark.parametrize("shared", [0, 1, 17, 36])
-def test_what_is_shared_is_seen_by_all_documents(run: Path, engine: str, shared: int) -> None:
-    """The contract of an engine: documents that begin alike, together and one by one."""
+@pytest.fixture(scope="module", params=ENGINES)
+def model(request: pytest.FixtureRequest, run: Path) -> Any:
     found = find_model(run)
-    opened = open_engine("cpu", 1, name=engine)
+    opened = open_engine("cpu", 1, name=request.param)
+    division = opened.division(found.shape(), seq_len=48, precision="fp32", budget=_budget(), document_mask=True)
+    return opened.load(found, "fp32", division=division, seq_len=48)
+
+
+@pytest.mark.parametrize("shared", [0, 1, 17, 36])
+def test_what_is_shared_is_seen_by_all_documents(model: Any, shared: int) -> None:
+    """The contract of an engine: documents that begin alike, together and one by one."""
     lengths = (3, 1, 8)
     total = shared + sum(lengths)
-    division = opened.division(found.shape(), seq_len=total, precision="fp32", budget=_budget(), document_mask=True)
-    model = opened.load(found, "fp32", division=division, seq_len=total)
     ids = np.random.default_rng(1).integers(0, 257, total)
     targets, positions, documents = ids[::-1].copy(), np.arange(total), np.full(total, SHARED)
     start, alone = shared, []

@@ -154,7 +154,7 @@ def as_batch(rows: Sequence[Row]) -> dict[str, Any]:
     import numpy as np
 
     length = max(map(len, rows))
-    fill = {"input_ids": 0, "targets": IGNORED, "position_ids": 0, "document_ids": 1 << 31}
+    fill = {"input_ids": 0, "targets": IGNORED, "position_ids": 0, "document_ids": (1 << 31) - 1}
     arrays = {name: np.full((len(rows), length), value, np.int64) for name, value in fill.items()}
     for at, row in enumerate(rows):
         for array, values in zip(arrays.values(), (row.ids, row.targets, row.positions, row.documents)):

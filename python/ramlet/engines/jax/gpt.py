@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ramlet.engines import Sampling, training_names
+from ramlet.engines import SHARED, Sampling, training_names
 from ramlet.engines.choices import EVAL_CHUNK
 from ramlet.engines.jax import layers, loss
 from ramlet.engines.jax.layers import Context, Drops, Kept, Rotary
@@ -66,9 +66,7 @@ class Net:
         tokens = batch["input_ids"].shape[1]
         positions, documents = batch.get("position_ids"), batch.get("document_ids")
         rotary = Rotary(*(table[:tokens] if positions is None else table[positions] for table in tables))
-        mask = None
-        if documents is not None:
-            mask = jnp.tril(documents[:, None, :, None] == documents[:, None, None, :])
+        mask = None if documents is None else document_mask(documents)
         drops = Drops(batch[DROPOUT_KEYS], self.dropout) if self.dropout else None
         return Context(self.shape, self.placement, rotary, mask, drops, self._flash and mask is None)
 
@@ -234,3 +232,13 @@ def filled(array: Any, rows: int, name: str) -> Any:
     made = np.full((rows, *array.shape[1:]), loss.IGNORE if name == "targets" else 0, np.int32)
     made[: len(array)] = array
     return made
+
+
+def document_mask(documents: Any) -> Any:
+    """(sequences, 1, tokens, tokens), True where a token may attend: earlier tokens of the same document, and those
+    that a sequence begins with and all its documents share."""
+    same = documents[:, None, :, None] == documents[:, None, None, :]
+    # 0 if all tokens are shared, but then they are one document.
+    begins = jnp.argmax(documents != SHARED, axis=1)
+    shared = jnp.arange(documents.shape[1]) < begins[:, None]
+    return jnp.tril(same | shared[:, None, None, :])
