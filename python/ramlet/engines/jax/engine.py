@@ -102,7 +102,7 @@ class JaxEngine(Device):
         correction = Correction()
         for _ in range(probe.ROUNDS):
             plan, program = probe.fitted(replan(correction=correction), compile_for, replan, self._place, self.ranks)
-            program.prepare_forward(min(plan.choice.micro_batch, self.eval_rows(plan.seq_len)), task.sampled)
+            program.prepare_forward(task.sampled)
             if self.uses_host_memory:
                 settled_memory()  # the compiler's pages are not needed any more
             gauge = ResidentGauge(meter) if self.uses_host_memory else DeviceGauge(self, meter)
@@ -175,7 +175,9 @@ class JaxEngine(Device):
         placement = self.placement.own
         params = zeros(shape, precision, placement)
         read_weights(found, shape, weights(shape, params, placement))
-        return GPT(Forward(Net(shape, placement, precision, chunk)), params)
+        rows = 1 if division is None else division.micro_batch
+        forward = Forward(Net(shape, placement, precision, chunk))
+        return GPT(forward, params, rows=rows, seq_len=seq_len or shape.context)
 
     # The machine, for estimates.
 
