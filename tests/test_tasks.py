@@ -180,6 +180,18 @@ def test_what_is_shared_is_seen_by_all_documents(model: Any, shared: int) -> Non
     assert together[shared:] == pytest.approx([loss for one in alone for loss in one[shared:]], abs=1e-5)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_that_is_not_a_number_has_no_score(run: Path, tmp_path: Path, engine: str) -> None:
+    """Comparisons with NaN are false: the first sentence of every pair, which is the right one, would win."""
+    broken = model_of(replace(GROUPED_QK_NORM, vocab_size=find_model(run).shape().vocab_size))
+    broken.weights.matrices.fill_(math.nan)
+    (end_id,) = find_model(run).end_ids()
+    save_model(broken, tmp_path / "broken", tokenizer_file=run / "tokenizer.json", end_id=end_id)
+    path = written(tmp_path / "pairs.jsonl", pairs(3))
+    with pytest.raises(ModelError, match=r"loss on line 1 of .*pairs\.jsonl is NaN or infinite: .* need precision"):
+        evaluate_tasks(tmp_path / "broken", path, engine=engine, **GIVEN)
+
+
 def test_ignored_targets_change_no_other_loss(run: Path) -> None:
     found = find_model(run)
     opened = open_engine("cpu", 2, name="native")

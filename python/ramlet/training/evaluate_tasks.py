@@ -23,7 +23,7 @@ from typing import Any
 
 from ramlet.engines import Model
 from ramlet.engines.opening import check_hardware
-from ramlet.errors import SettingsError, SourceChanged
+from ramlet.errors import ModelError, SettingsError, SourceChanged, option
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
@@ -160,6 +160,11 @@ def evaluate_tasks(
     for name, file in files.items():
         correct = correct_norm = done = 0
         for one in answers(model, file, encoding, division.micro_batch * longest):
+            if not all(map(math.isfinite, one.likelihoods)):
+                raise ModelError(
+                    f"the model's loss on line {one.item.line:,} of {file.path} is NaN or infinite: its weights are "
+                    f"damaged, or need {option('precision', 'fp32')}"
+                )
             correct += one.choice == one.item.answer
             correct_norm += one.choice_norm == one.item.answer
             done += 1
