@@ -6,6 +6,8 @@ import json
 import math
 import random
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +19,21 @@ import torch
 
 import ramlet
 from conftest import AMPLE, RunRamlet
+from oracles_engine import CountingEngine
 from oracles_model import GROUPED, GROUPED_QK_NORM, model_of
 from oracles_tasks import Harness
 from oracles_training import sentences
 from ramlet.engines import SHARED
 from ramlet.engines.opening import has_jax, open_engine
 from ramlet.engines.torch.model_files import save_model
-from ramlet.errors import BrokenInput, ModelError, SettingsError, SourceError
+from ramlet.errors import BrokenInput, BudgetError, ModelError, SettingsError, SourceError
 from ramlet.model.folder import find_model
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training import evaluate_tasks as tasks
+from ramlet.training import open_model
 from ramlet.training.evaluate_tasks import Answered, TaskScore, evaluate_tasks
-from ramlet.training.task_file import LONGEST_LINE, TaskFile
+from ramlet.training.task_file import LONGEST_LINE, Item, TaskFile
+from ramlet.training.task_rows import Encoding
 
 torch.set_num_threads(1)
 END = "<|endoftext|>"
@@ -135,21 +140,13 @@ def test_the_same_for_every_budget_window_and_thread(
     smallest = division(find_model(run).shape(), seq_len=48, precision="fp32", budget=_budget(), document_mask=True)
     monkeypatch.setattr(tasks, "WINDOW_ROWS", 3)
     assert [one.likelihoods for one in answered(run, path, engine="native", threads=2)[0]] == first
-    monkeypatch.setattr(tasks, "open_model", _with_rows(tasks.open_model, smallest._replace(micro_batch=1)))
+    one_row = smallest._replace(micro_batch=1)
+    monkeypatch.setattr(tasks.Opening, "division", lambda *given: one_row)
     assert [one.likelihoods for one in answered(run, path, engine="native")[0]] == first
 
 
 def _budget() -> Any:
     return ramlet.Budget.parse(AMPLE)
-
-
-def _with_rows(opening: Any, division: Any) -> Any:
-    """Batches of one row."""
-
-    def opened(*arguments: Any, **given: Any) -> Any:
-        return opening(*arguments, **given)[0], division
-
-    return opened
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -294,3 +291,74 @@ def test_the_command(ramlet: RunRamlet, run: Path, tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert "line 1 of blimp.jsonl is neither" in refused.stderr
     assert "needs at least" in ramlet("eval", str(run), "--task", "asked.jsonl", "--memory", "20MB").stderr
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_set_aside_counts(run: Path, engine: str) -> None:
+    given: dict[str, Any] = {"seq_len": 48, "precision": "fp32", "budget": _budget(), "document_mask": True}
+    with pytest.raises(BudgetError, match=r"needs at least 103\d{6}MB: .* MB for an item"):
+        open_engine("cpu", 1, name=engine).division(find_model(run).shape(), **given, aside={"an item": 10**14})
+
+
+def test_on_a_device_what_is_set_aside_has_to_be_free_in_ram(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = CountingEngine()
+    device.uses_host_memory = False
+    monkeypatch.setattr(open_model, "open_engine", lambda *_, **__: device)
+    opening = open_model.Opening(find_model(run), document_mask=True, memory="1GB")
+    opening.division(48, {"an item": 1000})
+    with pytest.raises(BudgetError, match=r"needs at least 100000000MB: .* MB for an item"):
+        opening.division(48, {"an item": 10**14})
+
+
+def test_long_questions_do_not_wait_for_each_other(run: Path) -> None:
+    """The model sees their last tokens, but all of their text is kept until they are scored."""
+    found = find_model(run)
+    encoding = Encoding(Tokenizer.load(found.tokenizer_file), min(found.end_ids()), found.shape().context)
+    opening = tasks.Opening(found, document_mask=True, engine="native", **GIVEN)
+    model = opening.load(48, opening.division(48))
+    read = []
+
+    def long() -> Iterator[Item]:
+        for line in range(60):
+            read.append(line)
+            yield Item(line, "of " * 100_000, ("a", "b"), 0)
+
+    next(tasks.answers(model, long(), encoding, 48))
+    assert len(read) == -(-tasks.WINDOW_TEXT // 300_000)
+
+
+PEAK = """
+import sys
+from ramlet import cli
+code = cli.main(sys.argv[1:])
+print([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+class TestMemory:
+    def measured(self, run: Path, path: Path, memory: int) -> tuple[str, int]:
+        """What a command with so many megabytes says, and its peak in bytes, in a process of its own."""
+        words = ("eval", run, "--task", path, "--memory", f"{memory}MB", "--device", "cpu", "--engine", "native")
+        command = [sys.executable, "-c", PEAK, *map(str, words), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        *_, told, peak = done.stdout.splitlines()
+        return told, int(peak) * 1024
+
+    def item(self, choices: int, question: int) -> dict[str, Any]:
+        return {"question": "of " * question, "choices": [f"w{number}" for number in range(choices)], "answer": 0}
+
+    def test_a_line_that_takes_too_much_is_refused_before_it_is_encoded(self, run: Path, tmp_path: Path) -> None:
+        path = written(tmp_path / "task.jsonl", [self.item(2, 5), self.item(30_000, 700)])
+        told, peak = self.measured(run, path, 120)
+        assert f"MB for line 2 of {path} with 30,000 choices" in told
+        assert json.loads(told)["error"]["needed"] > 250_000_000
+        assert peak < 120_000_000
+
+    def test_the_smallest_budget_is_enough(self, run: Path, tmp_path: Path) -> None:
+        path = written(tmp_path / "task.jsonl", [self.item(3, 5), self.item(3000, 30), self.item(3000, 3)])
+        needed = json.loads(self.measured(run, path, 40)[0])["error"]["needed"]
+        told, peak = self.measured(run, path, needed // 10**6)
+        assert json.loads(told)["scores"]["task"]["items"] == 3
+        assert peak <= needed

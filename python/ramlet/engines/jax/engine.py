@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -135,12 +135,21 @@ class JaxEngine(Device):
     def eval_rows(self, seq_len: int) -> int:
         return max(1, choices.EVAL_TOKENS // seq_len)
 
-    def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
+    def division(
+        self,
+        shape: Shape,
+        *,
+        seq_len: int,
+        precision: str,
+        budget: Budget,
+        document_mask: bool,
+        aside: Mapping[str, int] | None = None,
+    ) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
         resident = self.resident()
         for found in choices.divisions(seq_len):
             own = plans.forward_parts(shape, found, seq_len, precision, self._place, document_mask=document_mask)
-            parts = {self.baseline: resident, **own}
+            parts = {self.baseline: resident, **(aside or {}), **own}
             if sum(parts.values()) <= budget.total - budget.reserve:
                 return found
         budget.require(with_reserve(sum(parts.values())), parts, measured=resident)
