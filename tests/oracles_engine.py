@@ -185,7 +185,16 @@ class CountingEngine:
     def eval_rows(self, seq_len: int) -> int:
         return 4
 
-    def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
+    def division(
+        self,
+        shape: Shape,
+        *,
+        seq_len: int,
+        precision: str,
+        budget: Budget,
+        document_mask: bool,
+        aside: Mapping[str, int] | None = None,
+    ) -> Division:
         return Division(4, 64)
 
     def generation_parts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import io
 import os
 import re
@@ -165,6 +166,29 @@ class TestExitCodes:
     def test_an_unknown_option(self, path: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main([*path.split()[1:], "--debgu"]) == 2
         assert capsys.readouterr() == ("", "error: unknown option --debgu: did you mean --debug?\n")
+
+    @pytest.mark.parametrize(
+        ("words", "sentence"),
+        [
+            (["train", "--resume=yes"], "--resume takes no value"),
+            (["train", "--no_resume=yes"], "--no-resume takes no value"),
+            (["data", "merge", "a", "b", "--link=1"], "--link takes no value"),
+            (["--version=2"], "--version takes no value"),
+            (["train", "--out"], "--out needs a value"),
+        ],
+    )
+    def test_values_of_switches_and_options(
+        self, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(words) == 2
+        assert capsys.readouterr() == ("", f"error: {sentence}\n")
+
+    @every_command
+    def test_only_what_has_no_default_is_required(self, path: str) -> None:
+        declared = inspect.signature(COMMANDS[path].callback).parameters
+        for one in COMMANDS[path].params:
+            if one.name in declared:  # others are settings, which have defaults
+                assert one.required == (declared[one.name].default is inspect.Parameter.empty), one.name
 
     @every_command
     def test_underscores(self, path: str, capsys: pytest.CaptureFixture[str]) -> None:

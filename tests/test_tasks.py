@@ -6,7 +6,9 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Iterable
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +19,34 @@ import torch
 
 import ramlet
 from conftest import AMPLE, RunRamlet
+from oracles_engine import CountingEngine
 from oracles_model import GROUPED, GROUPED_QK_NORM, model_of
 from oracles_tasks import Harness
 from oracles_training import sentences
 from ramlet.engines import SHARED
-from ramlet.engines.opening import open_engine
+from ramlet.engines.opening import has_jax, open_engine
 from ramlet.engines.torch.model_files import save_model
-from ramlet.errors import BrokenInput, ModelError, SettingsError, SourceError
+from ramlet.errors import BrokenInput, BudgetError, ModelError, SettingsError, SourceError
 from ramlet.model.folder import find_model
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training import evaluate_tasks as tasks
+from ramlet.training import open_model
 from ramlet.training.evaluate_tasks import Answered, TaskScore, evaluate_tasks
-from ramlet.training.task_file import LONGEST_LINE, TaskFile
+from ramlet.training.task_file import LONGEST_LINE, Item, TaskFile
+from ramlet.training.task_rows import Encoding
 
 torch.set_num_threads(1)
 END = "<|endoftext|>"
 GIVEN: dict[str, Any] = {"device": "cpu", "memory": AMPLE, "threads": 1}
+ENGINES = ["native", "torch", pytest.param("jax", marks=pytest.mark.skipif(not has_jax(), reason="JAX is missing"))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder of its own for what JAX compiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +95,7 @@ def answered(run: Path, path: Path, **given: Any) -> tuple[list[Answered], TaskS
     return found, scores["one"]
 
 
-@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [questions, pairs])
 def test_likelihoods_are_those_of_the_definition(run: Path, tmp_path: Path, engine: str, kind: Any) -> None:
     path = written(tmp_path / "task.jsonl", kind(30))
@@ -126,7 +140,8 @@ def test_the_same_for_every_budget_window_and_thread(
     smallest = division(find_model(run).shape(), seq_len=48, precision="fp32", budget=_budget(), document_mask=True)
     monkeypatch.setattr(tasks, "WINDOW_ROWS", 3)
     assert [one.likelihoods for one in answered(run, path, engine="native", threads=2)[0]] == first
-    monkeypatch.setattr(tasks, "open_model", _with_rows(tasks.open_model, smallest._replace(micro_batch=1)))
+    one_row = smallest._replace(micro_batch=1)
+    monkeypatch.setattr(tasks.Opening, "division", lambda *given: one_row)
     assert [one.likelihoods for one in answered(run, path, engine="native")[0]] == first
 
 
@@ -134,25 +149,19 @@ def _budget() -> Any:
     return ramlet.Budget.parse(AMPLE)
 
 
-def _with_rows(opening: Any, division: Any) -> Any:
-    """Batches of one row."""
-
-    def opened(*arguments: Any, **given: Any) -> Any:
-        return opening(*arguments, **given)[0], division
-
-    return opened
-
-
-@pytest.mark.parametrize("engine", ["native", "torch"])
-@pytest.mark.parametrize("shared", [0, 1, 17, 36])
-def test_what_is_shared_is_seen_by_all_documents(run: Path, engine: str, shared: int) -> None:
-    """The contract of an engine: documents that begin alike, together and one by one."""
+@pytest.fixture(scope="module", params=ENGINES)
+def model(request: pytest.FixtureRequest, run: Path) -> Any:
     found = find_model(run)
-    opened = open_engine("cpu", 1, name=engine)
+    opened = open_engine("cpu", 1, name=request.param)
+    division = opened.division(found.shape(), seq_len=48, precision="fp32", budget=_budget(), document_mask=True)
+    return opened.load(found, "fp32", division=division, seq_len=48)
+
+
+@pytest.mark.parametrize("shared", [0, 1, 17, 36])
+def test_what_is_shared_is_seen_by_all_documents(model: Any, shared: int) -> None:
+    """The contract of an engine: documents that begin alike, together and one by one."""
     lengths = (3, 1, 8)
     total = shared + sum(lengths)
-    division = opened.division(found.shape(), seq_len=total, precision="fp32", budget=_budget(), document_mask=True)
-    model = opened.load(found, "fp32", division=division, seq_len=total)
     ids = np.random.default_rng(1).integers(0, 257, total)
     targets, positions, documents = ids[::-1].copy(), np.arange(total), np.full(total, SHARED)
     start, alone = shared, []
@@ -166,6 +175,18 @@ def test_what_is_shared_is_seen_by_all_documents(run: Path, engine: str, shared:
     together = model.token_losses({name: array[None].astype(np.int64) for name, array in arrays.items()})[0]
     assert together[:shared] == pytest.approx(alone[0][:shared], abs=1e-5)
     assert together[shared:] == pytest.approx([loss for one in alone for loss in one[shared:]], abs=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_that_is_not_a_number_has_no_score(run: Path, tmp_path: Path, engine: str) -> None:
+    """Comparisons with NaN are false: the first sentence of every pair, which is the right one, would win."""
+    broken = model_of(replace(GROUPED_QK_NORM, vocab_size=find_model(run).shape().vocab_size))
+    broken.weights.matrices.fill_(math.nan)
+    (end_id,) = find_model(run).end_ids()
+    save_model(broken, tmp_path / "broken", tokenizer_file=run / "tokenizer.json", end_id=end_id)
+    path = written(tmp_path / "pairs.jsonl", pairs(3))
+    with pytest.raises(ModelError, match=r"loss on line 1 of .*pairs\.jsonl is NaN or infinite: .* need precision"):
+        evaluate_tasks(tmp_path / "broken", path, engine=engine, **GIVEN)
 
 
 def test_ignored_targets_change_no_other_loss(run: Path) -> None:
@@ -270,3 +291,74 @@ def test_the_command(ramlet: RunRamlet, run: Path, tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert "line 1 of blimp.jsonl is neither" in refused.stderr
     assert "needs at least" in ramlet("eval", str(run), "--task", "asked.jsonl", "--memory", "20MB").stderr
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_set_aside_counts(run: Path, engine: str) -> None:
+    given: dict[str, Any] = {"seq_len": 48, "precision": "fp32", "budget": _budget(), "document_mask": True}
+    with pytest.raises(BudgetError, match=r"needs at least 103\d{6}MB: .* MB for an item"):
+        open_engine("cpu", 1, name=engine).division(find_model(run).shape(), **given, aside={"an item": 10**14})
+
+
+def test_on_a_device_what_is_set_aside_has_to_be_free_in_ram(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = CountingEngine()
+    device.uses_host_memory = False
+    monkeypatch.setattr(open_model, "open_engine", lambda *_, **__: device)
+    opening = open_model.Opening(find_model(run), document_mask=True, memory="1GB")
+    opening.division(48, {"an item": 1000})
+    with pytest.raises(BudgetError, match=r"needs at least 100000000MB: .* MB for an item"):
+        opening.division(48, {"an item": 10**14})
+
+
+def test_long_questions_do_not_wait_for_each_other(run: Path) -> None:
+    """The model sees their last tokens, but all of their text is kept until they are scored."""
+    found = find_model(run)
+    encoding = Encoding(Tokenizer.load(found.tokenizer_file), min(found.end_ids()), found.shape().context)
+    opening = tasks.Opening(found, document_mask=True, engine="native", **GIVEN)
+    model = opening.load(48, opening.division(48))
+    read = []
+
+    def long() -> Iterator[Item]:
+        for line in range(60):
+            read.append(line)
+            yield Item(line, "of " * 100_000, ("a", "b"), 0)
+
+    next(tasks.answers(model, long(), encoding, 48))
+    assert len(read) == -(-tasks.WINDOW_TEXT // 300_000)
+
+
+PEAK = """
+import sys
+from ramlet import cli
+code = cli.main(sys.argv[1:])
+print([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+class TestMemory:
+    def measured(self, run: Path, path: Path, memory: int) -> tuple[str, int]:
+        """What a command with so many megabytes says, and its peak in bytes, in a process of its own."""
+        words = ("eval", run, "--task", path, "--memory", f"{memory}MB", "--device", "cpu", "--engine", "native")
+        command = [sys.executable, "-c", PEAK, *map(str, words), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        *_, told, peak = done.stdout.splitlines()
+        return told, int(peak) * 1024
+
+    def item(self, choices: int, question: int) -> dict[str, Any]:
+        return {"question": "of " * question, "choices": [f"w{number}" for number in range(choices)], "answer": 0}
+
+    def test_a_line_that_takes_too_much_is_refused_before_it_is_encoded(self, run: Path, tmp_path: Path) -> None:
+        path = written(tmp_path / "task.jsonl", [self.item(2, 5), self.item(30_000, 700)])
+        told, peak = self.measured(run, path, 120)
+        assert f"MB for line 2 of {path} with 30,000 choices" in told
+        assert json.loads(told)["error"]["needed"] > 250_000_000
+        assert peak < 120_000_000
+
+    def test_the_smallest_budget_is_enough(self, run: Path, tmp_path: Path) -> None:
+        path = written(tmp_path / "task.jsonl", [self.item(3, 5), self.item(3000, 30), self.item(3000, 3)])
+        needed = json.loads(self.measured(run, path, 40)[0])["error"]["needed"]
+        told, peak = self.measured(run, path, needed // 10**6)
+        assert json.loads(told)["scores"]["task"]["items"] == 3
+        assert peak <= needed

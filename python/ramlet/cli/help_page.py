@@ -23,6 +23,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -94,6 +95,16 @@ def _remember_debug(ctx: click.Context, parameter: click.Parameter, value: bool)
     ctx.meta[DEBUG] = value
 
 
+@contextmanager
+def _context_in_errors(ctx: click.Context) -> Iterator[None]:
+    """click's parser raises some errors without it; `usage.py` looks up in it what the command takes."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
+
+
 class Command(click.Command):
     """A function as a command, with the help page of this module and with --debug."""
 
@@ -116,7 +127,8 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[SETTINGS] = getattr(self.callback, "settings", {})
-        return super().parse_args(ctx, repeat_option(args))
+        with _context_in_errors(ctx):
+            return super().parse_args(ctx, repeat_option(args))
 
     def invoke(self, ctx: click.Context) -> Any:
         ctx.params = {name: plain(value) for name, value in ctx.params.items()}
@@ -143,6 +155,10 @@ class Group(click.Group):
         """Adds a function as a command."""
         self.add_command(Command(function, name))
         return function
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _context_in_errors(ctx):
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         if not ctx._protected_args and not ctx.args:

@@ -92,7 +92,8 @@ def parameters(function: Callable[..., Any]) -> Iterator[click.Parameter]:
         how = next((note for note in notes if isinstance(note, (Option, Argument))), None)
         if how is None:
             how = Argument(each.name.upper()) if required else Option()
-        given = {"required": True} if required else {"default": each.default}
+        # Said in both cases: before click 8.3 an argument with the default None is required otherwise.
+        given = {"required": True} if required else {"required": False, "default": each.default}
         make: Callable[..., click.Parameter] = _argument if isinstance(how, Argument) else _option
         yield make(each.name, how, *_kind(kind), **given)
 

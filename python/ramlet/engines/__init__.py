@@ -302,8 +302,17 @@ class Engine(Protocol):
     def eval_rows(self, seq_len: int) -> int:
         """The most sequences in a forward pass when a model is evaluated during training."""
 
-    def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
-        """How an evaluation outside of training fits."""
+    def division(
+        self,
+        shape: Shape,
+        *,
+        seq_len: int,
+        precision: str,
+        budget: Budget,
+        document_mask: bool,
+        aside: Mapping[str, int] | None = None,
+    ) -> Division:
+        """How an evaluation outside of training fits; `aside` are bytes that others need of the budget, by what for."""
 
     def generation_parts(
         self, shape: Shape, *, precision: str, prompt: int, settings: Sampling, vocabulary: int

@@ -47,10 +47,10 @@ def generate(
 
         print(ramlet.generate("my-run", "Once upon a time", max_tokens=100, seed=1)[0])
 
-    `run` is a run, one of its checkpoints, or a Llama or Qwen3 folder of transformers. `device` is cpu or cuda
-    [default: cuda if available], `engine` torch or native [default: native on a CPU], `precision` fp32, bf16
-    or fp16 [default: the fastest on the device]. The settings are those of `SampleSettings`: max_tokens, temperature,
-    top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
+    `run` is a run, one of its checkpoints, or a Llama or Qwen3 folder of transformers. `device` is cpu, cuda or tpu
+    [default: a GPU or TPU if available], `engine` torch, native or jax [default: native on a CPU, jax on a TPU],
+    `precision` fp32, bf16 or fp16 [default: the fastest on the device]. The settings are those of `SampleSettings`:
+    max_tokens, temperature, top_k, top_p, repetition_penalty, seed, num_samples, stop, truncate.
     """
     chosen = _chosen(settings)
     writer = load(run, chosen, prompt=prompt, device=device, engine=engine, precision=precision, memory=memory)

@@ -34,7 +34,7 @@ from ramlet.loading.batch import Kind, batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts, check_seed
 from ramlet.loading.resumable import Read, ResumableLoader
 from ramlet.loading.stream_blocks import Block, Blocks
-from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks
+from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks, whole_text_memory
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import free_memory
 from ramlet.runtime.plurals import plural
@@ -197,7 +197,8 @@ class StreamLoader(ResumableLoader):
         block = (self._blocks.size * self.stride + self.seq_len + 1) * width
         step = self.division.batch_size * (self.seq_len + 1) * width
         text = BLOCK_COPIES * GROWTH * BLOCK_BYTES + (self._files.window_bytes if self._files.windowed else 0)
-        return batches + 3 * block + 2 * step + text + self._cache_bytes
+        whole = whole_text_memory(self._files, self.tokenizer)
+        return batches + 3 * block + 2 * step + text + whole + self._cache_bytes
 
     def __len__(self) -> int:
         """A TypeError: how many sequences there are is known only after all of the text was tokenized."""

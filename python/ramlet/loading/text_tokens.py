@@ -26,7 +26,7 @@ from ramlet.inputs import sources
 from ramlet.inputs.settings import ReadSettings
 from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.runtime.digest import digest
-from ramlet.tokenizer.engines import NativeEngine
+from ramlet.tokenizer.engines import HfEngine, NativeEngine
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 Ids = npt.NDArray[Any]
@@ -34,6 +34,7 @@ Ids = npt.NDArray[Any]
 BLOCK_BYTES = 1 << 17
 """Of text. Fixed: where long documents are split must not depend on the budget."""
 PART_CHARACTERS = 1_000_000
+"""Of a document for HF's library. Smaller parts would change the ids of documents that are whole now."""
 
 
 class TextFiles:
@@ -49,6 +50,8 @@ class TextFiles:
         self.files = self.bytes = 0
         self.windowed = False
         """Whether some have a compression that takes up to `window_bytes`."""
+        self.compressed = False
+        """Whether some may have more text than bytes."""
         self.fingerprint = self._survey()
 
     def _sources(self) -> Iterator[sources.Source]:
@@ -72,6 +75,7 @@ class TextFiles:
                 self.files += 1
                 self.bytes += source.size or 0
                 self.windowed = self.windowed or source.compression in ("zst", "xz")
+                self.compressed = self.compressed or bool(source.compression) or source.format == "parquet"
                 # Staged files are the same in whatever folder they are.
                 path = os.path.abspath(source.path).removeprefix(staged)
                 yield os.fsencode(path) + f"\0{source.compression} {source.size} {source.modified}".encode()
@@ -116,6 +120,14 @@ def token_chunks(files: TextFiles, tokenizer: Tokenizer, cursor: str | None, thr
             return
         ids, ends = tokenizer.encode_batch([text for text, _ in batch], threads)
         yield Chunk(here, 0, _with_ends(ids, ends[[ended for _, ended in batch]], tokenizer.end_of_text))
+
+
+def whole_text_memory(files: TextFiles, tokenizer: Tokenizer) -> int:
+    """What encoding takes besides blocks: of tokenizers that need a document, or a part of it, as a whole."""
+    if tokenizer.kind != "hf":
+        return 0
+    most = max(PART_CHARACTERS, HfEngine.BATCH_CHARACTERS)
+    return HfEngine.MEMORY_PER_CHARACTER * (most if files.compressed else min(most, files.bytes))
 
 
 def _by_document(files: TextFiles, tokenizer: Tokenizer, cursor: str | None, threads: int) -> Iterator[Chunk]:

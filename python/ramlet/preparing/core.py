@@ -17,15 +17,13 @@ from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.tokenizer.encode import TOKEN_BYTES
-from ramlet.tokenizer.engines import NativeEngine
+from ramlet.tokenizer.engines import HfEngine, NativeEngine
 from ramlet.tokenizer.model import CHARACTER_BYTES, UNICODE
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 LEAST_CACHE = 1 << 20
 CACHE_BYTES = 24 << 20
 """The word cache; with GPT-2's vocabulary two threads then take about 90 MB in total."""
-HF_CHARACTER_BYTES = 200
-"""What Hugging Face's library takes per character of the document that it encodes."""
 ENCODER_BYTES = 1 << 20
 """What each thread's encoder has to itself."""
 
@@ -46,7 +44,7 @@ def memory_needed(settings: PrepareSettings, tokenizer: Tokenizer | None, planne
         # A text has at most as many characters as bytes; a compressed one may have any.
         shared += CHARACTER_BYTES * (UNICODE if planned.decoding else min(UNICODE, size))
     elif tokenizer.kind == "hf":
-        shared += HF_CHARACTER_BYTES * settings.largest_document
+        shared += HfEngine.MEMORY_PER_BYTE * settings.largest_document
     return threads * per_thread + shared
 
 

@@ -36,6 +36,9 @@ class Stream(Protocol):
 class Engine(Protocol):
     """Text -> ids; of the special tokens, only the given ones are recognized in the text."""
 
+    MEMORY_PER_BYTE: int
+    """Of a text that is encoded as a whole."""
+
     def encode(self, text: str, specials: Specials) -> list[int]: ...
     def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays: ...
     def stream(self, specials: Specials) -> Stream: ...
@@ -43,6 +46,9 @@ class Engine(Protocol):
 
 class NativeEngine:
     """The core's encoder, with a word cache of `cache_bytes` that all threads share."""
+
+    MEMORY_PER_BYTE = 64
+    """A token of its own is a number of 40 bytes in a list."""
 
     def __init__(self, model: TokenizerModel, cache_bytes: int) -> None:
         self.model = model
@@ -124,6 +130,9 @@ class _GuardedStream:
 class HfEngine:
     """HF's `tokenizers`, in batches of bounded size; special tokens are plain text unless they are allowed."""
 
+    MEMORY_PER_BYTE = 200
+    MEMORY_PER_CHARACTER = 500
+    """If every character is a word, as Chinese ones are to BERT's tokenizers: 490. Other text takes 100 to 240."""
     BATCH_CHARACTERS = 1 << 20
     """HF's library takes about a hundred bytes per token of a batch, so batches are small."""
 

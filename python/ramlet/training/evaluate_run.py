@@ -24,7 +24,7 @@ from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.training.eval_sets import own_sets, usable_split
-from ramlet.training.open_model import open_model
+from ramlet.training.open_model import Opening
 from ramlet.training.run_files import SETTINGS
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.settings import EVAL_TOKENS, RunSettings
@@ -84,9 +84,8 @@ def evaluate(
         for name, path in named.items()
     }
     tokenizer = _tokenizer(found, shape, sets)
-    model, division = open_model(
+    opening = Opening(
         found,
-        seq_len=length,
         document_mask=learned.document_mask,
         device=device,
         engine=engine,
@@ -95,6 +94,8 @@ def evaluate(
         threads=threads,
         meter=meter,
     )
+    division = opening.division(length)
+    model = opening.load(length, division)
     from ramlet.training.evaluate import EvalSet, byte_lengths, evaluate_model
 
     lengths = byte_lengths(tokenizer) if tokenizer is not None else None

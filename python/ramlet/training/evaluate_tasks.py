@@ -9,13 +9,15 @@ lm-evaluation-harness on the same items (task_rows.py has what that means).
 
 A file is read twice: first all of it is checked, and the longest row found, for which the model is planned; then a
 window of items at a time is scored, in batches of rows of about the same length. Neither the window nor what is in a
-row depends on the budget.
+row depends on the budget. An item that takes more than a window (a question with 100,000 choices fits into one line) is
+refused before it is encoded, if the budget is too small for it.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,21 +25,29 @@ from typing import Any
 
 from ramlet.engines import Model
 from ramlet.engines.opening import check_hardware
-from ramlet.errors import SettingsError, SourceChanged
+from ramlet.errors import ModelError, SettingsError, SourceChanged, option
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import plural
 from ramlet.tokenizer.tokenizer import Tokenizer
-from ramlet.training.open_model import open_model
+from ramlet.training.open_model import Opening
 from ramlet.training.task_file import Item, TaskFile
-from ramlet.training.task_rows import Encoding, Row, Scored, as_batch, likelihoods, scored
+from ramlet.training.task_rows import (
+    CHOICE_BYTES,
+    TOKEN_BYTES,
+    Encoding,
+    Row,
+    Scored,
+    as_batch,
+    likelihoods,
+    scored,
+)
 
-WINDOW_ROWS, WINDOW_TOKENS = 256, 1 << 14
-"""Items that are sorted by length together have at most so many, or are one item."""
-WINDOW_BYTES = 4 << 20
-"""What the ids and texts of such a window, and the arrays of a batch, take."""
-CHARACTER_BYTES = 64
-"""What a character of an item takes while its text is parsed and encoded: as a token of its own, about 40."""
+WINDOW_ROWS, WINDOW_TOKENS, WINDOW_TEXT = 256, 1 << 14, 2 << 20
+"""Items that are sorted by length together have at most so many rows and tokens, and bytes of text; or are one item."""
+WINDOW_BYTES = WINDOW_TOKENS * TOKEN_BYTES + WINDOW_TEXT + (1 << 20)
+"""What such a window, and the arrays of a batch, take."""
 CACHE_BYTES = 2 << 20
 """Of the tokenizer, for words: little text is encoded here."""
 
@@ -137,16 +147,8 @@ def evaluate_tasks(
     tokenizer.limit_cache(CACHE_BYTES)
     end_ids = found.end_ids()
     encoding = Encoding(tokenizer, min(end_ids) if end_ids else tokenizer.end_of_text, shape.context)
-    counts, longest, characters = {}, 1, 0
-    for name, file in files.items():
-        counts[name] = 0
-        for item in file:
-            counts[name] += 1
-            longest = max(longest, *map(len, scored(item, encoding).rows))
-            characters = max(characters, len(item.choices) * len(item.context) + sum(map(len, item.choices)))
-    model, division = open_model(
+    opening = Opening(
         found,
-        seq_len=longest,
         document_mask=True,
         device=device,
         engine=engine,
@@ -154,12 +156,32 @@ def evaluate_tasks(
         memory=memory,
         threads=threads,
         meter=meter,
-        aside=WINDOW_BYTES + CHARACTER_BYTES * characters,
     )
+    division = None
+    counts, longest, largest = {}, 1, 0
+    for name, file in files.items():
+        counts[name] = 0
+        for item in file:
+            counts[name] += 1
+            if (needed := encoding.memory(item)) > max(largest, WINDOW_BYTES):
+                what = f"line {item.line:,} of {file.path} with {plural(len(item.choices), 'choice')}"
+                # It holds for all items: what remains of this one in the heap would be counted twice later.
+                most = min(encoding.context, needed // TOKEN_BYTES)
+                division = opening.division(most, {what: WINDOW_BYTES + needed})
+            largest = max(largest, needed)
+            longest = max(longest, *map(len, scored(item, encoding).rows))
+    if division is None:
+        division = opening.division(longest, {"the items of the tasks": WINDOW_BYTES + largest})
+    model = opening.load(longest, division)
     scores = {}
     for name, file in files.items():
         correct = correct_norm = done = 0
         for one in answers(model, file, encoding, division.micro_batch * longest):
+            if not all(map(math.isfinite, one.likelihoods)):
+                raise ModelError(
+                    f"the model's loss on line {one.item.line:,} of {file.path} is NaN or infinite: its weights are "
+                    f"damaged, or need {option('precision', 'fp32')}"
+                )
             correct += one.choice == one.item.answer
             correct_norm += one.choice_norm == one.item.answer
             done += 1
@@ -199,14 +221,16 @@ def answers(model: Model, items: Iterable[Item], encoding: Encoding, most: int) 
 
 def _windows(items: Iterable[Scored]) -> Iterator[list[Scored]]:
     window: list[Scored] = []
-    rows = tokens = 0
+    rows = tokens = text = 0
     for one in items:
         window.append(one)
         rows += len(one.rows)
         tokens += sum(map(len, one.rows))
-        if rows >= WINDOW_ROWS or tokens >= WINDOW_TOKENS:
+        text += sys.getsizeof(one.item.context) + sum(map(sys.getsizeof, one.item.choices))
+        text += CHOICE_BYTES * len(one.item.choices)
+        if rows >= WINDOW_ROWS or tokens >= WINDOW_TOKENS or text >= WINDOW_TEXT:
             yield window
-            window, rows, tokens = [], 0, 0
+            window, rows, tokens, text = [], 0, 0, 0
     if window:
         yield window
 

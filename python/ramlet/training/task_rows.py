@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 DELIMITER = " "
 """Between a context and a choice."""
+TOKEN_BYTES = 160
+"""Of a token of a choice or of the context before it: a number of 40 bytes in the text, and in the rows its position,
+its loss, and what refers to them."""
+CHOICE_BYTES = 1000
+"""Of a choice besides its tokens: its text, lists and tuples."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,17 @@ class Encoding:
             found.append(ids[cut:])
             begins.append(first - cut)
         return found, begins
+
+    def memory(self, item: Item) -> int:
+        """The most bytes that the texts and rows of an item take; nothing is encoded to know it."""
+        before = len(item.context.encode()) + len(DELIMITER)
+        longest = tokens = 0
+        for choice in item.choices:
+            length = before + len(choice.encode())  # a token has at least a byte
+            longest = max(longest, length)
+            tokens += min(length, self.context) + 1
+        encoding = longest * self.tokenizer.engine.MEMORY_PER_BYTE
+        return len(item.choices) * CHOICE_BYTES + tokens * TOKEN_BYTES + encoding
 
 
 @dataclass
@@ -154,7 +170,7 @@ def as_batch(rows: Sequence[Row]) -> dict[str, Any]:
     import numpy as np
 
     length = max(map(len, rows))
-    fill = {"input_ids": 0, "targets": IGNORED, "position_ids": 0, "document_ids": 1 << 31}
+    fill = {"input_ids": 0, "targets": IGNORED, "position_ids": 0, "document_ids": (1 << 31) - 1}
     arrays = {name: np.full((len(rows), length), value, np.int64) for name, value in fill.items()}
     for at, row in enumerate(rows):
         for array, values in zip(arrays.values(), (row.ids, row.targets, row.positions, row.documents)):

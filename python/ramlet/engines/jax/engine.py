@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -102,7 +102,7 @@ class JaxEngine(Device):
         correction = Correction()
         for _ in range(probe.ROUNDS):
             plan, program = probe.fitted(replan(correction=correction), compile_for, replan, self._place, self.ranks)
-            program.prepare_forward(min(plan.choice.micro_batch, self.eval_rows(plan.seq_len)), task.sampled)
+            program.prepare_forward(task.sampled)
             if self.uses_host_memory:
                 settled_memory()  # the compiler's pages are not needed any more
             gauge = ResidentGauge(meter) if self.uses_host_memory else DeviceGauge(self, meter)
@@ -135,12 +135,21 @@ class JaxEngine(Device):
     def eval_rows(self, seq_len: int) -> int:
         return max(1, choices.EVAL_TOKENS // seq_len)
 
-    def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
+    def division(
+        self,
+        shape: Shape,
+        *,
+        seq_len: int,
+        precision: str,
+        budget: Budget,
+        document_mask: bool,
+        aside: Mapping[str, int] | None = None,
+    ) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
         resident = self.resident()
         for found in choices.divisions(seq_len):
             own = plans.forward_parts(shape, found, seq_len, precision, self._place, document_mask=document_mask)
-            parts = {self.baseline: resident, **own}
+            parts = {self.baseline: resident, **(aside or {}), **own}
             if sum(parts.values()) <= budget.total - budget.reserve:
                 return found
         budget.require(with_reserve(sum(parts.values())), parts, measured=resident)
@@ -175,7 +184,9 @@ class JaxEngine(Device):
         placement = self.placement.own
         params = zeros(shape, precision, placement)
         read_weights(found, shape, weights(shape, params, placement))
-        return GPT(Forward(Net(shape, placement, precision, chunk)), params)
+        rows = 1 if division is None else division.micro_batch
+        forward = Forward(Net(shape, placement, precision, chunk))
+        return GPT(forward, params, rows=rows, seq_len=seq_len or shape.context)
 
     # The machine, for estimates.
 

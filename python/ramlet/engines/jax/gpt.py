@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ramlet.engines import Sampling, training_names
+from ramlet.engines import SHARED, Sampling, training_names
 from ramlet.engines.choices import EVAL_CHUNK
 from ramlet.engines.jax import layers, loss
 from ramlet.engines.jax.layers import Context, Drops, Kept, Rotary
@@ -28,12 +28,17 @@ from ramlet.engines.jax.mesh import Placement
 from ramlet.engines.jax.weights import DTYPES, LAYERS, Tree, stacks
 from ramlet.engines.native.rotary import rotary_tables
 from ramlet.model.shape import Shape
+from ramlet.runtime.settled import settled_memory
 
 if TYPE_CHECKING:
     from ramlet.engines.jax.continuing import Continuation
 
 DROPOUT_KEYS = "dropout_keys"
 """Next to the arrays of a batch."""
+LENGTHS = 4
+"""Lengths of evaluated sequences, each half of the one before: shorter sequences are filled up. Each is a program."""
+MOST_PROGRAMS = 8
+"""Compiled passes that a model keeps: evaluation has one for each length, a sample two or three."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,7 @@ class Net:
         tokens = batch["input_ids"].shape[1]
         positions, documents = batch.get("position_ids"), batch.get("document_ids")
         rotary = Rotary(*(table[:tokens] if positions is None else table[positions] for table in tables))
-        mask = None
-        if documents is not None:
-            mask = jnp.tril(documents[:, None, :, None] == documents[:, None, None, :])
+        mask = None if documents is None else document_mask(documents)
         drops = Drops(batch[DROPOUT_KEYS], self.dropout) if self.dropout else None
         return Context(self.shape, self.placement, rotary, mask, drops, self._flash and mask is None)
 
@@ -156,7 +159,7 @@ class Net:
 
 
 class Forward:
-    """The compiled passes of a model without gradients, by the sizes of their arguments."""
+    """The compiled passes of a model without gradients, by the sizes of their arguments; those used last are kept."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
@@ -175,21 +178,27 @@ class Forward:
         """The result, or None if the arguments are descriptions alone: then it is only compiled."""
         leaves = jax.tree.leaves(arguments)
         key = (name, *((each.shape, each.dtype) for each in leaves[len(arguments[0]) :]))
-        if key not in self._compiled:
+        compiled = self._compiled.pop(key, None)
+        if compiled is None:
+            if len(self._compiled) == MOST_PROGRAMS:
+                del self._compiled[next(iter(self._compiled))]  # used longest ago: the last is added at the end
             made = jax.jit(function) if donated is None else jax.jit(function, donate_argnums=donated)
             with self.net.precision:
-                self._compiled[key] = made.lower(*arguments).compile()
+                compiled = made.lower(*arguments).compile()
+            settled_memory()  # the compiler's pages are not needed any more
+        self._compiled[key] = compiled
         if isinstance(leaves[0], jax.ShapeDtypeStruct):
             return None
-        return self._compiled[key](*arguments)
+        return compiled(*arguments)
 
 
 class GPT:
     """A model with its weights: what evaluation and generation need."""
 
-    def __init__(self, forward: Forward, params: Tree) -> None:
+    def __init__(self, forward: Forward, params: Tree, *, rows: int, seq_len: int) -> None:
+        """At most `rows` sequences of `seq_len` tokens are evaluated at once, or as many tokens of shorter ones."""
         self.forward, self.params = forward, params
-        self._rows = 0
+        self._rows, self._seq_len = eval_rows(rows, forward.net.placement), seq_len
         self._made: Rotary | None = None
 
     @property
@@ -201,14 +210,25 @@ class GPT:
         return self.net.shape
 
     def token_losses(self, batch: Mapping[str, Any]) -> list[list[float]]:
-        rows, tokens = batch["targets"].shape
+        sequences, tokens = batch["targets"].shape
         names = training_names("document_ids" in batch)
-        # As many sequences as the first batch had, so that nothing is compiled for a smaller one.
-        self._rows = max(self._rows, rows)
-        whole = eval_rows(self._rows, self.net.placement)
-        placed = {name: self.net.placement.put(filled(batch[name], whole, name)) for name in names}
-        found: list[list[float]] = np.asarray(self.forward.losses(self.params, placed, self.tables(tokens))).tolist()
-        return found[:rows]
+        rows, length = self._size(tokens)
+        found: list[list[float]] = []
+        for start in range(0, sequences, rows):
+            some = {name: filled(batch[name][start : start + rows], (rows, length), name) for name in names}
+            placed = {name: self.net.placement.put(array) for name, array in some.items()}
+            losses = np.asarray(self.forward.losses(self.params, placed, self.tables(self._seq_len)))
+            found += losses[: sequences - start, :tokens].tolist()
+        return found
+
+    def _size(self, tokens: int) -> tuple[int, int]:
+        """Sequences and tokens of the program that evaluates sequences of so many tokens: one of few."""
+        lengths = (-(-self._seq_len // (1 << halved)) for halved in range(LENGTHS))
+        length = min((each for each in lengths if each >= tokens), default=tokens)
+        shards = self.net.placement.shards
+        # Of each sequence the logits of a token exist at once, so more sequences than a chunk would not fit the plan.
+        rows = min(self._rows * self._seq_len // length, max(self._rows, self.net.chunk * shards))
+        return max(rows // shards, 1) * shards, length
 
     def tables(self, length: int) -> Rotary:
         """On the devices: of exactly so many positions, or all of the context."""
@@ -229,8 +249,18 @@ def eval_rows(rows: int, placement: Placement) -> int:
     return -(-rows // placement.shards) * placement.shards
 
 
-def filled(array: Any, rows: int, name: str) -> Any:
-    """An array of a batch as int32, with sequences added whose targets are ignored."""
-    made = np.full((rows, *array.shape[1:]), loss.IGNORE if name == "targets" else 0, np.int32)
-    made[: len(array)] = array
+def filled(array: Any, size: tuple[int, int], name: str) -> Any:
+    """An array of a batch as int32, with sequences added, and tokens at their ends, whose targets are ignored."""
+    made = np.full(size, loss.IGNORE if name == "targets" else 0, np.int32)
+    made[: array.shape[0], : array.shape[1]] = array
     return made
+
+
+def document_mask(documents: Any) -> Any:
+    """(sequences, 1, tokens, tokens), True where a token may attend: earlier tokens of the same document, and those
+    that a sequence begins with and all its documents share."""
+    same = documents[:, None, :, None] == documents[:, None, None, :]
+    # 0 if all tokens are shared, but then they are one document.
+    begins = jnp.argmax(documents != SHARED, axis=1)
+    shared = jnp.arange(documents.shape[1]) < begins[:, None]
+    return jnp.tril(same | shared[:, None, None, :])

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ramlet.engines import Hyperparameters, Pending, training_names
+from ramlet.engines import Hyperparameters, Pending, choices, training_names
 from ramlet.engines.hashing import dropout_keys, seed_key
 from ramlet.engines.jax import continuing, stored
 from ramlet.engines.jax.gpt import DROPOUT_KEYS, GPT, Forward, Net, eval_rows, filled
@@ -62,14 +62,19 @@ class Program:
         """For evaluation and samples: on this process's own devices."""
         return Forward(Net(self.shape, self.placement.own, self.choice.compute, self.choice.chunk))
 
-    def prepare_forward(self, rows: int, sampled: int) -> None:
-        """Compiles what evaluating so many sequences and generating so many tokens need, before there are weights."""
+    @property
+    def eval_rows(self) -> int:
+        """Sequences of an evaluation during training."""
+        return min(self.choice.micro_batch, max(1, choices.EVAL_TOKENS // self.seq_len))
+
+    def prepare_forward(self, sampled: int) -> None:
+        """Compiles what evaluating, and generating so many tokens, need, before there are weights."""
         own = self.placement.own
         params = {
             name: jax.ShapeDtypeStruct(size, dtype_of(name, self.choice.weights), sharding=own.of(name, size))
             for name, size in layout(self.shape).items()
         }
-        size = (eval_rows(rows, own), self.seq_len)
+        size = (eval_rows(self.eval_rows, own), self.seq_len)
         ids = jax.ShapeDtypeStruct(size, jnp.int32, sharding=own.batch())
         tables = jax.tree.map(
             lambda table: jax.ShapeDtypeStruct(table.shape, table.dtype, sharding=own.everywhere),
@@ -214,7 +219,7 @@ class Trainee:
         self._loss: list[Any] = []
         self._seed_key = seed_key(program.settings.seed)
         self._tables: Any = None
-        self._model = GPT(program.forward, {})
+        self._model = GPT(program.forward, {}, rows=program.eval_rows, seq_len=program.seq_len)
 
     @property
     def model(self) -> GPT:
@@ -225,7 +230,8 @@ class Trainee:
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> Pending:
         rows = self.program.rows
-        made = {name: filled(batch[name], rows, name) for name in training_names(self.program.document_mask)}
+        size = (rows, self.program.seq_len)
+        made = {name: filled(batch[name], size, name) for name in training_names(self.program.document_mask)}
         if self.program.choice.dropout:
             keys = dropout_keys(self._seed_key, np.array(batch["samples"], np.int64)) & 0xFFFFFFFF
             made[DROPOUT_KEYS] = np.pad(keys.astype(np.uint32), (0, rows - len(keys)))
@@ -267,7 +273,8 @@ class Trainee:
     def _blank(self) -> dict[str, Any]:
         """A micro-batch without a loss: a step with fewer sequences than usual."""
         program = self.program
-        made = {name: filled(np.zeros((0, program.seq_len)), program.rows, name) for name in program.names}
+        none, size = np.zeros((0, 0)), (program.rows, program.seq_len)
+        made = {name: filled(none, size, name) for name in program.names}
         if DROPOUT_KEYS in made:
             made[DROPOUT_KEYS] = np.zeros(program.rows, np.uint32)
         return made

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +33,8 @@ from ramlet.model.tensor_file import Stored
 NAMES = {"float32": "F32", "bfloat16": "BF16", "uint8": "U8", "int8": "I8"}
 PIECE = 1 << 20
 """Bytes that are converted, or copied from a device, at once."""
+MOST_PROGRAMS = 64
+"""Of each kind that are kept, whatever models a process opens: one model has about 20."""
 
 
 class Rows(NamedTuple):
@@ -255,7 +257,7 @@ def _bounds(index: slice, size: int) -> tuple[int, int]:
     return start, end
 
 
-@cache
+@lru_cache(MOST_PROGRAMS)
 def _slicer(count: int, stacked: bool, everywhere: Any) -> Any:
     def take(array: Any, layer: Any, start: Any) -> Any:
         own = lax.dynamic_index_in_dim(array, layer, keepdims=False) if stacked else array
@@ -268,7 +270,7 @@ def _sliced(array: Any, layer: int | None, start: int, count: int, placement: Pl
     return _slicer(count, layer is not None, placement.everywhere)(array, layer or 0, start)
 
 
-@cache
+@lru_cache(MOST_PROGRAMS)
 def _updater(stacked: bool, sharding: Any) -> Any:
     def update(array: Any, piece: Any, layer: Any, start: Any) -> Any:
         rest = [0] * (piece.ndim - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -144,7 +144,16 @@ class NativeEngine:
     def eval_rows(self, seq_len: int) -> int:
         return max(1, choices.EVAL_TOKENS // seq_len)
 
-    def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
+    def division(
+        self,
+        shape: Shape,
+        *,
+        seq_len: int,
+        precision: str,
+        budget: Budget,
+        document_mask: bool,
+        aside: Mapping[str, int] | None = None,
+    ) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
         resident = self.resident()
         for found in choices.divisions(seq_len):
@@ -152,6 +161,7 @@ class NativeEngine:
             batch = 2 * batch_bytes(found.micro_batch * seq_len, document_mask)
             parts = {
                 self.baseline: resident,
+                **(aside or {}),
                 "weights": arena["weights"],
                 "a micro-batch": arena["activations"] + batch,
                 "logits": arena["logits"],

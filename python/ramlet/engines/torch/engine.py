@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -104,14 +104,23 @@ class TorchEngine(Device):
     def eval_rows(self, seq_len: int) -> int:
         return max(1, EVAL_TOKENS // seq_len)
 
-    def division(self, shape: Shape, *, seq_len: int, precision: str, budget: Budget, document_mask: bool) -> Division:
+    def division(
+        self,
+        shape: Shape,
+        *,
+        seq_len: int,
+        precision: str,
+        budget: Budget,
+        document_mask: bool,
+        aside: Mapping[str, int] | None = None,
+    ) -> Division:
         """The fastest that fits; the error names the smallest budget for the smallest."""
         resident = resident_memory() if self.kind == "cpu" else 0
         for found, parts in divisions(
             shape,
             seq_len=seq_len,
             precision=precision,
-            base={self.baseline: resident},
+            base={self.baseline: resident, **(aside or {})},
             document_mask=document_mask,
             device=self.kind,
         ):
