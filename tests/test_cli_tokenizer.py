@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tokenizers
 
@@ -311,6 +313,16 @@ class TestEncodeAndDecode:
         done = ramlet(*words, "--memory", f"{budget}MB")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["memory"]["peak"] <= budget * 1e6
+
+    @pytest.mark.parametrize("rows", [[b""] * 272 + [b"x" * 1_000_000] * 100, [b"x" * 5_000_000] * 20])
+    def test_the_budget_is_kept_with_large_rows(self, tmp_path: Path, ramlet: RunRamlet, rows: list[bytes]) -> None:
+        table = pyarrow.table({"text": pyarrow.array([row.decode() for row in rows])})
+        # A page per row: the reader has a page in memory, whatever its size.
+        pyarrow.parquet.write_table(table, tmp_path / "t.parquet", write_batch_size=1, use_dictionary=False)
+        words = ("tokenizer", "encode", "t.parquet", "-T", "byte", "-o", "ids.bin", "--json", "-t", "2")
+        done = ramlet(*words, "--memory", "90MB")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["memory"]["peak"] <= 90e6
 
     def test_a_line_a_document(self, tmp_path: Path, ramlet: RunRamlet) -> None:
         (tmp_path / "a.txt").write_text("ab\n\nc\n")
