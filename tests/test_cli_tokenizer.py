@@ -327,6 +327,7 @@ class TestEncodeAndDecode:
         [
             ("byte", 140_000_000, []),
             ("byte", 140_000_000, ["--json"]),
+            ("gpt2", 190_000_000, ["--allow-special", "all", "-o", "ids.bin"]),
         ],
     )
     def test_the_budget_is_kept_with_many_ids_per_byte(
@@ -340,7 +341,10 @@ class TestEncodeAndDecode:
         )
         assert done.returncode == 0, done.stderr
         assert int(done.stderr.split()[-1]) <= budget
-        ids = json.loads(done.stdout)["ids"] if words else [int(number) for number in done.stdout.split()]
+        if "-o" in words:
+            ids = np.fromfile(tmp_path / "ids.bin", dtype="<u2").tolist()
+        else:
+            ids = json.loads(done.stdout)["ids"] if words else [int(number) for number in done.stdout.split()]
         assert Tokenizer.load(name).decode(ids) == text
 
     def test_what_was_replaced_is_said_beside_printed_ids(self, tmp_path: Path, ramlet: RunRamlet) -> None:

@@ -32,6 +32,8 @@ Batch = list[tuple[str, bool]]
 LARGEST_BLOCK = 4 << 20
 SMALLEST_BLOCK = 1 << 16
 SMALLEST_CACHE = 1 << 20
+STREAMED_CHARACTERS = 1 << 16
+"""How much of a text goes into a stream at a time."""
 FRONT_BYTES = 1 << 19
 """Memory of one thread: its front of the cache, its buffers."""
 TOKEN_BYTES = 250
@@ -125,14 +127,21 @@ def _streamed(tokenizer: Tokenizer, batches: Iterator[Batch], allowed: Collectio
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     stream = tokenizer.stream(allowed)
     for batch in batches:
-        ids: list[int] = []
+        arrays = []
+        count = 0
+        ids: list[int] = []  # few of them at a time: an int takes 40 bytes
         ends = []
         for text, ends_document in batch:
-            ids += stream.push(text)
+            for start in range(0, len(text), STREAMED_CHARACTERS):
+                ids += stream.push(text[start : start + STREAMED_CHARACTERS])
+                if len(ids) >= STREAMED_CHARACTERS:
+                    arrays.append(np.asarray(ids, dtype))
+                    count += len(ids)
+                    ids = []
             if ends_document:
                 ids += stream.finish()
-                ends.append(len(ids))
-        yield np.asarray(ids, dtype), np.asarray(ends, np.uint64)
+                ends.append(count + len(ids))
+        yield np.concatenate([*arrays, np.asarray(ids, dtype)]), np.asarray(ends, np.uint64)
 
 
 def _whole_documents(
