@@ -334,7 +334,7 @@ impl Counted {
         let next = AtomicUsize::new(0);
         let runs = folder.take_runs();
         let (tables, runs) = if runs.is_empty() {
-            (self.tables, runs)
+            (self.tables, Vec::new())
         } else {
             drop(self.tables); // all of them are in the runs
             let most = (memory / threads / MERGE_BUFFER).max(4);
@@ -399,7 +399,7 @@ pub fn open_folder(path: &Path, signature: &str) -> Result<WorkDir> {
     let folder = WorkDir::open(path, signature)?;
     if let Some(notes) = folder.notes() {
         for name in &notes.runs {
-            folder.add_run(Run::open_checked(&folder.path().join(name))?);
+            folder.add_run(Run::find_checked(&folder.path().join(name))?);
         }
     }
     Ok(folder)

@@ -13,7 +13,7 @@ use crate::crew::{Progress, Watch};
 use crate::error::{Error, Result};
 use crate::own_files::{self, damaged};
 use crate::source::Counters;
-use crate::spill::{self, PARTITIONS, Run, RunWriter};
+use crate::spill::{self, FAN_IN, OpenRun, PARTITIONS, Run, RunWriter};
 use crate::workdir::WorkDir;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -21,8 +21,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 pub const COUNTS: &str = "counts";
 pub const MERGED: &str = "merged";
-/// Runs that are open at a time.
-const MOST_OPEN: usize = 256;
 /// Of each run that is merged, at least.
 const READ_BUFFER: usize = 64 << 10;
 
@@ -66,7 +64,7 @@ pub fn count_task(
     let (_removed, spilled) = scratch(&run_path(work, task))?;
     let counted = count::count(feed, settings, &spilled, progress, watch)?;
     let totals = counted.totals.clone();
-    let run = counted.into_run(&spilled, &run_path(work, task), settings.memory)?;
+    let run = counted.into_run(&spilled, &run_path(work, task), settings.memory)?.open()?;
     let sums = (0..PARTITIONS).map(|partition| run.sum(partition)).collect::<Result<_>>()?;
     sync_folder(&work.join(COUNTS))?;
     let note = Note { totals, regex_failures: settings.pattern.failures(), read: feed.counters(), sums };
@@ -109,7 +107,7 @@ pub fn merge_runs(
         return Ok(());
     }
     create_folder(&work.join(MERGED))?;
-    let most = (memory / READ_BUFFER).clamp(2, MOST_OPEN);
+    let most = (memory / READ_BUFFER).clamp(2, FAN_IN);
     let (_removed, folder) = scratch(&path)?;
     let mut left: Vec<PathBuf> = (0..tasks).map(|task| run_path(work, task)).collect();
     let (mut checked, mut round) = (false, 0);
@@ -119,7 +117,7 @@ pub fn merge_runs(
         for (n, group) in left.chunks(most).enumerate() {
             progress.check()?;
             let open = |(at, path): (usize, &PathBuf)| {
-                let run = Run::open(path)?;
+                let run = Run::find(path)?.open()?;
                 if !checked {
                     let task = (n * most + at) as u32;
                     let note: Note = own_files::read_json(&note_path(work, task))?;
@@ -129,7 +127,7 @@ pub fn merge_runs(
                 }
                 Ok(run)
             };
-            let runs: Vec<Run> = group.iter().enumerate().map(open).collect::<Result<_>>()?;
+            let runs: Vec<OpenRun> = group.iter().enumerate().map(open).collect::<Result<_>>()?;
             let to = if last { path.clone() } else { folder.path().join(format!("{round}-{n}.run")) };
             let mut writer = RunWriter::create(&to)?;
             spill::merge_partition(&runs, partition, memory, |piece, hash, count| {
@@ -153,7 +151,7 @@ pub fn merged(work: &Path, folder: &WorkDir) -> Result<Counted> {
         if !path.exists() {
             return Err(Error::Invalid(format!("{} is missing: run the same command again", path.display())));
         }
-        folder.add_run(Run::open_checked(&path)?);
+        folder.add_run(Run::find_checked(&path)?);
     }
     Ok(Counted::of_runs())
 }

@@ -28,6 +28,8 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 pub const PARTITIONS: usize = 64;
+/// The most runs that are merged, and open, at a time: a process may often have no more than 256 files open.
+pub const FAN_IN: usize = 64;
 const MAGIC: &[u8; 8] = b"ramlrun1";
 const FOOTER: usize = (PARTITIONS + 1) * 8 + 8 + 8 + 8;
 const WRITE_BUFFER: usize = 256 << 10;
@@ -104,11 +106,7 @@ impl RunWriter {
             .and_then(|()| self.file.sync_data())
             .and_then(|()| std::fs::rename(&self.temporary, &self.path))
             .map_err(|error| Error::write(&self.temporary, error))?;
-        Ok(Run {
-            file: own_files::open(&self.path).map_err(|error| Error::io(&self.path, error))?,
-            path: self.path.clone(),
-            starts: self.starts,
-        })
+        Ok(Run { path: self.path.clone(), starts: self.starts })
     }
 }
 
@@ -127,16 +125,16 @@ pub fn spill(table: &mut CountTable, path: &Path) -> Result<Run> {
     writer.finish()
 }
 
+/// A finished run. Its file is opened only to be read: a count may have more runs than a process may have files open.
 #[derive(Debug)]
 pub struct Run {
     pub path: PathBuf,
-    file: File,
     starts: [u64; PARTITIONS + 1],
 }
 
 impl Run {
-    /// Opens a run of an interrupted count after reading all of it: a damaged one must not be used.
-    pub fn open_checked(path: &Path) -> Result<Self> {
+    /// A run of an interrupted count, after reading all of it: a damaged one must not be used.
+    pub fn find_checked(path: &Path) -> Result<Self> {
         let io = |error| Error::io(path, error);
 
         let mut file = own_files::open(path).map_err(io)?;
@@ -159,11 +157,11 @@ impl Run {
         if &footer[FOOTER - 8..] != MAGIC || word(FOOTER - 16) != digest.digest() {
             return Err(damaged(path));
         }
-        Ok(Run { path: path.to_owned(), file, starts: std::array::from_fn(|n| word(n * 8)) })
+        Ok(Run { path: path.to_owned(), starts: std::array::from_fn(|n| word(n * 8)) })
     }
 
-    /// Opens a finished run without reading it; `sum` checks the partitions that are read.
-    pub fn open(path: &Path) -> Result<Self> {
+    /// A finished run, without reading it; `sum` checks the partitions that are read.
+    pub fn find(path: &Path) -> Result<Self> {
         let io = |error| Error::io(path, error);
         let file = own_files::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
@@ -177,17 +175,35 @@ impl Run {
         if &footer[FOOTER - 8..] != MAGIC || !ordered {
             return Err(damaged(path));
         }
-        Ok(Run { path: path.to_owned(), file, starts })
+        Ok(Run { path: path.to_owned(), starts })
+    }
+
+    pub fn open(self) -> Result<OpenRun> {
+        let file = own_files::open(&self.path).map_err(|error| Error::io(&self.path, error))?;
+        Ok(OpenRun { run: self, file })
+    }
+}
+
+/// A run that is read, by any number of threads.
+pub struct OpenRun {
+    run: Run,
+    file: File,
+}
+
+impl OpenRun {
+    /// Reads exactly these bytes.
+    fn read(&self, bytes: &mut [u8], at: u64) -> Result<()> {
+        self.file.read_exact_at(bytes, at).map_err(|error| Error::io(&self.run.path, error))
     }
 
     /// xxh3 of the bytes of a partition.
     pub fn sum(&self, partition: usize) -> Result<u64> {
-        let (mut at, end) = (self.starts[partition], self.starts[partition + 1]);
+        let (mut at, end) = (self.run.starts[partition], self.run.starts[partition + 1]);
         let mut digest = Xxh3::new();
         let mut block = vec![0; WRITE_BUFFER];
         while at < end {
             let take = (end - at).min(block.len() as u64) as usize;
-            self.file.read_exact_at(&mut block[..take], at).map_err(|error| Error::io(&self.path, error))?;
+            self.read(&mut block[..take], at)?;
             digest.update(&block[..take]);
             at += take as u64;
         }
@@ -197,8 +213,8 @@ impl Run {
     fn cursor(&self, partition: usize, buffer: usize) -> Cursor<'_> {
         Cursor {
             run: self,
-            next: self.starts[partition],
-            end: self.starts[partition + 1],
+            next: self.run.starts[partition],
+            end: self.run.starts[partition + 1],
             buffer: Vec::with_capacity(buffer),
             at: 0,
             hash: 0,
@@ -210,7 +226,7 @@ impl Run {
 
 /// Reads one partition of one run, a record at a time.
 struct Cursor<'a> {
-    run: &'a Run,
+    run: &'a OpenRun,
     next: u64,
     end: u64,
     buffer: Vec<u8>,
@@ -232,10 +248,7 @@ impl Cursor<'_> {
             let free = self.buffer.capacity().max(2 * LONGEST_RECORD) - kept;
             let take = (self.end - self.next).min(free as u64) as usize;
             self.buffer.resize(kept + take, 0);
-            self.run
-                .file
-                .read_exact_at(&mut self.buffer[kept..], self.next)
-                .map_err(|error| Error::io(&self.run.path, error))?;
+            self.run.read(&mut self.buffer[kept..], self.next)?;
             self.next += take as u64;
         }
         if self.at == self.buffer.len() {
@@ -257,7 +270,7 @@ impl Cursor<'_> {
 /// Calls `each(piece, hash, count)` for every distinct piece of a partition over all runs, in order,
 /// with `memory` bytes of read buffers.
 pub fn merge_partition(
-    runs: &[Run],
+    runs: &[OpenRun],
     partition: usize,
     memory: usize,
     mut each: impl FnMut(&[u8], u64, u64) -> Result<()>,
@@ -309,23 +322,23 @@ fn replace(mut top: PeekMut<'_, Reverse<(u64, usize)>>, cursor: &mut Cursor<'_>)
     Ok(())
 }
 
-/// Merges runs until at most `most` are left, so that the last merge has memory for a buffer per run.
+/// Merges runs until at most `most` are left, and opens these: the last merge then has memory for a buffer per run.
 pub fn reduce(
     mut runs: Vec<Run>,
     most: usize,
     memory: usize,
     mut name: impl FnMut() -> PathBuf,
-) -> Result<Vec<Run>> {
-    let most = most.max(2);
+) -> Result<Vec<OpenRun>> {
+    let most = most.clamp(2, FAN_IN);
     while runs.len() > most {
-        let group: Vec<Run> = runs.drain(..most.min(runs.len())).collect();
+        let group: Vec<OpenRun> = runs.drain(..most).map(Run::open).collect::<Result<_>>()?;
         let mut writer = RunWriter::create(&name())?;
         for partition in 0..PARTITIONS {
             merge_partition(&group, partition, memory, |piece, hash, count| writer.push(piece, hash, count))?;
         }
         runs.push(writer.finish()?);
     }
-    Ok(runs)
+    runs.into_iter().map(Run::open).collect()
 }
 
 #[cfg(test)]
@@ -347,7 +360,7 @@ mod tests {
                     *oracle.entry(piece.clone().into_bytes()).or_default() += count;
                 }
                 spill(&mut table, &folder.path().join(format!("{n}.run"))).unwrap();
-                runs.push(Run::open_checked(&folder.path().join(format!("{n}.run"))).unwrap());
+                runs.push(Run::find_checked(&folder.path().join(format!("{n}.run"))).unwrap());
             }
             let mut extra = 0;
             let runs = reduce(runs, most, 1 << 16, || { extra += 1; folder.path().join(format!("r{extra}.run")) }).unwrap();
@@ -379,7 +392,7 @@ mod tests {
                 *byte ^= 1;
             }
             std::fs::write(&path, &bytes).unwrap();
-            assert!(matches!(Run::open_checked(&path), Err(Error::Invalid(_))));
+            assert!(matches!(Run::find_checked(&path), Err(Error::Invalid(_))));
         }
         assert!(table.is_empty());
     }

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tokenizers
 
@@ -23,6 +25,14 @@ from conftest import RunRamlet
 from oracles import hf_train, many_scripts
 from ramlet import Tokenizer
 
+# Runs a command, and prints the peak memory of its process.
+PEAK = """
+import re, sys
+from ramlet.cli import main
+code = main(sys.argv[1:])
+print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) * 1024, file=sys.stderr)
+sys.exit(code)
+"""
 END = "<|endoftext|>"
 DOCUMENTS = many_scripts(60_000, seed=2)
 
@@ -311,6 +321,49 @@ class TestEncodeAndDecode:
         done = ramlet(*words, "--memory", f"{budget}MB")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["memory"]["peak"] <= budget * 1e6
+
+    @pytest.mark.parametrize(
+        ("name", "budget", "words"),
+        [
+            ("byte", 140_000_000, []),
+            ("byte", 140_000_000, ["--json"]),
+            ("gpt2", 190_000_000, ["--allow-special", "all", "-o", "ids.bin"]),
+        ],
+    )
+    def test_the_budget_is_kept_with_many_ids_per_byte(
+        self, tmp_path: Path, name: str, budget: int, words: list[str]
+    ) -> None:
+        text = "".join(random.Random(0).choices("éàüöñçß ", k=6_000_000))
+        (tmp_path / "letters.txt").write_text(text)
+        command = ["tokenizer", "encode", "letters.txt", "-T", name, "-t", "2", "--memory", str(budget), *words]
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, *command], cwd=tmp_path, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stderr.split()[-1]) <= budget
+        if "-o" in words:
+            ids = np.fromfile(tmp_path / "ids.bin", dtype="<u2").tolist()
+        else:
+            ids = json.loads(done.stdout)["ids"] if words else [int(number) for number in done.stdout.split()]
+        assert Tokenizer.load(name).decode(ids) == text
+
+    def test_what_was_replaced_is_said_beside_printed_ids(self, tmp_path: Path, ramlet: RunRamlet) -> None:
+        (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+        done = ramlet("tokenizer", "encode", "latin.txt", "-T", "byte")
+        assert done.stdout.split() == [str(byte) for byte in "caf\ufffd".encode()]
+        replaced, closing = done.stderr.splitlines()
+        assert "1 invalid UTF-8 sequence was replaced" in replaced
+        assert closing.startswith("peak ")
+
+    @pytest.mark.parametrize("rows", [[b""] * 272 + [b"x" * 1_000_000] * 100, [b"x" * 5_000_000] * 20])
+    def test_the_budget_is_kept_with_large_rows(self, tmp_path: Path, ramlet: RunRamlet, rows: list[bytes]) -> None:
+        table = pyarrow.table({"text": pyarrow.array([row.decode() for row in rows])})
+        # A page per row: the reader has a page in memory, whatever its size.
+        pyarrow.parquet.write_table(table, tmp_path / "t.parquet", write_batch_size=1, use_dictionary=False)
+        words = ("tokenizer", "encode", "t.parquet", "-T", "byte", "-o", "ids.bin", "--json", "-t", "2")
+        done = ramlet(*words, "--memory", "90MB")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["memory"]["peak"] <= 90e6
 
     def test_a_line_a_document(self, tmp_path: Path, ramlet: RunRamlet) -> None:
         (tmp_path / "a.txt").write_text("ab\n\nc\n")

@@ -216,6 +216,11 @@ class TestAdopt:
         )
         assert adopt(path).shards == ()
 
+    def test_documents_of_only_the_end_id(self, path: Path) -> None:
+        ids_file(path / "train/shard_x.bin", [256, 1, 256, 256])
+        assert adopt(path).documents == 3
+        assert verify(path).problems == []
+
     def test_packed(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "d", TRAIN, VAL, pack=4)
         new = path / "val/shard_00044.bin"

@@ -35,8 +35,10 @@ from oracles import (
     to_characters,
     undisputed,
 )
-from ramlet import _native
+from ramlet import Tokenizer, _native
 from ramlet.errors import RamletError
+from ramlet.inputs.settings import ReadSettings
+from ramlet.tokenizer.encode import encode_files
 
 ANY_TEXT = st.text().map(undisputed)
 WORDS = (
@@ -390,6 +392,39 @@ def test_a_stream_does_not_hold_all_of_its_text(unit: str, options: dict[str, An
     stream = encoder_of(trained("gpt2"), **options).stream([])
     early = sum(len(stream.push(unit * (100_000 // len(unit)))) for _ in range(50))
     assert early > len(stream.finish())
+
+
+@pytest.mark.parametrize("options", [{}, {"nfc": True}, {"added": [("<pad>", 3000)]}])
+@pytest.mark.parametrize("letters", ["acgt", "的一是"])
+def test_a_stream_cuts_long_runs_at_the_same_places_whatever_its_parts(letters: str, options: dict[str, Any]) -> None:
+    encoder = encoder_of(trained("gpt2"), **options)
+    run = "".join(random.Random(0).choices(letters, k=3_000_000 // len(letters[0].encode())))
+    expected = streamed(encoder, [run])
+    assert encoder.decode(expected).decode() == run
+    for size in (50_000, 700_001):
+        parts = [run[at : at + size] for at in range(0, len(run), size)]
+        assert streamed(encoder, parts) == expected
+
+
+@pytest.mark.parametrize("allowed", [(), "all"])
+@pytest.mark.parametrize("length", [900_003, 5_000_000])
+def test_long_runs_in_files_have_the_same_ids_with_any_block(
+    tmp_path: Path, length: int, allowed: tuple[()] | str
+) -> None:
+    path = tmp_path / "genome.txt"
+    run = "".join(random.Random(length).choices("acgt", k=length))
+    path.write_text(f"A line before it.\n{run} and words after it\n{'7' * 1_500_000}\n")
+    tokenizer = Tokenizer.load("gpt2")
+
+    def ids(block: int) -> list[int]:
+        settings = {"threads": 2, "allowed_special": allowed, "block_bytes": block}
+        batches = encode_files(tokenizer, [path], ReadSettings(documents="line"), tmp_path, **settings)
+        return [one for batch, _ in batches for one in batch.tolist()]
+
+    expected = ids(4 << 20)
+    assert tokenizer.decode(expected) == path.read_text().replace("\n", "")
+    for block in (1 << 16, 100_003, 1 << 18, 1_500_000):
+        assert ids(block) == expected, block
 
 
 # Special tokens

@@ -42,21 +42,23 @@ print(json.dumps(trained), file=log)
 """
 
 
-def write_corpus(folder: Path, seed: int = 0, size: int = 2_500_000) -> list[tuple[str, str, str, int]]:
-    """Forty files: many distinct words, so that the smallest memory spills all the time."""
+def write_corpus(
+    folder: Path, seed: int = 0, size: int = 2_500_000, files: int = 40
+) -> list[tuple[str, str, str, int]]:
+    """Files of many distinct words, so that the smallest memory spills all the time."""
     chance = np.random.default_rng(seed)
     codes = chance.choice(np.array(list(b"eeeetttaaooiinnsshrdlucmfwypvbgkjqxz    \n"), dtype="u1"), size)
     text = codes.tobytes().decode()
-    files = []
+    written = []
     folder.mkdir()
-    for n in range(40):
-        part = text[n * size // 40 : (n + 1) * size // 40]
+    for n in range(files):
+        part = text[n * size // files : (n + 1) * size // files]
         path = folder / (f"{n:02}.jsonl" if n % 4 == 3 else f"{n:02}.txt")
         if n % 4 == 3:
             part = "".join(json.dumps({"text": line}) + "\n" for line in part.splitlines())
         path.write_text(part)
-        files.append(text_file(path, form=path.suffix[1:].replace("txt", "text")))
-    return files
+        written.append(text_file(path, form=path.suffix[1:].replace("txt", "text")))
+    return written
 
 
 def settings_for(files: list[tuple[str, str, str, int]], work_dir: Path, **others: Any) -> dict[str, Any]:
@@ -71,8 +73,10 @@ def settings_for(files: list[tuple[str, str, str, int]], work_dir: Path, **other
     }
 
 
-def start(settings: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
+def start(settings: dict[str, Any], log: Path, files_open: int | None = None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", CHILD, str(Path(__file__).parent), json.dumps(settings), str(log)]
+    if files_open is not None:
+        command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files_open), *command]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -246,6 +250,21 @@ def test_other_threads_and_memory_go_on_from_there(
     assert first[0] >= already
     assert outcome(trained) == outcome(whole)
     assert trained["read"] == whole["read"]
+
+
+def test_more_runs_than_open_files(tmp_path: Path) -> None:
+    """A count may have more runs than its process may have files open, and so may the one that resumes it."""
+    few = 100  # a merge opens 64
+    corpus = write_corpus(tmp_path / "corpus", files=400)
+    # As if the memory were nearly full: each block that is counted becomes a run.
+    settings = settings_for(corpus, tmp_path / "work", checkpoint_seconds=0.0, resident_limit=0, pause=0.0)
+    expected = outcome(native_train(files=corpus, tokens=TOKENS))
+    for log in (tmp_path / "first.log", tmp_path / "second.log"):  # the second finds the runs of the first
+        process = start(settings, log, files_open=few)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors.decode()
+        assert outcome(told(log)[-1]) == expected
+        assert len(json.loads((tmp_path / "work" / "counts.json").read_text())["runs"]) > few
 
 
 def test_another_signature_starts_anew(tmp_path: Path, corpus: list[Any]) -> None:

@@ -28,15 +28,18 @@ struct Task {
     part: Option<(usize, usize)>,
 }
 
+/// The ids of all documents. Pieces longer than `cap` are cut, so that the documents may themselves be parts, cut where
+/// `Encoder::stable_prefix` says with the same cap.
 pub fn encode_batch<I: Id>(
     encoder: &Encoder,
     documents: &[&str],
     specials: &Specials,
     special_ids: &[u32],
+    cap: usize,
     threads: usize,
     watch: &mut Watch<'_>,
 ) -> Result<Batch<I>> {
-    let tasks = divide(encoder, documents, specials);
+    let tasks = divide(encoder, documents, specials, cap);
     let threads = threads.min(tasks.len()).max(1);
     let bytes: usize = documents.iter().map(|document| document.len()).sum();
     let joined = Mutex::new(Joined {
@@ -50,7 +53,7 @@ pub fn encode_batch<I: Id>(
     let next = AtomicUsize::new(0);
     let progress = Progress::default();
     let work = |_| {
-        let mut worker = encoder.worker();
+        let mut worker = encoder.worker(cap);
         loop {
             let n = next.fetch_add(1, Relaxed);
             let Some(task) = tasks.get(n) else { break };
@@ -81,7 +84,7 @@ pub fn encode_batch<I: Id>(
     Ok(all)
 }
 
-fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Task> {
+fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials, cap: usize) -> Vec<Task> {
     let mut tasks = Vec::new();
     let mut gathered = (0, 0);
     let close = |tasks: &mut Vec<Task>, gathered: &mut (usize, usize), end: usize| {
@@ -107,7 +110,7 @@ fn divide(encoder: &Encoder, documents: &[&str], specials: &Specials) -> Vec<Tas
                 if end == text.len() {
                     break end - start;
                 }
-                match encoder.stable_prefix(&text[start..end], specials, usize::MAX) {
+                match encoder.stable_prefix(&text[start..end], specials, cap) {
                     0 => window *= 2, // one long run of text without a place to cut
                     cut => break cut,
                 }

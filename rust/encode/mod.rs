@@ -10,13 +10,14 @@ mod pieces;
 use crate::error::{Error, Result, option_to};
 use crate::pairs::NONE;
 use crate::specials::{Part, Specials};
-use crate::split::{Pattern, floor};
+use crate::split::{LOOK_BACK, Pattern, floor};
 pub use batch::{Batch, encode_batch};
 use cache::Back;
 pub use pieces::Bpe;
 use pieces::Worker;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use unicode_normalization::char::canonical_combining_class;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 /// An id as it is written: two bytes if the vocabulary fits, else four.
@@ -116,8 +117,10 @@ impl Encoder {
         self.narrow
     }
 
-    fn worker(&self) -> Worker {
-        self.workers.lock().unwrap().pop().unwrap_or_else(Worker::new)
+    fn worker(&self, cap: usize) -> Worker {
+        let mut worker = self.workers.lock().unwrap().pop().unwrap_or_else(Worker::new);
+        worker.cap = cap;
+        worker
     }
 
     fn return_worker(&self, mut worker: Worker) {
@@ -144,8 +147,8 @@ impl Encoder {
                     cut => cut,
                 }
             }
-            Model::Bpe(bpe) => specials.stable_prefix(&bpe.pattern, text, cap),
-            Model::Characters { .. } => specials.stable_prefix(&Pattern::Whole, text, 64),
+            Model::Bpe(bpe) if !bpe.is_bytes() => specials.stable_prefix(&bpe.pattern, text, cap),
+            _ => specials.stable_prefix(&Pattern::Whole, text, 64),
         }
     }
 
@@ -157,7 +160,8 @@ impl Encoder {
             match pattern.word_boundary(&text[..floor(text, end)]) {
                 Some(cut) if specials.spans(text, cut) || self.added.spans(text, cut) => end = cut - 1,
                 Some(cut) => return cut,
-                None => return 0,
+                // None as far as that looks; a little of it again, because a place is between two characters.
+                None => end = end.saturating_sub(LOOK_BACK - 8),
             }
         }
         0
@@ -173,8 +177,8 @@ impl Encoder {
         let near = specials.longest().max(self.added.longest());
         let certain = floor(text, text.len().saturating_sub(near));
         let cut = bpe.pattern.stable_prefix(&text[..certain], cap);
-        // No ASCII character composes with the one before it.
-        if text[cut..].starts_with(|next: char| next.is_ascii()) { cut } else { 0 }
+        // In a text that is certainly normalized, such a character composes at most with what follows it.
+        if text[cut..].starts_with(|next| canonical_combining_class(next) == 0) { cut } else { 0 }
     }
 
     /// Appends the ids of `text`; only `specials` (with their ids) are recognized as special tokens.

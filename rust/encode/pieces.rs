@@ -53,6 +53,11 @@ impl Bpe {
         Bpe { pattern, bytes, rules, byte_ranks, whole, nfc, narrow, giant: Mutex::default() }
     }
 
+    /// Whether every byte is an id by itself, so that it does not matter where a text is cut.
+    pub fn is_bytes(&self) -> bool {
+        self.rules.is_empty() && self.whole.is_none()
+    }
+
     /// The ids of one piece, into `symbols`.
     fn merge(&self, piece: &[u8], symbols: &mut Vec<u32>, scratch: &mut Scratch) -> Result<()> {
         symbols.clear();
@@ -82,6 +87,8 @@ pub struct Worker {
     symbols: Vec<u32>,
     scratch: Scratch,
     missing: Box<[Missing; MISSING]>,
+    /// A longer piece is cut.
+    pub cap: usize,
 }
 
 /// A piece that the front's first entry does not have. Several are collected, so that their cache misses in the back
@@ -107,6 +114,7 @@ impl Worker {
             symbols: Vec::new(),
             scratch: Scratch::default(),
             missing: Box::new([nowhere; MISSING]),
+            cap: usize::MAX,
         }
     }
 
@@ -119,13 +127,13 @@ impl Worker {
 
     /// Appends the ids of `text`.
     pub fn encode<I: Id>(&mut self, bpe: &Bpe, back: &Back, text: &str, out: &mut Vec<I>) -> Result<()> {
-        let bytes = text.as_bytes();
+        let (bytes, cap) = (text.as_bytes(), self.cap);
         // No piece has more ids than bytes.
         out.reserve(bytes.len() + OVERHANG);
         let mut failed = Ok(());
         let mut row = Row { ids: [I::default(); ROW + OVERHANG], length: 0, missing: 0 };
         let writer = Writer { worker: self, bpe, back, bytes, row: &mut row, out, failed: &mut failed };
-        bpe.pattern.split(text, usize::MAX, writer);
+        bpe.pattern.split(text, cap, writer);
         failed?;
         self.append_row(bpe, back, bytes, &mut row, out)
     }

@@ -195,9 +195,8 @@ impl Encoding<'_> {
     fn encode<I: Id>(&self, documents: &[&str], threads: usize, progress: &Progress) -> Result<Batch<I>> {
         match self {
             Encoding::Native(encoder) => {
-                encode_batch(encoder, documents, &Specials::default(), &[], threads, &mut |_| {
-                    progress.check()
-                })
+                let (specials, whole) = (Specials::default(), usize::MAX);
+                encode_batch(encoder, documents, &specials, &[], whole, threads, &mut |_| progress.check())
             }
             Encoding::Foreign(encode) => {
                 let Batch { ids, ends } = encode(documents)?;

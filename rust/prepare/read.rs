@@ -35,6 +35,7 @@ impl TaskFiles {
             text_field: plan.text_field.clone(),
             skip_broken: plan.skip_broken,
             block_bytes: sizes.block_bytes,
+            longest_part: None,
             window_bytes: sizes.window_bytes,
             spill_dir: job.work.clone(),
             stable_prefix: Box::new(str::len),

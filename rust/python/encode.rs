@@ -69,18 +69,27 @@ impl Shared {
         Ok(())
     }
 
-    fn encode(&self, text: &str, specials: &Specials, ids: &[u32], stash: &Stash) -> Result<Vec<u32>> {
-        let batch = encode_batch::<u32>(&self.encoder, &[text], specials, ids, 1, &mut watcher(stash, None))?;
+    fn encode(
+        &self,
+        text: &str,
+        specials: &Specials,
+        ids: &[u32],
+        cap: usize,
+        stash: &Stash,
+    ) -> Result<Vec<u32>> {
+        let watch = &mut watcher(stash, None);
+        let batch = encode_batch::<u32>(&self.encoder, &[text], specials, ids, cap, 1, watch)?;
         Ok(batch.ids)
     }
 
     pub fn stable_prefix_plain(&self, text: &str) -> usize {
-        self.encoder.stable_prefix(text, &Specials::default(), STREAM_PIECE)
+        self.encoder.stable_prefix(text, &Specials::default(), LONGEST_PIECE)
     }
 }
 
-/// A piece that never ends is cut at this length in a stream; otherwise all of it would stay in memory.
-const STREAM_PIECE: usize = 1 << 20;
+/// In a text that comes in parts, a piece is cut at this length, wherever the parts begin; otherwise one that never ends
+/// would stay in memory.
+const LONGEST_PIECE: usize = 1 << 20;
 
 impl Encoder {
     pub fn shared(&self) -> Arc<Shared> {
@@ -213,15 +222,15 @@ impl Encoder {
             let stash = Stash::default();
             let result = py.detach(|| {
                 let (specials, ids) = specials_of(specials)?;
-                self.shared.encode(text, &specials, &ids, &stash)
+                self.shared.encode(text, &specials, &ids, usize::MAX, &stash)
             });
             stash.raise(py, result)
         })
     }
 
     /// The ids of all texts (str, or UTF-8 as bytes) in one array (uint16 if they fit and `wide` is false, else
-    /// uint32), and where each text ends in it as another array (uint64).
-    #[pyo3(signature = (texts, specials, *, threads, wide))]
+    /// uint32), and where each text ends in it as another array (uint64). `parts`: the texts are parts from a `Reader`.
+    #[pyo3(signature = (texts, specials, *, threads, wide, parts=false))]
     fn encode_batch<'py>(
         &self,
         py: Python<'py>,
@@ -229,11 +238,13 @@ impl Encoder {
         specials: Vec<Special>,
         threads: usize,
         wide: bool,
+        parts: bool,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<u64>>)> {
         guarded(|| {
             let texts =
                 texts.iter().enumerate().map(|(n, text)| utf8(n, text)).collect::<PyResult<Vec<&str>>>()?;
-            let run = Run { shared: &self.shared, texts: &texts, specials, threads };
+            let cap = if parts { LONGEST_PIECE } else { usize::MAX };
+            let run = Run { shared: &self.shared, texts: &texts, specials, cap, threads };
             let wide = wide || run.specials.iter().any(|&(_, id)| id > u32::from(u16::MAX));
             if wide || !self.shared.encoder.is_narrow() {
                 run.arrays::<u32>(py)
@@ -279,6 +290,7 @@ struct Run<'a> {
     shared: &'a Shared,
     texts: &'a [&'a str],
     specials: Vec<Special>,
+    cap: usize,
     threads: usize,
 }
 
@@ -295,6 +307,7 @@ impl Run<'_> {
                 self.texts,
                 &specials,
                 &ids,
+                self.cap,
                 self.threads,
                 &mut watcher(&stash, None),
             )
@@ -325,14 +338,10 @@ impl EncodeStream {
     /// the memory.
     fn ready(&self, text: &str) -> usize {
         let encoder = &self.shared.encoder;
-        let mut ready = encoder.stable_prefix(text, &self.specials, usize::MAX);
-        if ready == 0 && text.len() > 2 * STREAM_PIECE {
-            ready = encoder.stable_prefix(text, &self.specials, STREAM_PIECE);
+        match encoder.stable_prefix(text, &self.specials, LONGEST_PIECE) {
+            0 if text.len() > 4 * LONGEST_PIECE => floor(text, 4 * LONGEST_PIECE),
+            ready => ready,
         }
-        if ready == 0 && text.len() > 4 * STREAM_PIECE {
-            ready = floor(text, 4 * STREAM_PIECE);
-        }
-        ready
     }
 
     fn take(&self, py: Python<'_>, more: &str, last: bool) -> PyResult<Vec<u32>> {
@@ -344,7 +353,8 @@ impl EncodeStream {
                 return Ok(Vec::new());
             }
             let ready = if last { held.text.len() } else { self.ready(&held.text) };
-            let ids = self.shared.encode(&held.text[..ready], &self.specials, &self.ids, &stash)?;
+            let ids =
+                self.shared.encode(&held.text[..ready], &self.specials, &self.ids, LONGEST_PIECE, &stash)?;
             held.text.drain(..ready);
             held.look_at = held.text.len() + held.text.len() / 4;
             Ok(ids)

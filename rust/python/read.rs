@@ -48,6 +48,7 @@ impl Input {
             text_field: self.text_field.clone(),
             skip_broken: self.skip_broken,
             block_bytes,
+            longest_part: None,
             window_bytes,
             spill_dir,
             stable_prefix,
@@ -113,10 +114,12 @@ pub struct Reader {
 
 #[pymethods]
 impl Reader {
-    /// Texts are cut where `encoder` can encode the parts one by one. `position` is the saved position of another
-    /// reader of the same files, to resume from.
+    /// Texts are cut where `encoder` can encode the parts one by one, or after `longest_part` bytes (8 blocks if not
+    /// given) if that is nowhere. `position` is the saved position of another reader of the same files, to resume from.
     #[new]
-    #[pyo3(signature = (files, read, *, encoder, block_bytes, window_bytes, spill_dir, position=None))]
+    #[pyo3(signature = (
+        files, read, *, encoder, block_bytes, window_bytes, spill_dir, longest_part=None, position=None
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -126,6 +129,7 @@ impl Reader {
         block_bytes: usize,
         window_bytes: u64,
         spill_dir: PathBuf,
+        longest_part: Option<usize>,
         position: Option<&str>,
     ) -> PyResult<Self> {
         guarded(|| {
@@ -137,7 +141,8 @@ impl Reader {
                 }
                 None => Box::new(str::len),
             };
-            let options = input.options(block_bytes, window_bytes, spill_dir, cut, Arc::default());
+            let mut options = input.options(block_bytes, window_bytes, spill_dir, cut, Arc::default());
+            options.longest_part = longest_part;
             let stash = Stash::default();
             let sources = input.sources(files, 1, options, &stash).map_err(|error| raise(py, error))?;
             if let Some(position) = position {

@@ -110,6 +110,8 @@ pub(super) struct FieldReader<'f> {
     key_too_long: bool,
     string: Unescaper,
     found: bool,
+    /// The field's last value so far is something other than a string.
+    not_a_string: bool,
     /// Where in `out` the text of this line begins.
     text_start: usize,
     /// The text that begins replaces an earlier one.
@@ -134,6 +136,7 @@ impl<'f> FieldReader<'f> {
             key_too_long: false,
             string: Unescaper::new(),
             found: false,
+            not_a_string: false,
             text_start: 0,
             again: false,
             replaced: false,
@@ -151,6 +154,7 @@ impl<'f> FieldReader<'f> {
         self.containers.clear();
         self.matched.clear();
         self.found = false;
+        self.not_a_string = false;
         self.fed_before = 0;
         self.lone_surrogates = 0;
     }
@@ -199,6 +203,7 @@ impl<'f> FieldReader<'f> {
     pub fn finish(&self) -> Result<Line, Fault> {
         match self.expect {
             Expect::Object => Ok(Line::Blank),
+            Expect::End if self.not_a_string => Err(self.fault(FaultKind::NotAString, 0)),
             Expect::End if self.found => Ok(Line::Text),
             Expect::End => Err(self.fault(FaultKind::Missing, 0)),
             _ => Err(self.fault(FaultKind::Json("unexpected end of the line"), 0)),
@@ -260,8 +265,8 @@ impl<'f> FieldReader<'f> {
 
     fn value(&mut self, first: u8) -> Result<(), FaultKind> {
         let target = std::mem::replace(&mut self.target, Target::None);
-        if target == Target::Text && first != b'"' {
-            return Err(FaultKind::NotAString);
+        if target == Target::Text {
+            self.not_a_string = first != b'"';
         }
         self.expect = match first {
             b'"' => {

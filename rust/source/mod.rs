@@ -140,6 +140,8 @@ pub struct ReadOptions {
     pub skip_broken: bool,
     /// The approximate size of a block.
     pub block_bytes: usize,
+    /// A document is cut after this many bytes if there is no other place to cut it. `None`: after 8 blocks.
+    pub longest_part: Option<usize>,
     /// The largest window of each zstd or xz decoder.
     pub window_bytes: u64,
     /// For temporary files: decompressed parquet files, and jsonl lines longer than a block.
@@ -156,6 +158,7 @@ impl Default for ReadOptions {
             text_field: "text".into(),
             skip_broken: false,
             block_bytes: 1 << 20,
+            longest_part: None,
             window_bytes: 128 << 20,
             spill_dir: std::env::temp_dir(),
             stable_prefix: Box::new(str::len),

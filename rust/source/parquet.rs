@@ -1,8 +1,9 @@
 //! parquet: a row is a document, its text in one column of strings.
 //!
-//! Read page by page: memory is the file's footer, one page of the column with its dictionary, and a batch of values,
-//! most of which are slices of that page. (The size of a page is the writer's choice, usually 1 MB; a single huge value
-//! makes a huge page, which has to be completely in memory.) Only the text column is read.
+//! Read row by row: memory is the file's footer, one page of the column with its dictionary, and a value, usually a slice
+//! of that page. (The size of a page is the writer's choice, usually 1 MB; a single huge value makes a huge page, which
+//! has to be completely in memory.) Several rows at a time are hardly faster to decode, and may be of any size. Only the
+//! text column is read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,11 +27,6 @@ use super::window::{Bytes, Window};
 use super::{Compression, FileSpec, Place, Shared, decompress};
 use crate::error::{Error, Result, option};
 
-/// Rows decoded at a time: fewer if they are large. The sizes depend only on the file, so that a damaged one gives the
-/// same rows whatever the size of the blocks.
-const BATCH_ROWS: usize = 256;
-const FIRST_BATCH_ROWS: usize = 16;
-const BATCH_BYTES: usize = 64 << 10;
 /// The most rows read for one block, so that with a column of nulls a worker still notices when to stop.
 const BLOCK_ROWS: usize = 64 << 10;
 const COLUMNS_SHOWN: usize = 20;
@@ -59,20 +55,11 @@ struct Table {
     /// The row groups after `chunk` that are to be read.
     groups: Range<usize>,
     chunk: Option<ColumnReaderImpl<ByteArrayType>>,
-    batch: Batch,
-}
-
-/// Rows decoded and not yet used.
-#[derive(Default)]
-struct Batch {
-    values: std::vec::IntoIter<ByteArray>,
-    /// One per row; empty if the column cannot be null.
+    /// The next row, if it was decoded: its text, or `None` if that is null.
+    row: Option<Option<ByteArray>>,
+    /// Where it is decoded to.
+    values: Vec<ByteArray>,
     levels: Vec<i16>,
-    /// Rows used.
-    used: usize,
-    rows: usize,
-    /// For the next batch.
-    next_rows: usize,
 }
 
 impl ParquetReader {
@@ -113,7 +100,7 @@ impl ParquetReader {
                 }
             }
         }
-        // Rows are read up to the place instead of skipped, so that the batches are the same.
+        // Rows are read up to the place instead of skipped, so that damage before it is noticed again.
         while reader.row < row {
             if reader.peek(disk, skip_broken)?.is_none() {
                 return Err(Error::Changed {
@@ -207,8 +194,8 @@ impl ParquetReader {
         let Some(table) = &mut self.table else {
             return Ok(None);
         };
-        while table.batch.used == table.batch.rows {
-            match guarded(disk, || table.read_batch()) {
+        if table.row.is_none() {
+            match guarded(disk, || table.read_row()) {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
                 Err(error) => {
@@ -218,21 +205,14 @@ impl ParquetReader {
                 }
             }
         }
-        let batch = &table.batch;
-        let is_there = batch.levels.get(batch.used).is_none_or(|&level| level == table.present);
-        Ok(Some(if is_there { batch.values.as_slice().first().cloned() } else { None }))
+        Ok(table.row.clone())
     }
 
     /// Advances past the row that `peek` returned.
     fn advance(&mut self) {
         self.row += 1;
         if let Some(table) = &mut self.table {
-            let batch = &mut table.batch;
-            let level = batch.levels.get(batch.used);
-            if level.is_none_or(|&level| level == table.present) {
-                batch.values.next();
-            }
-            batch.used += 1;
+            table.row = None;
         }
     }
 
@@ -295,12 +275,14 @@ impl Table {
             file,
             _scratch: scratch,
             chunk: None,
-            batch: Batch::default(),
+            row: None,
+            values: Vec::new(),
+            levels: Vec::new(),
         })
     }
 
-    /// Decodes the next rows; false when there are none left.
-    fn read_batch(&mut self) -> Result<bool, ParquetError> {
+    /// Decodes the next row; false when there are none left.
+    fn read_row(&mut self) -> Result<bool, ParquetError> {
         loop {
             let Some(chunk) = &mut self.chunk else {
                 let Some(group) = self.groups.next() else {
@@ -311,23 +293,18 @@ impl Table {
                     return Err(ParquetError::General("the type of the column changes".into()));
                 };
                 self.chunk = Some(chunk);
-                self.batch.next_rows = FIRST_BATCH_ROWS;
                 continue;
             };
-            let mut values = Vec::new();
-            self.batch.levels.clear();
-            let (rows, ..) =
-                chunk.read_records(self.batch.next_rows, Some(&mut self.batch.levels), None, &mut values)?;
+            self.values.clear();
+            self.levels.clear();
+            let (rows, ..) = chunk.read_records(1, Some(&mut self.levels), None, &mut self.values)?;
             if rows == 0 {
                 self.chunk = None;
                 continue;
             }
-            let bytes: usize = values.iter().map(ByteArray::len).sum();
-            let average = (bytes / values.len().max(1)).max(1);
-            self.batch.next_rows = (BATCH_BYTES / average).clamp(1, BATCH_ROWS);
-            self.batch.values = values.into_iter();
-            self.batch.used = 0;
-            self.batch.rows = rows;
+            // There is no level if the column cannot be null.
+            let is_there = self.levels.first().is_none_or(|&level| level == self.present);
+            self.row = Some(self.values.pop().filter(|_| is_there));
             return Ok(true);
         }
     }

@@ -13,8 +13,10 @@ use super::utf8::{decode, raw_prefix};
 use super::window::Window;
 use super::{Documents, Shared};
 use crate::error::{Error, Result};
+use crate::split::floor;
 
-/// A document without any place to cut may grow the buffer to this many blocks; then it is cut anyway.
+/// A document without any place to cut may grow the buffer to this many blocks, unless `longest_part` says how far; then
+/// it is cut anyway.
 const GROWTH: usize = 8;
 
 /// What ends a document.
@@ -124,6 +126,7 @@ impl TextReader {
         block: &mut Block,
     ) -> Result<bool> {
         let least = boundary.least_window();
+        let longest = shared.options.longest_part.unwrap_or(GROWTH * shared.block_bytes).max(least);
         let mut want = self.want.max(least);
         loop {
             self.window.fill(want)?;
@@ -133,10 +136,10 @@ impl TextReader {
             let text = decoded.text.as_ref();
             let at_end = self.window.ended() && decoded.raw == there.len();
 
-            let force = want >= GROWTH * shared.block_bytes.max(least);
+            let force = (want >= longest).then_some(longest);
             block.fragments.clear();
             let Some(cut) = self.place.cut(shared, boundary, file, text, at_end, force, block) else {
-                want *= 2;
+                want = (2 * want).min(longest);
                 continue;
             };
             let mut invalid = 0;
@@ -166,7 +169,8 @@ impl TextReader {
 }
 
 impl DocumentPlace {
-    /// Finds the documents in `text`, which begins at this place. `None` if nothing can be returned yet.
+    /// Finds the documents in `text`, which begins at this place. `None` if nothing can be returned yet; with `force`,
+    /// at most that many bytes of it are, wherever that cuts.
     #[allow(clippy::too_many_arguments)] // one call, and a struct would only rename the arguments
     fn cut(
         &mut self,
@@ -175,7 +179,7 @@ impl DocumentPlace {
         file: u64,
         text: &str,
         at_end: bool,
-        force: bool,
+        force: Option<usize>,
         block: &mut Block,
     ) -> Option<Cut> {
         let mut cut = Cut { end: 0, documents: 0, text_bytes: 0, finished: false, crowded: false };
@@ -215,7 +219,10 @@ impl DocumentPlace {
             let whole = text.len() - boundary.held_back(text);
             let stable = (shared.options.stable_prefix)(&text[..whole]);
             assert!(text.is_char_boundary(stable) && stable <= whole);
-            let end = if stable > 0 || !force { stable } else { whole };
+            let end = match force {
+                Some(longest) if stable == 0 => floor(text, whole.min(longest)),
+                _ => stable,
+            };
             if end == 0 {
                 return None;
             }

@@ -24,6 +24,7 @@ use self::cl100k::Cl100k;
 use self::custom::Custom;
 use self::gpt2::Gpt2;
 use self::o200k::O200k;
+pub use self::stable::LOOK_BACK;
 use crate::unicode::Classes;
 
 /// How to split text into pieces. Clone it for every thread: the users of one copy of a custom regex share its scratch

@@ -8,7 +8,7 @@ use super::{Rule, floor, tile, tile_whole};
 use crate::unicode::{Classes, LETTER, MARK, SPACE};
 
 /// How far back to search for a cut that needs no context.
-const LOOK_BACK: usize = 64 * 1024;
+pub const LOOK_BACK: usize = 64 * 1024;
 
 /// A custom regex is assumed not to look further ahead than this.
 const CUSTOM_MARGIN: usize = 4096;

@@ -143,8 +143,9 @@ class ShardCheck:
                 self._report(self.idx, what, f"one ends at {int(ends[wrong[0]]):,}")
         else:
             counted = sizes
+        # A shard from elsewhere may have documents that are only the end id: they count as the shortest.
         # frexp gives the exponent exactly, where log2 of a large number could round up.
-        exponents = np.frexp(counted[counted > 0].astype(np.float64))[1] - 1
+        exponents = np.frexp(counted.clip(1).astype(np.float64))[1] - 1
         for exponent, count in zip(*(part.tolist() for part in np.unique(exponents, return_counts=True))):
             self.lengths[exponent] += count
 

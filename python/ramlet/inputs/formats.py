@@ -24,7 +24,7 @@ class Format(NamedTuple):
 FORMATS = {
     "text": Format(),
     "jsonl": Format((".jsonl", ".ndjson"), text_per_byte=0.9),
-    # Pages of a column, compressed and not, its dictionary and the values of a batch; larger pages take more.
+    # Pages of a column, compressed and not, its dictionary and a value; larger pages take more.
     "parquet": Format((".parquet", ".pq"), text_per_byte=2.5, reader_bytes=8 << 20, binary=True),
 }
 FORMAT_OF = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}

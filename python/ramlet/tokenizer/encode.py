@@ -5,7 +5,8 @@
 
 `ids` are the next ids of the input, and `ends` the positions in them at which documents end. A document longer than a
 block comes in several batches, split where the pattern splits it anyway, so that together they are exactly the ids of
-the whole document. In memory are a block of text, its ids, and the tokenizer's cache.
+the whole document; only a piece longer than a megabyte is cut there, whatever the size of the blocks. In memory are a
+block of text, its ids, and the tokenizer's cache.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ramlet.inputs import sources
 from ramlet.inputs.settings import ReadSettings
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.plurals import plural
-from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES
+from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, available_threads, check_threads
 from ramlet.tokenizer.engines import NativeEngine
 from ramlet.tokenizer.tokenizer import CACHE_BYTES, Tokenizer
 
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
 Batch = list[tuple[str, bool]]
 
 LARGEST_BLOCK = 4 << 20
+LONGEST_PART = LARGEST_BLOCK
+"""A document in which the tokenizer finds no place to cut is cut after this many bytes. Not less than the largest
+block, so that the place does not depend on the budget."""
 SMALLEST_BLOCK = 1 << 16
 SMALLEST_CACHE = 1 << 20
+STREAMED_CHARACTERS = 1 << 16
+"""How much of a text goes into a stream at a time."""
 FRONT_BYTES = 1 << 19
 """Memory of one thread: its front of the cache, its buffers."""
 TOKEN_BYTES = 250
@@ -41,8 +47,9 @@ BLOCK_COPIES = 12
 """Bytes per byte of a block: the block and the text after it, the texts as Python strings, the ids per thread and
 concatenated; in the worst case, one id per byte."""
 
-LONG_RUN = 10 << 20
-"""Text that cannot be split, at most a megabyte, with its ids and what merging it takes."""
+LONG_RUN = 14 << 20
+"""Text that cannot be split before a megabyte, and as much that was read after it, with its ids and what merging it
+takes."""
 LONG_RUN_AS_NUMBERS = 40 << 20
 """Its ids as Python ints of 40 bytes each: what a stream returns, which is used to find special tokens."""
 
@@ -98,6 +105,7 @@ def encode_files(
         block_bytes=block_bytes,
         window_bytes=max(8 << 20, 4 * block_bytes),
         spill_dir=str(scratch),
+        longest_part=LONGEST_PART,
     )
 
     def batches() -> Iterator[Batch]:
@@ -106,13 +114,14 @@ def encode_files(
             if counters is not None:
                 counters(reader.counters())
 
+    check_threads(threads)
     if not isinstance(engine, NativeEngine):
         yield from _whole_documents(tokenizer, batches(), threads, allowed_special)
     elif allowed_special:
         yield from _streamed(tokenizer, batches(), allowed_special)
     else:
         for batch in batches():
-            ids, ends = tokenizer.encode_batch([text for text, _ in batch], threads)
+            ids, ends = engine.encode_parts([text for text, _ in batch], threads or available_threads())
             yield ids, ends[[ends_document for _, ends_document in batch]]
     if counters is not None:
         counters(reader.counters())
@@ -125,14 +134,21 @@ def _streamed(tokenizer: Tokenizer, batches: Iterator[Batch], allowed: Collectio
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     stream = tokenizer.stream(allowed)
     for batch in batches:
-        ids: list[int] = []
+        arrays = []
+        count = 0
+        ids: list[int] = []  # few of them at a time: an int takes 40 bytes
         ends = []
         for text, ends_document in batch:
-            ids += stream.push(text)
+            for start in range(0, len(text), STREAMED_CHARACTERS):
+                ids += stream.push(text[start : start + STREAMED_CHARACTERS])
+                if len(ids) >= STREAMED_CHARACTERS:
+                    arrays.append(np.asarray(ids, dtype))
+                    count += len(ids)
+                    ids = []
             if ends_document:
                 ids += stream.finish()
-                ends.append(len(ids))
-        yield np.asarray(ids, dtype), np.asarray(ends, np.uint64)
+                ends.append(count + len(ids))
+        yield np.concatenate([*arrays, np.asarray(ids, dtype)]), np.asarray(ends, np.uint64)
 
 
 def _whole_documents(

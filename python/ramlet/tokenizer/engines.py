@@ -89,6 +89,13 @@ class NativeEngine:
         wide = wide or self.model.size > 1 << 16
         return _guarded(lambda: self.encoder.encode_batch(texts, self._all(specials), threads=threads, wide=wide))
 
+    def encode_parts(self, texts: Sequence[str], threads: int) -> Arrays:
+        """The ids of texts that `_native.Reader` cut, without special tokens."""
+        import numpy as np  # noqa: F401 - as above
+
+        wide = self.model.size > 1 << 16
+        return _guarded(lambda: self.encoder.encode_batch(texts, [], threads=threads, wide=wide, parts=True))
+
     def stream(self, specials: Specials) -> Stream:
         return _GuardedStream(self.encoder.stream(self._all(specials)))
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ramlet.tokenizer.tokenizer import Tokenizer
 
 
+PRINTED_IDS = 1 << 14
+"""How many ids are printed at a time: an id as a Python int and as text takes about a hundred bytes."""
+
+
 @with_settings(*options(ReadSettings), panels=(READING, MEMORY))
 def encode(
     tokenizer: TokenizerName,
@@ -85,10 +89,17 @@ def encode(
     with Meter(budget) as meter, TemporaryDirectory(prefix="ramlet-") as scratch:
         options: dict[str, Any] = {"threads": threads, "allowed_special": allowed, "block_bytes": block_bytes}
         if out is None:
-            _print_ids(encode_files(loaded, names, settings, Path(scratch), **options), json)
-            return
-        with Progress(meter, silent=quiet or json) as bar:
-            result = _write_ids(loaded, names, settings, Path(scratch), options, out, bar)
+            result: dict[str, Any] = {"read": {}}
+            counters = result["read"].update
+            _print_ids(encode_files(loaded, names, settings, Path(scratch), counters=counters, **options), json)
+        else:
+            with Progress(meter, silent=quiet or json) as bar:
+                result = _write_ids(loaded, names, settings, Path(scratch), options, out, bar)
+    if out is None:
+        for line in reading_notes(result["read"]):
+            note(line)
+        note(meter.closing_line(), quiet=quiet or json)  # standard output has only ids
+        return
     if json:
         print_json({"path": str(out), **result, "memory": meter.summary()})
         return
@@ -110,9 +121,9 @@ def _print_ids(blocks: Iterator[Arrays], as_json: bool) -> None:
     for ids, ends in blocks:
         start = 0
         for end in [*ends.tolist(), None]:
-            numbers = ids[start:end].tolist()
-            if numbers:
-                put(lead + between.join(map(str, numbers)))
+            stop = len(ids) if end is None else end
+            for at in range(start, stop, PRINTED_IDS):
+                put(lead + between.join(map(str, ids[at : min(at + PRINTED_IDS, stop)].tolist())))
                 lead = between
             if end is not None:
                 put(after if lead == between else before + after)
