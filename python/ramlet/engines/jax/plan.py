@@ -19,7 +19,7 @@ from ramlet.engines import Division, Sampling, choices
 from ramlet.engines.jax.continuing import continuing_bytes
 from ramlet.engines.jax.optim import optimizer_module
 from ramlet.engines.jax.weights import dtype_of, layout
-from ramlet.engines.plan import PARTS, Choice, Correction, Plan, Task, too_small
+from ramlet.engines.plan import JITTER, PARTS, Choice, Correction, Plan, Task, too_small
 from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import format_bytes
@@ -39,6 +39,9 @@ LATER = 20_000_000
 """What a run needs on a CPU beyond its probe, to evaluate, sample, save and report: mostly 10 MB."""
 WORKSPACES = {"cuda": 128_000_000, "tpu": 0}
 """On a GPU, what libraries take for products while a step runs, and XLA while it tries kernels: at most 100 MB seen."""
+DOUBT = 4
+"""The smallest budget that is named has a quarter more than the formulas say: XLA may keep casts of weights, and what
+it needs is known only after compiling."""
 TOKEN_BYTES = 200
 """Per token when its bytes are first looked up."""
 
@@ -87,7 +90,8 @@ def make_plan(task: Task, *, place: Place, correction: Correction | None = None)
             least = (choice, parts)
     if least is None:
         raise choices.cannot_update(forced)
-    raise too_small(task.budget, *least)
+    doubt = sum(size for name, size in least[1].items() if name != "overhead") // DOUBT
+    raise too_small(task.budget, *least, jitter=JITTER + doubt)
 
 
 def _remarks(choice: Choice, place: Place, parts: Mapping[str, int]) -> dict[str, str]:
