@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramlet.engines.plan import Choice
-from ramlet.engines.torch.sizes import BYTES, has_flash, recomputes_qk_norm, tensors_of
+from ramlet.engines.torch.sizes import BYTES, recomputes_qk_norm, repeats_keys, tensors_of
 from ramlet.model.shape import Shape
 
 
@@ -43,9 +43,7 @@ class Sizes:
 def sizes_of(shape: Shape, choice: Choice, seq_len: int, device: str, document_mask: bool) -> Sizes:
     tokens = choice.micro_batch * seq_len
     compute = BYTES[tensors_of(choice.compute)]
-    # CUDA's flash attention supports grouped keys and values; its replacements do not.
-    flash = has_flash(device, document_mask, fp32=choice.compute == "fp32")
-    repeats = device == "cuda" and shape.heads != shape.kv_heads and not flash
+    repeats = repeats_keys(shape, device, document_mask, fp32=choice.compute == "fp32")
     allocated = _reserved if device == "cuda" else int
     return Sizes(
         stream=allocated(tokens * shape.width * compute),

@@ -47,7 +47,7 @@ from ramlet.engines.torch.layers import (
     Rotary,
 )
 from ramlet.engines.torch.rotary import RotaryTables
-from ramlet.engines.torch.sizes import recomputes_qk_norm
+from ramlet.engines.torch.sizes import recomputes_qk_norm, repeats_keys
 from ramlet.engines.torch.weights import Weights
 from ramlet.model.shape import Shape
 
@@ -196,7 +196,10 @@ class GPT:
         if cache is not None:
             k, v = cache.extend(number, k, v)
         causal = mask is None and q.shape[2] > 1
-        groups = {} if layer.heads == layer.kv_heads else {"enable_gqa": True}
+        fp32 = self.compute == torch.float32
+        if q.shape[2] > 1 and repeats_keys(self.shape, self.device.type, mask is not None, fp32=fp32):
+            k, v = (part.repeat_interleave(layer.heads // layer.kv_heads, dim=1) for part in (k, v))
+        groups = {} if q.shape[1] == k.shape[1] else {"enable_gqa": True}
         with nullcontext() if cache is None else _without_cudnn():
             attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, **groups)
         return attended.transpose(1, 2).reshape(batch * q.shape[2], -1)

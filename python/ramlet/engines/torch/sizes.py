@@ -38,6 +38,14 @@ def has_flash(device: str, document_mask: bool, *, fp32: bool) -> bool:
     return not document_mask and (device == "cpu" or not fp32)
 
 
+def repeats_keys(shape: Shape, device: str, document_mask: bool, *, fp32: bool) -> bool:
+    """Whether grouped keys and values are repeated for every head, because no kernel of torch takes them as they are.
+
+    On CUDA, other than flash attention, only a function that has all (tokens, tokens) scores in memory takes them.
+    """
+    return device == "cuda" and shape.heads != shape.kv_heads and not has_flash(device, document_mask, fp32=fp32)
+
+
 def recomputes_qk_norm(shape: Shape, device: str, document_mask: bool, *, fp32: bool) -> bool:
     """Whether a layer with QK-norm calls flash attention itself and keeps only what goes into it (attention.py).
 
