@@ -18,6 +18,7 @@ from pathlib import Path
 from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, Shard, Split, add_lengths, first_examples
 from ramlet.dataset.new_folder import copy_file, new_folder, refuse_unless_whole
+from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.unchanged import refuse_changed
 from ramlet.dataset.verify import Progress, shard_bytes, with_progress
 from ramlet.errors import DatasetError, SettingsError, option
@@ -71,8 +72,10 @@ def merge(
         sizes = [shard_bytes(shard) for _, shard, _ in moves]
         for at, shard, new in with_progress(moves, sizes, progress):
             try:
-                _copy_or_link(folders[at] / shard.file, building / new.file, shard.xxh64, link)
-                _copy_or_link(folders[at] / shard.index, building / new.index, shard.index_xxh64, link)
+                _copy_or_link(folders[at] / shard.file, building / new.file, shard.xxh64, shard.bytes, link)
+                # A document has at least one token, also as a piece of a packed sequence.
+                most = shard.tokens * END_BYTES
+                _copy_or_link(folders[at] / shard.index, building / new.index, shard.index_xxh64, most, link)
             except DatasetError:
                 refuse_changed(folders[at], manifests[at])
                 raise
@@ -143,12 +146,13 @@ def _refuse_different(first: Path, ours: Manifest, other: Path, theirs: Manifest
             )
 
 
-def _copy_or_link(source: Path, target: Path, checksum: str, link: bool) -> None:
+def _copy_or_link(source: Path, target: Path, checksum: str, most: int, link: bool) -> None:
+    """`most`: a file with more bytes is refused before it is copied, which could take hours."""
     try:
         if link:
             os.link(source, target)
             return
-        copy_file(source, target)
+        copy_file(source, target, most)
     except FileNotFoundError:
         raise DatasetError(f"{source} is missing: run `ramlet data verify {source.parent.parent}`") from None
     except (OSError, shutil.SameFileError) as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -98,7 +99,7 @@ def refuse_unless_whole(out: Path, sizes: dict[Path, int]) -> None:
             )
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """In blocks, by the kernel if it can."""
-    open_regular(source, DatasetError).close()  # copying a device would never end
+def copy_file(source: Path, target: Path, most: float = math.inf) -> None:
+    """In blocks, by the kernel if it can; a file of more than `most` bytes is an error."""
+    open_regular(source, DatasetError, most).close()  # copying a device would never end
     shutil.copyfile(source, target)

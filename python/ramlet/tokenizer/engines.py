@@ -150,7 +150,9 @@ class HfEngine:
             raise TokenizerError(f"{path} needs HF's library, because {reason}: pip install 'ramlet[hf]'") from None
         try:
             plain = tokenizers.Tokenizer.from_file(path)
-        except Exception as error:  # noqa: BLE001 - the library raises bare Exceptions
+        except BaseException as error:  # the library raises bare Exceptions, and its panics are BaseExceptions
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise TokenizerError(f"{path} cannot be used: {error}") from None
         self.__setstate__(plain.to_str())
 

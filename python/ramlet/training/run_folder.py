@@ -172,6 +172,8 @@ class RunFolder:
         known, recipe = as_recorded_now(noted["settings"]), recipe_of(noted)
         resolved = {"schedule": recipe.schedule, "decay": recipe.decay, "qk_norm": noted["job"]["shape"].get("qk_norm")}
         for name, value in now["settings"].items():
+            if name not in known:
+                raise SettingsError(f"{self.path / SETTINGS} is damaged (settings.{name} is missing): restore it")
             before = known[name]
             if name in resolved and value is not None:
                 before = resolved[name]

@@ -58,6 +58,7 @@ def _model(document: dict[str, Any]) -> TokenizerModel:
     kind = model.get("type") or ("BPE" if "merges" in model else None)
     if kind != "BPE":
         raise _Unsupported(f"its model is {kind}, not BPE")
+    _refuse_short_merges(model)
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(name):
             raise _Unsupported(f"its model uses {name}")
@@ -85,6 +86,15 @@ def _model(document: dict[str, Any]) -> TokenizerModel:
     return TokenizerModel(
         tokens, merges, pattern, ignore_merges=bool(model.get("ignore_merges")), nfc=_uses_nfc(document), **named
     )
+
+
+def _refuse_short_merges(model: dict[str, Any]) -> None:
+    """HF's library cuts the prefix off the second part of every merge, and panics if that is shorter."""
+    cut = len(model.get("continuing_subword_prefix") or "")
+    for merge in model.get("merges") or () if cut else ():
+        part = (merge.split(" ") if isinstance(merge, str) else merge)[-1].encode()
+        if len(part) < cut or (part[cut : cut + 1] > b"\x7f" and part[cut] < 0xC0):
+            raise TokenizerError(f"the merge {merge!r} has no continuing_subword_prefix")
 
 
 def _tokens(ids: dict[str, int], named: set[str], in_merges: set[int]) -> list[bytes | None]:
