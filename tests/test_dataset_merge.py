@@ -89,6 +89,14 @@ class TestRefusals:
             merge([first, other], tmp_path / "m")
         assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
+    @pytest.mark.parametrize("suffix", ["bin", "idx"])
+    def test_a_file_that_is_far_too_large_is_not_copied(self, tmp_path: Path, suffix: str) -> None:
+        first, other = (write_dataset(tmp_path / name, TRAIN) for name in "ab")
+        os.truncate(other / f"train/shard_00001.{suffix}", 1 << 40)
+        with pytest.raises(DatasetError, match=rf"shard_00001\.{suffix} is larger than"):
+            merge([first, other], tmp_path / "m")
+        assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
     def test_what_a_killed_run_left_is_replaced(self, tmp_path: Path) -> None:
         first, other = (write_dataset(tmp_path / name, TRAIN) for name in "ab")
         (tmp_path / ".m.ramlet-tmp/train").mkdir(parents=True)

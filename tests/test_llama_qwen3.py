@@ -339,6 +339,13 @@ def test_shapes_noted_before_heads_had_a_width(tmp_path: Path) -> None:
                 RunFolder(tmp_path).refuse_others(before, now, other.to_dict(), resume=False)
 
 
+def test_a_setting_that_is_missing_in_the_noted_ones(tmp_path: Path) -> None:
+    noted = {"data": [], "settings": {}, "job": {"shape": GROUPED.to_dict()}}
+    now = {"data": [], "settings": {"seq_len": 64}}
+    with pytest.raises(SettingsError, match=r"settings\.yaml is damaged \(settings\.seq_len is missing\): restore it"):
+        RunFolder(tmp_path).refuse_others(noted, now, GROUPED.to_dict(), resume=False)
+
+
 def test_heads_that_flash_attention_does_not_take() -> None:
     """On CUDA it is called directly, without torch's padding."""
     for head, taken in ((64, True), (128, True), (20, False), (512, False)):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from oracles_model import GROUPED, SHAPES, SMALL, closeness, gradients, llama_of, model_of, some_ids
+from ramlet.engines.torch import gpt
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.layers import Rotary
+from ramlet.engines.torch.sizes import repeats_keys
 from ramlet.engines.torch.weights import ALIGNMENT, layout
 from ramlet.model.shape import Shape
 
@@ -39,6 +41,32 @@ def test_loss_and_every_gradient(shape: Shape, chunk: int, recompute: bool) -> N
     each = model.losses(ids, labels)
     assert abs(each.sum().item() / loss.item() - 1) < 1e-5
     assert each.view(2, 20)[0, 3:6].tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [GROUPED, SHAPES["grouped_qk_norm"]], ids=["grouped", "grouped_qk_norm"])
+def test_keys_that_are_repeated_for_a_gpu(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in fp32 on CUDA, where torch has no kernel for grouped keys that does not need all scores in memory."""
+    ids, labels = some_ids(shape, 2, 20), some_ids(shape, 2, 20, seed=4)
+    seen: list[bool] = []
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: object) -> torch.Tensor:
+        seen.append(q.shape == k.shape == v.shape and "enable_gqa" not in options)
+        return scaled_dot_product_attention(q, k, v, **options)  # type: ignore[arg-type]
+
+    plain, repeated = model_of(shape), model_of(shape)
+    total = learned(plain, ids, labels)
+    monkeypatch.setattr(gpt, "recomputes_qk_norm", lambda *_, **__: False)
+    monkeypatch.setattr(gpt, "repeats_keys", lambda *_, **__: True)
+    monkeypatch.setattr(gpt, "scaled_dot_product_attention", attention)
+    assert abs(learned(repeated, ids, labels).item() / total.item() - 1) < 1e-6
+    assert seen == [True] * shape.layers
+    for name, ours in gradients(plain).items():
+        assert closeness(gradients(repeated)[name], ours) < 1e-5, name
+    assert [repeats_keys(shape, "cuda", mask, fp32=fp32) for mask in (False, True) for fp32 in (False, True)] == [
+        False, True, True, True
+    ]  # fmt: skip
+    assert not repeats_keys(shape, "cpu", True, fp32=True)
+    assert not repeats_keys(SMALL, "cuda", True, fp32=True)
 
 
 def test_rows_that_fill_up_the_vocabulary_learn_nothing() -> None:

@@ -223,6 +223,17 @@ class TestBrokenFiles:
         with pytest.raises(TokenizerError, match="has the id 5 of an ordinary token"):
             Tokenizer.load(tmp_path / "x.tiktoken", pattern="gpt2", special_tokens={END: 5})
 
+    @pytest.mark.parametrize("prefix", ["../../etc/passwd", "#" * 9])
+    def test_a_prefix_that_merges_do_not_have(self, small: Tokenizer, tmp_path: Path, prefix: str) -> None:
+        """HF's library panics at it."""
+        small.save(tmp_path)
+        path = tmp_path / "tokenizer.json"
+        document = json.loads(path.read_text())
+        document["model"]["continuing_subword_prefix"] = prefix
+        path.write_text(json.dumps(document))
+        with pytest.raises(TokenizerError, match=r"cannot be used: the merge .* has no continuing_subword_prefix"):
+            Tokenizer.load(path)
+
     def test_merges_with_something_wrong(self, small: Tokenizer, tmp_path: Path) -> None:
         small.save(tmp_path, format="vocab")
         with open(tmp_path / "merges.txt", "a") as file:

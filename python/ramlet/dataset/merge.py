@@ -22,6 +22,7 @@ from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.unchanged import refuse_changed
 from ramlet.dataset.verify import Progress, shard_bytes, with_progress
 from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.runtime import small_files
 from ramlet.runtime.atomic_files import write_json
 from ramlet.runtime.checksum import file_checksum
 
@@ -80,7 +81,7 @@ def merge(
                 refuse_changed(folders[at], manifests[at])
                 raise
         try:
-            copy_file(folders[0] / manifests[0].tokenizer.file, building / TOKENIZER)
+            copy_file(folders[0] / manifests[0].tokenizer.file, building / TOKENIZER, small_files.TOKENIZER)
         except FileNotFoundError:
             raise DatasetError(f"{folders[0]} has no tokenizer.json: copy the one that made its ids there") from None
         for folder, manifest in zip(folders, manifests):
