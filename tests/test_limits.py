@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import AMPLE
+from ramlet import Tokenizer
 from ramlet.errors import BudgetError
 from ramlet.runtime.budget import Budget, with_reserve
 
@@ -29,6 +31,7 @@ CASES = (
     Case("byte", f"{TRAIN} --type byte", ("prose",)),
     Case("encode", "tokenizer encode {text} --out {out}/ids.bin -T gpt2 --threads 2 --quiet", ("one word",)),
     Case("prepare", f"{PREPARE} -T byte --threads 2 {KEEP}", ("texts that grow",)),
+    Case("prepare", f"{PREPARE} -T {{vocabulary}} --threads 2 {KEEP}", ("prose",)),
     Case("prepare", f"{PREPARE} -T byte --pack 64 --docs line --threads 1", ("short lines",)),
 )
 NAMES = sorted({text for case in CASES for text in case.texts})
@@ -37,7 +40,10 @@ NAMES = sorted({text for case in CASES for text in case.texts})
 @pytest.fixture(scope="module")
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Limits:
     folder = tmp_path_factory.mktemp("limits")
-    return Limits(folder, write_texts(folder / "texts", 1, 300_000, NAMES), {}, sys.executable)
+    texts = write_texts(folder / "texts", 1, 300_000, NAMES)
+    vocabulary = folder / "vocabulary"
+    Tokenizer.train(texts["prose"], vocab_size=600, special_tokens=["<|endoftext|>"], memory=AMPLE).save(vocabulary)
+    return Limits(folder, texts, {"vocabulary": vocabulary}, sys.executable)
 
 
 @pytest.mark.parametrize(("case", "text"), [(case, text) for case in CASES for text in case.texts])

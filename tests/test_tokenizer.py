@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import itertools
 import json
@@ -305,6 +306,13 @@ class TestEncoding:
     def test_memory_for_the_cache(self) -> None:
         tokenizer = Tokenizer.load("gpt2", memory="8MB")
         assert tokenizer.encode("Hello world") == [15496, 995]
+
+    def test_a_smaller_cache_after_the_first_text(self, small: Tokenizer) -> None:
+        tokenizer = copy.copy(small)
+        ids, before = tokenizer.encode("Hello world"), tokenizer.engine
+        tokenizer.limit_cache(1 << 20)
+        assert tokenizer.engine is not before
+        assert tokenizer.encode("Hello world") == ids
 
     @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
     def test_encoding_in_batches_takes_little_memory(self) -> None:

@@ -81,7 +81,7 @@ class Core:
         if stage == "decide":
             self.require_bits()
         # The word cache fills during the stage, so it is not resident yet.
-        native = stage == "write" and tokenizer is not None and isinstance(tokenizer.engine, NativeEngine)
+        native = stage == "write" and tokenizer is not None and tokenizer.kind != "hf"
         cache = CACHE_BYTES + self.threads * ENCODER_BYTES if native else 0
         if stage == "write" and tokenizer is not None:
             spare = self.budget.available() - self._working

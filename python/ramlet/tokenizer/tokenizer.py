@@ -294,8 +294,10 @@ class Tokenizer:
         return self._model.fingerprint
 
     def limit_cache(self, cache_bytes: int) -> None:
-        """Sets the size of the word cache; call it before the first text is encoded."""
+        """Sets the size of the word cache; an engine that has one already is made again when it is next used."""
         self._cache_bytes = cache_bytes
+        if not isinstance(self._model, HfEngine):
+            self.__dict__.pop("engine", None)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy: without the engine, which is created again on demand, with its own cache."""
