@@ -100,7 +100,11 @@ def gram(rows, columns):
     found = update.gram(x)
     close(found, x @ x.mT, 1e-5)
     close(plain_update.gram(x, alpha=2.0), 2 * x @ x.mT, 1e-5)
-    assert torch.equal(found, found.mT)
+    # A tile that is mirrored is the same to the bit; one on the diagonal is whatever the CPU's product of it is.
+    tile = torch.arange(rows) // update._SIDE
+    apart = tile[:, None] != tile[None, :]
+    assert apart.any() == (rows > update._SIDE)
+    assert torch.equal(found[:, apart], found.mT[:, apart])
     wanted = 0.5 * found @ found - 2 * found + 7 * torch.eye(rows)
     close(update.gram(found, alpha=0.5, beta=-2.0, diagonal=7.0), wanted, 1e-5)
     close(plain_update.gram(found, alpha=0.5, beta=-2.0, diagonal=7.0), wanted, 1e-5)
