@@ -157,6 +157,9 @@ def contenders(setup: Setup, device: str, nanogpt: Path, data: Path, runs: Path)
     else:
         found += [ramlet("ramlet"), ramlet("ramlet 8GB", "--memory", "8GB"), ramlet("ramlet 4GB", "--memory", "4GB")]
         found.append(ramlet("ramlet 8-bit", "--memory", "8GB", optimizer="adamw8bit"))
+        # nanoGPT has no QK-norm, and multiplies in bf16.
+        found.append(ramlet("ramlet without QK-norm", "--no-qk-norm"))
+        found.append(ramlet("ramlet fp8", "--precision", "fp8"))
     return found
 
 
