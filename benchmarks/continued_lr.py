@@ -27,7 +27,7 @@ from corpora import DATA
 from learning_rate import ramlet
 from measure import machine, markdown_table
 from ramlet.demo.stdlib_text import gather
-from ramlet.training.schedule import CONTINUED, default_rate
+from ramlet.training.recipe import CONTINUED, default_rate
 from train import _gpu
 
 FACTORS = (1.0, 0.3, 0.1, 0.03, 0.01)

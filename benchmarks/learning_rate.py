@@ -24,7 +24,7 @@ from typing import Any
 from bpe_train import HERE, check, print_checks
 from corpora import DATA, corpus
 from measure import machine, markdown_table
-from ramlet.training.schedule import default_rate
+from ramlet.training.recipe import default_rate
 from train import _gpu
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

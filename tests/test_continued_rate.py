@@ -11,7 +11,7 @@ import yaml
 from oracles_training import SMALL, make_data, metrics, run
 from ramlet.cli import main
 from ramlet.training.listener import Listener
-from ramlet.training.schedule import CONTINUED, default_rate
+from ramlet.training.recipe import CONTINUED, default_rate
 
 
 @pytest.fixture(scope="module")

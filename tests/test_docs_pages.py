@@ -138,7 +138,8 @@ def test_troubleshooting_quotes_what_is_said() -> None:
     for phrase in (
         "give more, or use a smaller model, a shorter --seq-len",
         "the machine is out of memory: use a smaller --memory, or close other programs",
-        "or a smaller --micro-batch; the last checkpoint is complete",
+        "or a smaller --micro-batch",
+        "; the last checkpoint is complete",
         "activation checkpointing",
         "so the run was stopped; ",
         "there is no checkpoint before it: run it again with a lower --lr",

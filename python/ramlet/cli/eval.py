@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 def evaluate(
     run: Annotated[
         str,
-        Argument(metavar="RUN", shown=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."),
+        Argument(
+            metavar="RUN", shown=False, help="A run, one of its checkpoints, or a folder of a Llama or Qwen3 model."
+        ),
     ],
     data: Annotated[
         list[str] | None,
@@ -52,7 +54,7 @@ def evaluate(
             metavar="[NAME=]FILE",
             shown=False,
             panel=DATA,
-            help="Questions with choices, or pairs of sentences, as .jsonl; may be given several times.",
+            help="Multiple-choice questions, or pairs of sentences as in BLiMP, in .jsonl; may be given several times.",
         ),
     ] = None,
     split: Annotated[
@@ -85,7 +87,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model: loss, perplexity and bits per byte, or the accuracy on tasks.
 
-    Without --data and --task, on the validation split of the data that the run was trained on.
+    Without --data or --task it uses the validation split of the data that the run was trained on.
 
       ramlet eval my-run
       ramlet eval my-run --data general=data --data law --tokens all

@@ -44,7 +44,9 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not 
 def generate(
     run: Annotated[
         Path | None,
-        Argument(metavar="RUN", shown=False, help="A run, one of its checkpoints, a Llama or a Qwen3 folder."),
+        Argument(
+            metavar="RUN", shown=False, help="A run, one of its checkpoints, or a folder of a Llama or Qwen3 model."
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
@@ -71,8 +73,8 @@ def generate(
 ) -> None:
     """Generate text with a trained model.
 
-    The text continues the prompt and is printed token by token. It may be longer than the model's context: when that is
-    full, generation continues from its last half.
+    The text continues the prompt and is printed token by token. It may be longer than the model's context: when that
+    is full, its older half is dropped and generation goes on.
 
       ramlet generate RUN --prompt "Once upon a time" --max-tokens 300
 

@@ -40,7 +40,7 @@ def init(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a commented file for `ramlet run`, for this text and this machine.
+    """Write a config file with comments for `ramlet run`, to suit this text and this machine.
 
     Reads a small part of the text, and measures for a second how fast this machine is.
 

@@ -144,8 +144,8 @@ Memory = Annotated[str, memory_option()]
 DeviceMemory = Annotated[
     str,
     memory_option(
-        "Memory budget: RAM, or GPU memory on a GPU",
-        "512MB, 2GB, 50% or auto (60% of free RAM, 90% of free GPU memory)",
+        "Memory budget, of RAM or on a GPU of GPU memory",
+        "512MB, 2GB, 50% of what is free, or auto (60% of free RAM, 90% of free GPU memory)",
     ),
 ]
 Threads = Annotated[int | None, _threads_option()]

@@ -33,7 +33,7 @@ def plan(
             metavar="N",
             min=1,
             panel=MEMORY,
-            help="Plan for this many processes of torchrun: the budget and the result are those of each.",
+            help="Number of torchrun processes; --memory and what is shown are those of each process.",
         ),
     ] = 1,
     num_sequences: Annotated[

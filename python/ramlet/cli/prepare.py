@@ -43,7 +43,8 @@ def prepare(
         Argument(
             metavar="INPUT... | CONFIG.yaml",
             shown=False,
-            help="Files, folders, globs, -, hub names or URLs (s3://...); or one config file that lists them.",
+            help="Files, folders, globs, - (standard input), hub names or URLs (s3://...); or one config file that "
+            "lists them.",
         ),
     ],
     out: Annotated[
@@ -64,7 +65,7 @@ def prepare(
             metavar="STAGE",
             panel=CLUSTER,
             shown="all",
-            help=f"Run only this stage, for a scheduler: {', '.join(NAMES)}.",
+            help=f"Run only this stage, as a job of Slurm or another scheduler; in this order: {', '.join(NAMES)}.",
         ),
     ] = None,
     part: Annotated[
@@ -74,7 +75,7 @@ def prepare(
             metavar="K/N",
             panel=CLUSTER,
             shown="1/1",
-            help="Of the stage, run this slice of its parts: 3/16 is the third of 16.",
+            help="Run one of so many equal shares of the stage, such as 3/16 in the third of 16 jobs.",
         ),
     ] = None,
     *,
@@ -85,8 +86,8 @@ def prepare(
 ) -> None:
     """Turn raw text into a clean, deduplicated, tokenized dataset within a memory budget.
 
-    Every document is accounted for. The budget affects the speed, never a byte of the result. After an interruption,
-    the same command resumes.
+    The dataset records how many documents were kept, and why others were dropped. The budget affects the speed, never a
+    byte of the result. After an interruption, the same command resumes.
 
       ramlet prepare corpus/ --out data --tokenizer gpt2 --memory 2GB
 
@@ -241,8 +242,7 @@ def _report(manifest: dict[str, Any], statistics: dict[str, Any], path: Path, qu
             share = packed["padding"] / max(1, packed["sequences"] * packed["sequence_length"])
             print(
                 f"{whole}{plural(packed['sequences'], 'sequence')} of {packed['sequence_length']:,}: "
-                f"{share:.2%} padding, "
-                f"{plural(packed['truncated_documents'], 'document')} cut"
+                f"{share:.2%} padding, {plural(packed['truncated_documents'], 'document')} cut"
             )
         for node in statistics.get("nodes", ()):
             print(

@@ -45,7 +45,7 @@ def train(
             metavar="FILE",
             panel=DATA,
             shown=False,
-            help="Text file to prepare and train on: character-level up to 16 MB, else BPE.",
+            help="Text file to prepare and train on, by characters up to 16 MB and by BPE above; or with --tokenizer.",
         ),
     ] = None,
     stream: Annotated[
@@ -101,7 +101,8 @@ def train(
             "--resume/--no-resume",
             panel=KEEPING,
             shown="resume if all settings are the same, else an error",
-            help="Resume the run in --out even if the number of steps or the learning rate changed; or replace it.",
+            help="--resume continues the run in --out even if the number of steps or the learning rate changed; "
+            "--no-resume replaces it.",
         ),
     ] = None,
     *,

@@ -248,6 +248,14 @@ def too_small(
     )
 
 
+def ran_out(budget: Budget, then: str = "") -> BudgetError:
+    """The error of a device whose allocator had to refuse memory during a run."""
+    return BudgetError(
+        f"the device ran out of memory within the budget of {budget}: give more {option('memory')}, "
+        f"or a smaller {option('micro_batch')}{then}"
+    )
+
+
 def smallest_budget(peak: int, jitter: int = JITTER) -> int:
     """The budget, in whole megabytes, that fits the peak even if a run finds a little more resident memory."""
     needed = peak + jitter

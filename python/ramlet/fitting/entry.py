@@ -12,7 +12,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ramlet.engines.opening import open_subject
-from ramlet.errors import BudgetError, SettingsError, option
+from ramlet.engines.plan import ran_out
+from ramlet.errors import SettingsError, option
 from ramlet.fitting.job import settings_of
 from ramlet.inputs.paths import check_path
 from ramlet.runtime.budget import Budget
@@ -125,7 +126,7 @@ def _fitted(
             fitting.run()
             return fitting.finish()
         except subject.engine.out_of_memory:
-            raise _out_of_memory(budget) from None
+            raise ran_out(budget) from None
 
 
 def plan_module(
@@ -162,14 +163,7 @@ def plan_module(
         try:
             return planned(subject, source, chosen, optimizer, budget=budget, meter=meter, listener=Silent())
         except subject.engine.out_of_memory:
-            raise _out_of_memory(budget) from None
-
-
-def _out_of_memory(budget: Budget) -> BudgetError:
-    return BudgetError(
-        f"the device ran out of memory within the budget of {budget}: give more {option('memory')}, "
-        f"or a smaller {option('micro_batch')}"
-    )
+            raise ran_out(budget) from None
 
 
 def _named(optimizer: Any) -> str:

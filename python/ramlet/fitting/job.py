@@ -9,7 +9,8 @@ from typing import Any
 from ramlet.errors import SettingsError, option
 from ramlet.settings.names import check_names
 from ramlet.training.job import MOST_WARMUP
-from ramlet.training.schedule import Schedule, default_rate
+from ramlet.training.recipe import default_rate
+from ramlet.training.schedule import Schedule
 from ramlet.training.settings import EVALUATIONS, RunSettings
 
 SETTINGS = (

@@ -19,7 +19,7 @@ from ramlet.inputs.settings import READING, ReadSettings
 from ramlet.settings.declared import setting
 from ramlet.settings.kinds import Choice, Count, Number, Place, Places, Size, Switch, Text, share
 
-CLEANING, FILTERS, DUPLICATES, EVALUATION, OUTPUT = "Cleaning", "Filters", "Duplicates", "Evaluation sets", "Output"
+CLEANING, FILTERS, DUPLICATES, EVALUATION, OUTPUT = "Cleaning", "Filters", "Duplicates", "Decontamination", "Output"
 """Groups of settings, in the help and in the docs."""
 
 DOCUMENT_BYTES = 1 << 20
@@ -106,7 +106,7 @@ class PrepareSettings(ReadSettings):
     near: float | None = setting(
         None,
         Number(above=0, most=1),
-        "Also drop documents that are this similar to one that is kept, 1 being the same words: 0.8 is usual.",
+        "Also drop near-duplicates: documents with at least this Jaccard similarity to one that is kept; 0.8 is usual.",
         panel=DUPLICATES,
         shown="off",
         later=True,
@@ -114,7 +114,8 @@ class PrepareSettings(ReadSettings):
     dedup_cache: str | None = setting(
         None,
         Place(what="a folder", metavar="DIR"),
-        "Folder of hashes: what earlier runs with it kept counts as a duplicate.",
+        "Folder that remembers hashes of kept documents: those of earlier runs with the same folder are duplicates "
+        "too.",
         panel=DUPLICATES,
     )
 
@@ -146,7 +147,7 @@ class PrepareSettings(ReadSettings):
         Size(least=LEAST_DOCUMENT_BYTES, most=LARGEST_DOCUMENT_BYTES),
         "Split longer documents.",
         panel=READING,
-        shown="1MiB; 64KiB for whole text files",
+        shown="1MiB; 64KiB for text files that are one document",
     )
     min_tokens: int = setting(1, Count(least=0), "Drop documents with fewer tokens.", panel=FILTERS)
     max_tokens: int | None = setting(None, Count(), "Split or drop documents with more tokens.", panel=FILTERS)

@@ -20,13 +20,13 @@ class TrainSettings(TypedDict, total=False):
     params: Amount | None
     """Approximate number of parameters, embedding included: 10M, 124M, 1.3B."""
     config: PathName | None
-    """JSON or YAML file with the model's shape (keys of ramlet, transformers, nanoGPT), or a Llama or Qwen3 folder."""
+    """JSON or YAML file with the model's shape (keys of transformers, nanoGPT or ramlet), or a Llama or Qwen3 folder."""
     init_from: PathName | None
-    """Initialize the weights from a run, a checkpoint or a Llama or Qwen3 folder of transformers."""
+    """Initialize the weights from a run, a checkpoint, or a Llama or Qwen3 model saved by transformers."""
     seq_len: Amount | None
     """Sequence length in tokens."""
     kv_groups: Amount
-    """Query heads per key/value head (grouped-query attention)."""
+    """Query heads that share a key/value head; 1 is multi-head attention."""
     tied: bool
     """Tie the output head to the embedding."""
     qk_norm: bool | None
@@ -34,7 +34,7 @@ class TrainSettings(TypedDict, total=False):
     batch_size: Amount
     """Sequences per batch; split into micro-batches to fit the memory budget, never reduced."""
     gradient_accumulation_steps: Amount
-    """Batches accumulated per optimizer step."""
+    """Multiplies batch_size; saving memory does not need it, micro-batches do that."""
     tokens_per_step: Amount | None
     """Tokens per optimizer step, instead of batch_size; rounded up to whole sequences."""
     max_steps: Amount | None
@@ -50,13 +50,13 @@ class TrainSettings(TypedDict, total=False):
     warmup: Amount | None
     """Warmup steps."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] | None
-    """Learning rate schedule after the warmup."""
+    """Learning rate after the warmup; wsd is warmup, stable, linear decay."""
     decay: float | str | None
     """Fraction of the steps at the end in which wsd decays the learning rate."""
     average: float | str
-    """Average the weights over this fraction of the steps at the end, and keep the average if it is better."""
+    """Average the weights of this last fraction of the steps; the average is kept if its validation loss is lower."""
     weight_decay: float | str
-    """Weight decay; not applied to norms, nor with muon to embeddings."""
+    """Weight decay; norms have none, and with muon embeddings have none either."""
     beta1: float | str
     """AdamW's beta1."""
     beta2: float | str
@@ -64,11 +64,11 @@ class TrainSettings(TypedDict, total=False):
     eps: float | str
     """AdamW's epsilon."""
     dropout: float | str
-    """Dropout of the embedding and of what attention and feed-forward blocks add; not of attention weights."""
+    """Dropout after the embedding and on the outputs of attention and MLP; attention weights have none."""
     clip: float | str
     """Clip the gradient norm to this; 0 disables."""
     optimizer: Literal["auto", "adamw", "adamw8bit", "muon", "muon8bit"]
-    """Optimizer; auto uses muon, or adamw for tiny steps and trained models; in 8 bits only if it cannot fit."""
+    """Optimizer; auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits."""
     precision: Literal["auto", "fp8", "bf16", "fp16", "fp32"]
     """Precision of matrix products; auto is bf16 or, on older hardware, fp32; fp8 is faster on recent GPUs."""
     weights: Literal["auto", "fp32", "bf16"]
@@ -76,15 +76,15 @@ class TrainSettings(TypedDict, total=False):
     device: Literal["auto", "cpu", "cuda", "tpu"]
     """Device; auto uses a GPU or TPU if there is one."""
     engine: Literal["auto", "torch", "native", "jax"]
-    """What runs the model: native (on a CPU), torch or jax; auto is native on a CPU, torch on a GPU, jax on a TPU."""
+    """native (ramlet's own code in Rust), torch or jax; auto: native on a CPU, torch on a GPU, jax on a TPU."""
     seed: Amount
     """Seed for the initial weights, the data order and the samples."""
     stride: Amount | None
-    """Tokens between the starts of two sequences."""
+    """Tokens from the start of a sequence to that of the next; fewer than seq_len make them overlap."""
     max_examples: Amount | None
     """Use only the first N sequences of the data, before shuffling."""
     shift: bool
-    """Cut the data into sequences at other places in each epoch after the first; not for packed data or a stream."""
+    """From the second epoch on, begin the sequences at another offset; not for packed data or a stream."""
     document_mask: bool
     """Prevent attention across document boundaries."""
     val_fraction: float | str
@@ -94,7 +94,7 @@ class TrainSettings(TypedDict, total=False):
     micro_batch: Amount | None
     """Sequences per forward pass."""
     shard: Literal["auto", "none", "states", "gradients", "weights"]
-    """What several processes divide among them, each with what is before it; auto divides what must be to fit."""
+    """Divided among processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits."""
     recompute: bool | None
     """Activation checkpointing: less memory, slower."""
     eval_every: Amount | None
@@ -102,7 +102,7 @@ class TrainSettings(TypedDict, total=False):
     eval_tokens: Amount | None
     """Tokens per evaluation."""
     forgetting: float | str
-    """Warn when the loss on a dataset rises by this much above its initial value."""
+    """Warn when the loss on another evaluation set than the validation split rises by this much above that at the start."""
     sample_every: Amount | None
     """Steps between samples of generated text; 0 disables."""
     sample_prompt: str
@@ -165,9 +165,9 @@ class PrepareSettings(TypedDict, total=False):
     dedup: Literal["doc", "line", "none"]
     """Drop repeated documents (doc) or lines (line), keeping the first, or none."""
     near: float | str | None
-    """Also drop documents that are this similar to one that is kept, 1 being the same words: 0.8 is usual."""
+    """Also drop near-duplicates: documents with at least this Jaccard similarity to one that is kept; 0.8 is usual."""
     dedup_cache: PathName | None
-    """Folder of hashes: what earlier runs with it kept counts as a duplicate."""
+    """Folder that remembers hashes of kept documents: those of earlier runs with the same folder are duplicates too."""
     exclude: PathName | Iterable[PathName]
     """Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable."""
     exclude_ngram: Amount
@@ -208,15 +208,15 @@ class TokenizerSettings(TypedDict, total=False):
     on_error: Literal["stop", "skip"]
     """At a broken line or file: stop, or skip it and count it."""
     vocab_size: Amount | None
-    """Vocabulary size, including special tokens: 32000 or 32k. With characters, the most frequent are kept."""
+    """Vocabulary size, including special tokens: 32000 or 32k. A tokenizer of characters keeps the most frequent."""
     kind: Literal["bpe", "char", "byte"]
     """Byte-pair encoding, one token per character of the text, or one per byte."""
     pattern: str
     """Pre-tokenization: how text is split before merging."""
     special_tokens: str | Iterable[str]
-    """Special token; not counted as text. May be given several times. They get the last ids, in this order."""
+    """Special token; nothing is learned from it in the text. Repeatable; they get the last ids, in this order."""
     tie_break: Literal["hf", "bytes"]
-    """Merge which of equally frequent pairs: that with the smallest ids, as HF tokenizers, or the largest bytes."""
+    """Of equally frequent pairs, merge first the one with the smallest ids (hf, as HF tokenizers) or the largest bytes."""
     min_frequency: Amount
     """Merge only pairs that occur at least this often."""
     max_token_bytes: Amount | None

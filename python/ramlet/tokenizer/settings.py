@@ -24,7 +24,7 @@ class TrainSettings(ReadSettings):
     vocab_size: int | None = setting(
         None,
         Count(most=LARGEST),
-        "Vocabulary size, including special tokens: 32000 or 32k. With characters, the most frequent are kept.",
+        "Vocabulary size, including special tokens: 32000 or 32k. A tokenizer of characters keeps the most frequent.",
         short="v",
         panel=VOCABULARY,
     )
@@ -44,7 +44,7 @@ class TrainSettings(ReadSettings):
     special_tokens: tuple[str, ...] = setting(
         (),
         Strings(empty=True),
-        "Special token; not counted as text. May be given several times. They get the last ids, in this order.",
+        "Special token; nothing is learned from it in the text. Repeatable; they get the last ids, in this order.",
         called=("special_token", "special_tokens"),
         short="s",
         panel=VOCABULARY,
@@ -52,7 +52,8 @@ class TrainSettings(ReadSettings):
     tie_break: str = setting(
         "hf",
         Choice(("hf", "bytes")),
-        "Merge which of equally frequent pairs: that with the smallest ids, as HF tokenizers, or the largest bytes.",
+        "Of equally frequent pairs, merge first the one with the smallest ids (hf, as HF tokenizers) or the largest "
+        "bytes.",
         panel=MERGES,
     )
     min_frequency: int = setting(0, Count(least=0), "Merge only pairs that occur at least this often.", panel=MERGES)

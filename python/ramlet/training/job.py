@@ -18,8 +18,8 @@ from ramlet.model.sizing import shape_for
 from ramlet.training.feed import Feed
 from ramlet.training.model_config import refuse_other_norm, shape_from_file
 from ramlet.training.pace import times_left
-from ramlet.training.recipe import QK_NORM, Recipe, recipe_for, recipe_of
-from ramlet.training.schedule import Schedule, default_rate
+from ramlet.training.recipe import QK_NORM, Recipe, default_rate, recipe_for, recipe_of
+from ramlet.training.schedule import Schedule
 from ramlet.training.settings import EVAL_SHARE, EVAL_TOKENS, EVALUATIONS, RunSettings, default_seq_len
 
 MOST_WARMUP = 2000

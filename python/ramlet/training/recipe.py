@@ -9,6 +9,7 @@ it. Runs from before there were recipes have `BEFORE`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,9 @@ from ramlet.training.settings import RunSettings
 
 QK_NORM = True
 """For new models."""
+
+CONTINUED = 0.1
+"""The fraction of the from-scratch rate for a model that is already trained (benchmarks/continued_lr.py)."""
 
 TOKENS_PER_WIDTH = 2
 """Muon's update costs as much as learning from three to four times as many tokens as the model is wide. It is worth
@@ -50,6 +54,18 @@ def recipe_for(shape: Shape, *, step_tokens: int, continued: bool) -> Recipe:
     """`continued`: the model is already trained, most likely with AdamW; rates for that are measured with it alone."""
     pays = step_tokens >= TOKENS_PER_WIDTH * shape.width
     return Recipe("muon" if pays and not continued else "adamw")
+
+
+def default_rate(parameters: int, optimizer: str, *, continued: bool = False) -> float:
+    """Smaller models tolerate higher rates. With AdamW: a power law that fits GPT-3's table (Brown et al., 2020: 6e-4
+    for 125M, 2e-4 for 1.3B, 1e-4 for 13B) and our own measurements of small models (benchmarks/learning_rate.py). With
+    Muon it depends less on the size (docs/design/recipe.md). A model that is already trained (`continued`) gets a
+    fraction of it: the full rate makes it forget more than it learns."""
+    if optimizer == "muon":
+        rate = min(1e-2, 4e-3 * math.pow(124e6 / parameters, 0.16))
+    else:
+        rate = min(2.5e-3, 6e-4 * math.pow(125e6 / parameters, 0.44))
+    return rate * (CONTINUED if continued else 1.0)
 
 
 def step_flops(shape: Shape, tokens: int, seq_len: int) -> float:

@@ -11,21 +11,6 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-CONTINUED = 0.1
-"""The fraction of the from-scratch rate for a model that is already trained (benchmarks/continued_lr.py)."""
-
-
-def default_rate(parameters: int, optimizer: str, *, continued: bool = False) -> float:
-    """Smaller models tolerate higher rates. With AdamW: a power law that fits GPT-3's table (Brown et al., 2020: 6e-4
-    for 125M, 2e-4 for 1.3B, 1e-4 for 13B) and our own measurements of small models (benchmarks/learning_rate.py). With
-    Muon it depends less on the size (docs/design/recipe.md). A model that is already trained (`continued`) gets a
-    fraction of it: the full rate makes it forget more than it learns."""
-    if optimizer == "muon":
-        rate = min(1e-2, 4e-3 * math.pow(124e6 / parameters, 0.16))
-    else:
-        rate = min(2.5e-3, 6e-4 * math.pow(125e6 / parameters, 0.44))
-    return rate * (CONTINUED if continued else 1.0)
-
 
 @dataclass(frozen=True)
 class Schedule:

@@ -49,14 +49,14 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "JSON or YAML file with the model's shape (keys of ramlet, transformers, nanoGPT), or a Llama or Qwen3 folder.",
+        "JSON or YAML file with the model's shape (keys of transformers, nanoGPT or ramlet), or a Llama or Qwen3 folder.",
         called=("config", "config_file"),
         panel=MODEL,
     )
     init_from: str | None = setting(
         None,
         Place(metavar="RUN"),
-        "Initialize the weights from a run, a checkpoint or a Llama or Qwen3 folder of transformers.",
+        "Initialize the weights from a run, a checkpoint, or a Llama or Qwen3 model saved by transformers.",
         called=("init_from", "init_from_model"),
         panel=MODEL,
     )
@@ -65,10 +65,12 @@ class RunSettings(Declared):
         Count(metavar="T"),
         "Sequence length in tokens.",
         panel=MODEL,
-        shown=f"packed length of the data, else the model's context, up to {LONGEST_USUAL}, else 256; "
-        f"1024 from {LARGE // 10**6}M parameters",
+        shown=f"what the data is packed to; else the model's context, at most {LONGEST_USUAL}; for a new model 256, "
+        f"or 1024 from {LARGE // 10**6}M parameters",
     )
-    kv_groups: int = setting(1, Count(), "Query heads per key/value head (grouped-query attention).", panel=MODEL)
+    kv_groups: int = setting(
+        1, Count(), "Query heads that share a key/value head; 1 is multi-head attention.", panel=MODEL
+    )
     tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
 
     qk_norm: bool | None = setting(
@@ -81,7 +83,9 @@ class RunSettings(Declared):
         "Sequences per batch; split into micro-batches to fit the memory budget, never reduced.",
         panel=LENGTH,
     )
-    gradient_accumulation_steps: int = setting(1, Count(), "Batches accumulated per optimizer step.", panel=LENGTH)
+    gradient_accumulation_steps: int = setting(
+        1, Count(), "Multiplies {batch_size}; saving memory does not need it, micro-batches do that.", panel=LENGTH
+    )
     tokens_per_step: int | None = setting(
         None,
         Count(),
@@ -111,7 +115,11 @@ class RunSettings(Declared):
         None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of the steps, at most 2000"
     )
     schedule: str | None = setting(
-        None, Choice(SCHEDULES), "Learning rate schedule after the warmup.", panel=LEARNING, shown="wsd"
+        None,
+        Choice(SCHEDULES),
+        "Learning rate after the warmup; wsd is warmup, stable, linear decay.",
+        panel=LEARNING,
+        shown="wsd",
     )
     decay: float | None = setting(
         None,
@@ -124,12 +132,12 @@ class RunSettings(Declared):
     average: float = setting(
         0.0,
         share(below_one=True),
-        "Average the weights over this fraction of the steps at the end, and keep the average if it is better.",
+        "Average the weights of this last fraction of the steps; the average is kept if its validation loss is lower.",
         panel=LEARNING,
         later=True,
     )
     weight_decay: float = setting(
-        0.1, Number(), "Weight decay; not applied to norms, nor with muon to embeddings.", panel=LEARNING
+        0.1, Number(), "Weight decay; norms have none, and with muon embeddings have none either.", panel=LEARNING
     )
     beta1: float = setting(0.9, Number(below=1), "AdamW's beta1.", panel=LEARNING)
     beta2: float = setting(0.95, Number(below=1), "AdamW's beta2.", panel=LEARNING)
@@ -137,7 +145,7 @@ class RunSettings(Declared):
     dropout: float = setting(
         0.0,
         share(below_one=True),
-        "Dropout of the embedding and of what attention and feed-forward blocks add; not of attention weights.",
+        "Dropout after the embedding and on the outputs of attention and MLP; attention weights have none.",
         panel=LEARNING,
         later=True,
     )
@@ -145,7 +153,7 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "Optimizer; auto uses muon, or adamw for tiny steps and trained models; in 8 bits only if it cannot fit.",
+        "Optimizer; auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )
@@ -167,7 +175,7 @@ class RunSettings(Declared):
     engine: str = setting(
         "auto",
         Choice(("auto", *ENGINES)),
-        "What runs the model: native (on a CPU), torch or jax; auto is native on a CPU, torch on a GPU, jax on a TPU.",
+        "native (ramlet's own code in Rust), torch or jax; auto: native on a CPU, torch on a GPU, jax on a TPU.",
         panel=MEMORY,
         decides=False,
     )
@@ -175,7 +183,11 @@ class RunSettings(Declared):
         1, Count(least=0, metavar="S"), "Seed for the initial weights, the data order and the samples.", panel=LEARNING
     )
     stride: int | None = setting(
-        None, Count(), "Tokens between the starts of two sequences.", panel=DATA, shown="the sequence length"
+        None,
+        Count(),
+        "Tokens from the start of a sequence to that of the next; fewer than {seq_len} make them overlap.",
+        panel=DATA,
+        shown="the sequence length",
     )
     max_examples: int | None = setting(
         None, Count(), "Use only the first N sequences of the data, before shuffling.", panel=DATA, shown="all"
@@ -183,7 +195,7 @@ class RunSettings(Declared):
     shift: bool = setting(
         False,
         Switch(),
-        "Cut the data into sequences at other places in each epoch after the first; not for packed data or a stream.",
+        "From the second epoch on, begin the sequences at another offset; not for packed data or a stream.",
         panel=DATA,
         later=True,
     )
@@ -205,7 +217,7 @@ class RunSettings(Declared):
     shard: str = setting(
         "auto",
         Choice(("auto", *SHARDS)),
-        "What several processes divide among them, each with what is before it; auto divides what must be to fit.",
+        "Divided among processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits.",
         panel=MEMORY,
         decides=False,
     )
@@ -236,7 +248,8 @@ class RunSettings(Declared):
     forgetting: float = setting(
         0.1,
         Number(),
-        "Warn when the loss on a dataset rises by this much above its initial value.",
+        "Warn when the loss on another evaluation set than the validation split rises by this much above that at the "
+        "start.",
         panel=WATCHING,
         decides=False,
     )

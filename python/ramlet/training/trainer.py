@@ -21,8 +21,8 @@ from typing import Any
 from ramlet import __version__
 from ramlet.engines import Engine, Trainee
 from ramlet.engines.opening import Chosen
-from ramlet.engines.plan import Plan
-from ramlet.errors import BudgetError, RamletError, SettingsError, option
+from ramlet.engines.plan import Plan, ran_out
+from ramlet.errors import RamletError, SettingsError, option
 from ramlet.generation import Sampler
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.files import save_description
@@ -127,10 +127,7 @@ def train_run(
                 trainer.run()
                 return trainer.finish()
             except joined.out_of_memory:
-                raise BudgetError(
-                    f"the device ran out of memory within the budget of {budget}: give more {option('memory')}, "
-                    f"or a smaller {option('micro_batch')}; the last checkpoint is complete"
-                ) from None
+                raise ran_out(budget, "; the last checkpoint is complete") from None
 
 
 class Trainer:

@@ -54,7 +54,9 @@ def train(
         ),
     ] = None,
     cluster: Cluster = None,
-    force: Annotated[bool, Option("--force", help="Write to --out even if it has another result.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Replace what --out has, even if it is a different tokenizer.")
+    ] = False,
     *,
     given: Given,
     input_flag: InputFlag = False,
