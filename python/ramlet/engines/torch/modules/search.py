@@ -278,23 +278,27 @@ class Search:
 
     def _fits(self, trainee: ModuleTrainee, rows: int, tried: Tried, *, updates: bool) -> bool:
         """Runs steps with micro-batches of this size and notes their peak."""
+        if updates and not self._on_cpu:
+            # A run has no states before its first update, which then come to lie in what its first passes leave free.
+            trainee.forget_states()
         piece = self._piece(rows)
         times = min(2, self._accumulation * math.ceil(self._rows / rows))
         scale = 1.0 / (piece.expected * times)
         try:
             self._reset()
-            if updates and not tried.peaks:
+            if self._on_cpu:
                 with self._watching():
-                    trainee.prepare_states()
-            with self._watching(later=tried.gradients if times > 1 else 0):
-                trainee.learn(piece, scale)
-            for _ in range(2):
-                for _ in range(times):
+                    if updates and not tried.peaks:
+                        trainee.prepare_states()
+                with self._watching(later=tried.gradients if times > 1 else 0):
                     trainee.learn(piece, scale)
-                if updates:
-                    trainee.rehearse(self._clip)
-                else:
-                    trainee.clear_gradients()
+            self._steps(trainee, piece, scale, times, updates=updates)
+            if updates and not self._on_cpu:
+                # As a run that is resumed, which has states before its first step, and other gaps between tensors.
+                trainee.forget_states()
+                self._engine.release()
+                trainee.prepare_states()
+                self._steps(trainee, piece, scale, times, updates=True)
             peak = self._peak()
         except TooLarge as error:
             tried.needs(error.needed if rows == self._least else 0)
@@ -311,6 +315,16 @@ class Search:
             return False
         tried.peaks[rows] = peak
         return True
+
+    def _steps(self, trainee: ModuleTrainee, piece: Piece, scale: float, times: int, *, updates: bool) -> None:
+        """Two of them, each with so many micro-batches."""
+        for _ in range(2):
+            for _ in range(times):
+                trainee.learn(piece, scale)
+            if updates:
+                trainee.rehearse(self._clip)
+            else:
+                trainee.clear_gradients()
 
     def _reset(self) -> None:
         if self._on_cpu:
