@@ -20,7 +20,7 @@ class TrainSettings(TypedDict, total=False):
     params: Amount | None
     """Approximate number of parameters, embedding included: 10M, 124M, 1.3B."""
     config: PathName | None
-    """JSON or YAML file with the model's shape (keys of transformers, nanoGPT or ramlet), or a Llama or Qwen3 folder."""
+    """JSON or YAML file with the model's shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model."""
     init_from: PathName | None
     """Initialize the weights from a run, a checkpoint, or a Llama or Qwen3 model saved by transformers."""
     seq_len: Amount | None
@@ -68,7 +68,7 @@ class TrainSettings(TypedDict, total=False):
     clip: float | str
     """Clip the gradient norm to this; 0 disables."""
     optimizer: Literal["auto", "adamw", "adamw8bit", "muon", "muon8bit"]
-    """Optimizer; auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits."""
+    """auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits."""
     precision: Literal["auto", "fp8", "bf16", "fp16", "fp32"]
     """Precision of matrix products; auto is bf16 or, on older hardware, fp32; fp8 is faster on recent GPUs."""
     weights: Literal["auto", "fp32", "bf16"]
@@ -94,7 +94,7 @@ class TrainSettings(TypedDict, total=False):
     micro_batch: Amount | None
     """Sequences per forward pass."""
     shard: Literal["auto", "none", "states", "gradients", "weights"]
-    """Divided among processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits."""
+    """What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits."""
     recompute: bool | None
     """Activation checkpointing: less memory, slower."""
     eval_every: Amount | None
@@ -102,7 +102,7 @@ class TrainSettings(TypedDict, total=False):
     eval_tokens: Amount | None
     """Tokens per evaluation."""
     forgetting: float | str
-    """Warn when the loss on another evaluation set than the validation split rises by this much above that at the start."""
+    """Warn when the loss on an evaluation set, other than the validation split, rises by this much."""
     sample_every: Amount | None
     """Steps between samples of generated text; 0 disables."""
     sample_prompt: str
@@ -216,7 +216,7 @@ class TokenizerSettings(TypedDict, total=False):
     special_tokens: str | Iterable[str]
     """Special token; nothing is learned from it in the text. Repeatable; they get the last ids, in this order."""
     tie_break: Literal["hf", "bytes"]
-    """Of equally frequent pairs, merge first the one with the smallest ids (hf, as HF tokenizers) or the largest bytes."""
+    """Of equally frequent pairs, merge first that with the smallest ids (hf, as HF tokenizers) or largest bytes."""
     min_frequency: Amount
     """Merge only pairs that occur at least this often."""
     max_token_bytes: Amount | None

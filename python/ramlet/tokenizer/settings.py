@@ -52,8 +52,7 @@ class TrainSettings(ReadSettings):
     tie_break: str = setting(
         "hf",
         Choice(("hf", "bytes")),
-        "Of equally frequent pairs, merge first the one with the smallest ids (hf, as HF tokenizers) or the largest "
-        "bytes.",
+        "Of equally frequent pairs, merge first that with the smallest ids (hf, as HF tokenizers) or largest bytes.",
         panel=MERGES,
     )
     min_frequency: int = setting(0, Count(least=0), "Merge only pairs that occur at least this often.", panel=MERGES)

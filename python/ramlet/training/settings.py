@@ -49,7 +49,7 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "JSON or YAML file with the model's shape (keys of transformers, nanoGPT or ramlet), or a Llama or Qwen3 folder.",
+        "JSON or YAML file with the model's shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model.",
         called=("config", "config_file"),
         panel=MODEL,
     )
@@ -153,7 +153,7 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "Optimizer; auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits.",
+        "auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )
@@ -217,7 +217,7 @@ class RunSettings(Declared):
     shard: str = setting(
         "auto",
         Choice(("auto", *SHARDS)),
-        "Divided among processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits.",
+        "What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits.",
         panel=MEMORY,
         decides=False,
     )
@@ -248,8 +248,7 @@ class RunSettings(Declared):
     forgetting: float = setting(
         0.1,
         Number(),
-        "Warn when the loss on another evaluation set than the validation split rises by this much above that at the "
-        "start.",
+        "Warn when the loss on an evaluation set, other than the validation split, rises by this much.",
         panel=WATCHING,
         decides=False,
     )
