@@ -20,7 +20,7 @@ class TrainSettings(TypedDict, total=False):
     params: Amount | None
     """Approximate number of parameters, embedding included: 10M, 124M, 1.3B."""
     config: PathName | None
-    """JSON or YAML file with the model's shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model."""
+    """JSON or YAML file with the shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model."""
     init_from: PathName | None
     """Initialize the weights from a run, a checkpoint, or a Llama or Qwen3 model saved by transformers."""
     seq_len: Amount | None
@@ -94,7 +94,7 @@ class TrainSettings(TypedDict, total=False):
     micro_batch: Amount | None
     """Sequences per forward pass."""
     shard: Literal["auto", "none", "states", "gradients", "weights"]
-    """What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits."""
+    """What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: what must be."""
     recompute: bool | None
     """Activation checkpointing: less memory, slower."""
     eval_every: Amount | None

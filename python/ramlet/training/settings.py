@@ -49,7 +49,7 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "JSON or YAML file with the model's shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model.",
+        "JSON or YAML file with the shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model.",
         called=("config", "config_file"),
         panel=MODEL,
     )
@@ -217,7 +217,7 @@ class RunSettings(Declared):
     shard: str = setting(
         "auto",
         Choice(("auto", *SHARDS)),
-        "What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as little as fits.",
+        "What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: what must be.",
         panel=MEMORY,
         decides=False,
     )
