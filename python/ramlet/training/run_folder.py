@@ -112,6 +112,7 @@ class RunFolder:
                 f"{self.path} is not empty and not a run (it has {sorted(names - _BEFORE)[0]}): "
                 f"choose another {option('out')}, or an empty folder"
             )
+        self._read()  # many programs have a settings.yaml, and a new run replaces what is there
 
     def __exit__(self, *_: object) -> None:
         if self.replaces:
@@ -124,6 +125,13 @@ class RunFolder:
 
     def noted(self) -> dict[str, Any] | None:
         """The settings.yaml of an earlier run here, or None."""
+        noted = self._read()
+        if noted is not None and (name := self.invalid(noted)):
+            raise SettingsError(f"{self.path / SETTINGS} is damaged ({name} is invalid): restore it")
+        return noted
+
+    def _read(self) -> dict[str, Any] | None:
+        """What is in settings.yaml, if it is that of a run; None without one."""
         import yaml
 
         try:
@@ -137,8 +145,6 @@ class RunFolder:
             ) from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
             raise SettingsError(f"{self.path / SETTINGS} is not that of a run: choose another {option('out')}")
-        if name := self.invalid(noted):
-            raise SettingsError(f"{self.path / SETTINGS} is damaged ({name} is invalid): restore it")
         return noted
 
     def invalid(self, noted: Mapping[str, Any]) -> str | None:
