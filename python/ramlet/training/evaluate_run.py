@@ -9,6 +9,7 @@ reported before the engine is loaded, and a budget that is too small before any 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,13 +69,14 @@ def evaluate(
     found = find_model(run)
     shape = found.shape()
     learned = _learned_with(found)
+    length = seq_len or learned.seq_len or shape.usual_length
     if data is None:
-        named: dict[str, str | os.PathLike[str]] = {**own_sets(found.described, split)}
+        named: dict[str, str | os.PathLike[str]] = {**own_sets(found.described, split, seq_len=length)}
+        split = split or "val"  # never the data that it was trained on instead
     else:
         named = {Path(data).name: data} if isinstance(data, (str, os.PathLike)) else dict(data)
     if not named:
         raise SettingsError("give at least one dataset to evaluate on")
-    length = seq_len or learned.seq_len or shape.usual_length
     if not 1 <= length <= shape.context:
         raise SettingsError(
             f"{option('seq_len', length)} must be between 1 and the model's context of {shape.context:,}"
@@ -117,6 +119,11 @@ def evaluate(
             ),
             report,
         )
+        if not math.isfinite(scores[name].loss):
+            raise ModelError(
+                f"the loss of {run} on {name} is NaN or infinite: its weights are damaged, or need "
+                f"{option('precision', 'fp32')}"
+            )
     return scores
 
 
