@@ -165,6 +165,7 @@ class Fitting:
             parameters=self._described["job"]["parameters"],
             optimizer=chosen,
             rate=self._trainee.own_rate,
+            begun=self._noted["job"] if self._noted is not None else None,
         )
         text = self._settings_text(plan, job)
         found, state = None, None
@@ -259,6 +260,7 @@ class Fitting:
             try:
                 run_steps(self._run)
             finally:
+                self._trainee.return_rates()
                 self._run.saver.wait()
                 self._run.journal.close()
 
