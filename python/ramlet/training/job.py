@@ -92,9 +92,10 @@ class Job:
 
 def noted_number(noted: Mapping[str, Any], name: str, otherwise: N) -> N:
     """A number of a run that is resumed, if it is one."""
-    before = noted.get(name)
+    before: Any = noted.get(name)
     usable = isinstance(before, type(otherwise)) and not isinstance(before, bool) and 0 <= before < math.inf
-    return before if usable else otherwise
+    found: N = before if usable else otherwise
+    return found
 
 
 def resolve(

@@ -49,7 +49,12 @@ def settings_text(values: Mapping[str, Any]) -> str:
 
     # libyaml, if this build of PyYAML has it: the same text in a tenth of the time.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(dict(values), None, dumper, sort_keys=False, allow_unicode=True)
+    try:
+        text: str = yaml.dump(dict(values), None, dumper, sort_keys=False, allow_unicode=True)
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"the name {error.object!r} is not UTF-8, so no settings.yaml can have it: rename the file or folder"
+        ) from None
     if len(text.encode()) > YAML:
         raise SettingsError(
             f"the settings of this run take {len(text.encode()):,} bytes, and {YAML:,} is the most: name folders or "
@@ -226,7 +231,9 @@ class RunFolder:
         self.place = self.path
 
     def statistics(self) -> dict[str, Any] | None:
-        """The stats.json of a finished run; None if it is missing or unusable."""
+        """The stats.json of a finished run; None if it is missing or unusable, or the model is missing."""
+        if not (self.path / WEIGHTS).is_file():
+            return None
         try:
             found = read_json_object(self.path / STATISTICS, ModelError)
             memory, loss = found["memory"], found["loss"]
