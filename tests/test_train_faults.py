@@ -239,38 +239,6 @@ def test_settings_that_cannot_be_read(data: Path, whole: Path, tmp_path: Path) -
     refused(SettingsError, "settings.yaml is not that of a run", data=data, out=tmp_path / "out")
 
 
-def test_a_dataset_whose_name_is_not_utf8(data: Path, tmp_path: Path) -> None:
-    odd = os.fsencode(tmp_path) + b"/d\xff"
-    shutil.copytree(os.fsencode(data), odd)
-    refused(SettingsError, r"d\udcff' is not UTF-8", "rename", data=os.fsdecode(odd), out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_finished_run_without_its_model_gets_it_back(data: Path, whole: Path, tmp_path: Path) -> None:
-    """It is that of a checkpoint."""
-    shutil.copytree(whole, tmp_path / "out")
-    (tmp_path / "out" / "model.safetensors").unlink()
-    assert not run(data, tmp_path / "out").already_done
-    assert_same_run(tmp_path / "out", whole)
-    assert run(data, tmp_path / "out").already_done
-
-
-@pytest.mark.parametrize("resume", [None, False])
-@pytest.mark.parametrize("text", ["debug: true\n", "- 1\n", "a: [\n"])
-def test_a_folder_of_another_program_is_left_as_it_is(
-    data: Path, tmp_path: Path, text: str, resume: bool | None
-) -> None:
-    """Many programs have a settings.yaml, and a config.json and checkpoints next to it."""
-    out = tmp_path / "out"
-    (out / "checkpoints").mkdir(parents=True)
-    for name in ("config.json", "report.html", "checkpoints/model.pt"):
-        (out / name).write_text("precious")
-    (out / "settings.yaml").write_text(text)
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    refused(SettingsError, "settings.yaml", "choose another --out", data=data, out=out, resume=resume)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-
 def test_a_finished_run_without_its_checkpoints_is_not_begun_anew(data: Path, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "checkpoints")
