@@ -326,8 +326,8 @@ def result_of(path: Path, statistics: dict[str, Any], plan: ModulePlan, *, alrea
     )
 
 
-def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
-    """A loader, called `val`, or several by name."""
+def eval_loaders(given: Any, most: int | None, *, training: Any) -> list[EvalLoader]:
+    """A loader, called `val`, or several by name; none of them is that of the training."""
     if given is None:
         return []
     named = given if isinstance(given, Mapping) else {"val": given}
@@ -335,6 +335,10 @@ def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
         check_loader(loader, "evals")
         if isinstance(loader, Iterator):
             raise SettingsError(f"the evaluation set {name} can be read only once: give a loader, not its iterator")
+        if loader_inside(loader) is not None and loader_inside(loader) is loader_inside(training):
+            raise SettingsError(
+                f"the evaluation set {name} is the loader of the training, which has one position: create a second one"
+            )
         if most is None and is_endless(loader):
             raise SettingsError(
                 f"the evaluation set {name} has no end: give {option('eval_batches')}, or a loader with epochs=1"
