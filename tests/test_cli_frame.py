@@ -395,6 +395,25 @@ def test_python_m_ramlet_and_the_script_are_one(ramlet: RunRamlet) -> None:
     assert done.stdout == ramlet("--help").stdout
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed(tmp_path: Path, closed: str) -> None:
+    """As in a daemon; what a command prints never ends up in a file that it has opened."""
+    script = f'"$0" -m ramlet tokenizer encode text.txt --tokenizer byte --out ids {closed}'
+    (tmp_path / "text.txt").write_text("abc")
+    done = subprocess.run(["sh", "-c", script, sys.executable], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "bug in ramlet" in done.stderr) == (0, False), done.stderr
+    assert (tmp_path / "ids").read_bytes() == b"a\0b\0c\0"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+def test_an_error_as_json_on_a_full_disk(tmp_path: Path) -> None:
+    script = '"$0" -m ramlet tokenizer show missing.json --json > /dev/full'
+    done = subprocess.run(["sh", "-c", script, sys.executable], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_very_long_name_in_a_sentence_is_shortened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("one line\n")
     assert cli.main(["prepare", str(tmp_path / "text"), "-T", "byte", "--out", "x" * 100_000]) == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, load_model
 from torch import Tensor, nn
 from torch.nn import functional
@@ -217,6 +218,28 @@ def test_resumes_exactly(optimizer: Any, tmp_path: Path) -> None:
     assert lines[0] == lines[1]
     if optimizer is sgd:
         assert max(line["lr"] for line in lines[0] if "lr" in line) == 0.05
+
+
+def test_an_optimizer_that_was_stopped_has_its_own_rate_again(tmp_path: Path) -> None:
+    """As in a notebook, where the cell of a run that was stopped runs again, with the same objects."""
+    modules = [classifier(), classifier()]
+    whole, parts = (
+        {"loss": nn.CrossEntropyLoss(), "optimizer": sgd(each.parameters()), "lr": None} for each in modules
+    )
+    fit(modules[0], pairs(), tmp_path / "whole", **whole)
+    with pytest.raises(ramlet.Interrupted, match="saved"):
+        fit(modules[1], pairs(), tmp_path / "parts", listener=StopAt(9), **parts)
+    assert parts["optimizer"].param_groups[0]["lr"] == 0.05
+    fit(modules[1], pairs(), tmp_path / "parts", **parts)
+    assert_same(modules[1], modules[0])
+
+
+def test_a_longer_run_keeps_its_warmup_and_its_floor(tmp_path: Path) -> None:
+    given = {"loss": nn.CrossEntropyLoss(), "eval_every": 0}
+    fit(classifier(), pairs(), tmp_path / "run", min_lr=1e-4, **given)
+    fit(classifier(), pairs(), tmp_path / "run", max_steps=41, resume=True, **given)
+    job = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["job"]
+    assert (job["steps"], job["warmup"], job["min_lr"]) == (41, 1, 1e-4)
 
 
 def test_a_finished_run_gives_its_weights(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import ramlet
@@ -30,6 +31,13 @@ def frozen() -> nn.Module:
 
 def on_two_devices() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, device="meta"))
+
+
+def expanded(*, persistent: bool) -> nn.Module:
+    """With a buffer whose rows are one row in memory, as masks often are."""
+    module = nn.Linear(3, 2)
+    module.register_buffer("tall", torch.ones(2).expand(4, 2), persistent=persistent)
+    return module
 
 
 def mean(module: Any, batch: Any) -> Tensor:
@@ -60,6 +68,23 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any, dict[str, Any], str]] = {
     "no tensor": (lambda: nn.Linear(3, 2), batches(), lambda m, b: 1.0, {}, "the loss is a float"),
     "no gradient": (lambda: nn.Linear(3, 2), batches(), lambda m, b: mean(m, b).detach(), {}, "no gradient"),
     "nan": (lambda: nn.Linear(3, 2), batches(), lambda m, b: mean(m, b) * float("nan"), {}, "first batch is nan"),
+    "loss and outputs": (
+        lambda: nn.Linear(3, 2),
+        batches(),
+        lambda m, b: (mean(m, b), m(b[0])),
+        {},
+        "a Tensor, not a ",
+    ),
+    "loss and more": (
+        lambda: nn.Linear(3, 2),
+        batches(),
+        lambda m, b: (mean(m, b), {"a": 1}),
+        {},
+        "a dict, not a count",
+    ),
+    "negative count": (lambda: nn.Linear(3, 2), batches(), lambda m, b: (mean(m, b), -4), {}, "is -4, not a count"),
+    "lazy": (lambda: nn.LazyLinear(2), batches(), mean, {}, "lazy parameters"),
+    "expanded": (lambda: expanded(persistent=True), batches(), mean, {}, "tall of the module repeats its numbers"),
     "no loss": (lambda: nn.Linear(3, 2), [X], None, {}, "no scalar"),
     "no labels": (lambda: Dictionary(), [{"x": X}], None, {}, "returned no loss"),
     "sum": (lambda: nn.Linear(3, 2), batches(), nn.CrossEntropyLoss(reduction="sum"), {}, "reduction='mean'"),
@@ -105,6 +130,11 @@ def test_one_sentence(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     if case != "ends":
         assert not (tmp_path / "run").exists()
+
+
+def test_a_buffer_that_nobody_saves_may_repeat_its_numbers(tmp_path: Path) -> None:
+    ramlet.fit(expanded(persistent=False), batches(), mean, out=tmp_path / "run", max_steps=2, memory=AMPLE, threads=1)
+    assert "tall" not in load_file(tmp_path / "run" / "model.safetensors")
 
 
 class Deep(nn.Module):

@@ -161,6 +161,14 @@ def test_evaluations_without_an_end(data: Path, stream: Make, tmp_path: Path) ->
     assert result.scores["val"]["tokens"] == 7 * 32
 
 
+def test_evaluations_with_the_loader_of_the_training(data: Path, tmp_path: Path) -> None:
+    batches = loader(data)
+    for evals in (batches, DataLoader(batches, batch_size=None)):
+        with pytest.raises(ramlet.SettingsError, match="set val is the loader of the training, which has one position"):
+            fit(bigram(), batches, tmp_path / "run", loss=next_token, evals=evals, eval_batches=2)
+    assert not (tmp_path / "run").exists()
+
+
 def test_persistent_workers(data: Path, tmp_path: Path) -> None:
     batches = loader(data).dataloader(num_workers=1, persistent_workers=True)
     with pytest.raises(ramlet.SettingsError, match="loader has persistent workers"):

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ramlet
@@ -14,7 +15,7 @@ from conftest import AMPLE, RunRamlet
 from oracles_model import GROUPED, model_of
 from oracles_training import make_data, run, sentences
 from ramlet.engines.torch.model_files import save_model
-from ramlet.errors import DatasetError, SettingsError
+from ramlet.errors import DatasetError, ModelError, SettingsError, TrainingStopped
 
 GIVEN: dict[str, Any] = {"memory": AMPLE, "threads": 1, "device": "cpu", "precision": "fp32"}
 
@@ -36,6 +37,38 @@ def test_a_mix_by_the_names_of_its_training(tmp_path: Path) -> None:
     assert list(scores) == ["val_one", "val_two"] == list(result.scores)
     for name, score in scores.items():
         assert score.loss == pytest.approx(result.scores[name]["loss"], abs=1e-5)
+
+
+def test_a_validation_split_that_is_too_short_is_not_replaced_by_training_data(tmp_path: Path) -> None:
+    np.save(tmp_path / "short.npy", np.arange(1200, dtype=np.uint16) % 50)
+    np.save(tmp_path / "long.npy", np.arange(9000, dtype=np.uint16) % 50)
+    short, long = tmp_path / "short.npy", tmp_path / "long.npy"
+    given = {"max_steps": 1, "seq_len": 64, "val_fraction": 0.02}
+    assert run(short, tmp_path / "one", **given).scores == {}
+    with pytest.raises(DatasetError, match="24 tokens in val, but one sequence needs 65"):
+        ramlet.evaluate(tmp_path / "one", **GIVEN)
+    mixed = run([(short, 1.0), (long, 1.0)], tmp_path / "two", **given)
+    assert list(mixed.scores) == ["val_long"] == list(ramlet.evaluate(tmp_path / "two", **GIVEN))
+
+
+def test_a_model_whose_loss_is_not_a_number_has_no_score(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    run(data, tmp_path / "run", max_steps=1)
+    damage(tmp_path / "run")
+    with pytest.raises(ModelError, match=r"loss of .*/run on val is NaN or infinite: its weights are damaged"):
+        ramlet.evaluate(tmp_path / "run", **GIVEN)
+    with pytest.raises(TrainingStopped, match=r"before the first step: the weights of .*/run are damaged"):
+        run(data, tmp_path / "next", init_from=str(tmp_path / "run"), params=None)
+    assert "NaN" not in (tmp_path / "next" / "metrics.jsonl").read_text()
+
+
+def damage(model: Path) -> None:
+    """Makes all weights NaN."""
+    with open(model / "model.safetensors", "r+b") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        size = file.seek(0, 2) - start
+        file.seek(start)
+        file.write(np.full(size // 4, np.nan, np.float32).tobytes())
 
 
 def test_text_that_the_run_prepared_moves_with_it(tmp_path: Path, ramlet: RunRamlet) -> None:

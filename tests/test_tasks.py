@@ -220,6 +220,11 @@ class TestItems:
         hellaswag = {"ctx": "q", "endings": ["a", "b"], "label": "1"}
         assert [item.answer for item in self.items(tmp_path, arc, hellaswag)] == [1, 1]
 
+    def test_a_label_may_be_a_number(self, tmp_path: Path) -> None:
+        first = {"question": "q", "choices": {"text": ["a", "b"], "label": ["1", "2"]}, "answerKey": 1}
+        last = {"question": "q", "choices": {"text": ["a", "b"], "label": [1, 2]}, "answerKey": "2"}
+        assert [item.answer for item in self.items(tmp_path, first, last)] == [0, 1]
+
     @pytest.mark.parametrize(
         ("lines", "message"),
         [

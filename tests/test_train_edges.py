@@ -136,7 +136,7 @@ def test_datasets_of_the_same_name_are_all_evaluated(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         paths.append(make_data(tmp_path / name, "dataset", seed=number))
     run([(path, 1.0) for path in paths], tmp_path / "run", max_steps=2)
-    assert own_sets(tmp_path / "run", "train") == {"dataset": str(paths[0]), "dataset_2": str(paths[1])}
+    assert own_sets(tmp_path / "run", "train", seq_len=32) == {"dataset": str(paths[0]), "dataset_2": str(paths[1])}
 
 
 def test_runs_of_the_same_name_have_ids_of_their_own(

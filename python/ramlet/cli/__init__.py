@@ -114,7 +114,20 @@ def main(arguments: Sequence[str] | None = None, *, on_error: Callable[[RamletEr
 
 def run(on_error: Callable[[RamletError], None] | None = None) -> NoReturn:
     """Runs the command and ends the process."""
+    _open_streams()
     end_process(main(on_error=on_error))
+
+
+def _open_streams() -> None:
+    """Standard streams that the caller has closed lead nowhere, as in a daemon.
+
+    Otherwise there would be nothing to print to, and the next file to be opened would get the number of one of them.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that one
+            os.set_inheritable(nowhere, nowhere == number)
+            setattr(sys, name, open(nowhere, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def _root(words: Sequence[str]) -> click.Group:
@@ -151,19 +164,19 @@ def _print_error(error: BaseException, sentence: str, *, prefix: str, as_json: b
     try:
         if as_json:
             print_json({"error": {"type": type(error).__name__, "message": sentence, **facts}})
-    except BrokenPipeError:
+    except OSError:  # closed, or on a full disk
         _drop_output()
     try:
         print(marked(prefix + sentence, sys.stderr), file=sys.stderr, flush=True)
-    except BrokenPipeError:
+    except OSError:
         _drop_output()
 
 
 def _drop_output() -> None:
-    """Keeps the interpreter from complaining about a closed pipe when it flushes at exit."""
+    """Keeps the interpreter from complaining when it flushes at exit what cannot be written."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):
             os.dup2(nowhere, stream.fileno())

@@ -67,7 +67,7 @@ def fit(
     _check_batches(eval_batches)
     from ramlet.fitting.run import eval_loaders
 
-    sets = eval_loaders(evals, eval_batches)
+    sets = eval_loaders(evals, eval_batches, training=loader)
     subject = open_subject(module, loss, device=device, threads=threads, precision=precision)
     host = Budget.parse(memory if subject.engine.uses_host_memory else host_memory)
     with nullcontext(meter) if meter is not None else Meter(host) as watching, subject.borrowed():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ramlet.errors import SettingsError, option
 from ramlet.settings.names import check_names
-from ramlet.training.job import MOST_WARMUP
+from ramlet.training.job import MOST_WARMUP, noted_number
 from ramlet.training.recipe import default_rate
 from ramlet.training.schedule import Schedule
 from ramlet.training.settings import EVALUATIONS, RunSettings
@@ -52,8 +53,19 @@ class FitJob:
         }
 
 
-def resolve(settings: RunSettings, steps: int, *, parameters: int, optimizer: Any, rate: float | None) -> FitJob:
-    """The defaults that depend on the length of the run; `rate` is that of the user's own optimizer."""
+def resolve(
+    settings: RunSettings,
+    steps: int,
+    *,
+    parameters: int,
+    optimizer: Any,
+    rate: float | None,
+    begun: Mapping[str, Any] | None = None,
+) -> FitJob:
+    """The defaults that depend on the length of the run; `rate` is that of the user's own optimizer.
+
+    `begun` is what a resumed run noted: what was computed then stays, unless it is given now.
+    """
     peak = settings.lr if settings.lr is not None else rate
     if peak is None:
         peak = default_rate(parameters, "muon" if optimizer == "muon" else "adamw")
@@ -64,6 +76,10 @@ def resolve(settings: RunSettings, steps: int, *, parameters: int, optimizer: An
     if floor > peak:
         raise SettingsError(f"{option('min_lr', floor)} is above the learning rate of {peak:g}: give a smaller one")
     warmup = min(MOST_WARMUP, math.ceil(steps / 20)) if settings.warmup is None else settings.warmup
+    if begun is not None and settings.warmup is None:
+        warmup = noted_number(begun, "warmup", warmup)
+    if begun is not None and settings.min_lr is None and (begun.get("lr"), begun.get("schedule")) == (peak, kind):
+        floor = noted_number(begun, "min_lr", floor)
     tenth = math.ceil(steps / EVALUATIONS)
     eval_every = tenth if settings.eval_every is None else settings.eval_every
     return FitJob(

@@ -165,6 +165,7 @@ class Fitting:
             parameters=self._described["job"]["parameters"],
             optimizer=chosen,
             rate=self._trainee.own_rate,
+            begun=self._noted["job"] if self._noted is not None else None,
         )
         text = self._settings_text(plan, job)
         found, state = None, None
@@ -259,6 +260,7 @@ class Fitting:
             try:
                 run_steps(self._run)
             finally:
+                self._trainee.return_rates()
                 self._run.saver.wait()
                 self._run.journal.close()
 
@@ -324,8 +326,8 @@ def result_of(path: Path, statistics: dict[str, Any], plan: ModulePlan, *, alrea
     )
 
 
-def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
-    """A loader, called `val`, or several by name."""
+def eval_loaders(given: Any, most: int | None, *, training: Any) -> list[EvalLoader]:
+    """A loader, called `val`, or several by name; none of them is that of the training."""
     if given is None:
         return []
     named = given if isinstance(given, Mapping) else {"val": given}
@@ -333,6 +335,10 @@ def eval_loaders(given: Any, most: int | None) -> list[EvalLoader]:
         check_loader(loader, "evals")
         if isinstance(loader, Iterator):
             raise SettingsError(f"the evaluation set {name} can be read only once: give a loader, not its iterator")
+        if loader_inside(loader) is not None and loader_inside(loader) is loader_inside(training):
+            raise SettingsError(
+                f"the evaluation set {name} is the loader of the training, which has one position: create a second one"
+            )
         if most is None and is_endless(loader):
             raise SettingsError(
                 f"the evaluation set {name} has no end: give {option('eval_batches')}, or a loader with epochs=1"

@@ -15,6 +15,8 @@ from ramlet.tokenizer.tokenizer import Tokenizer
 def prompt_ids(
     prompt: str, tokenizer: Tokenizer, shape: Shape, settings: SampleSettings, end_ids: frozenset[int]
 ) -> list[int]:
+    if not isinstance(prompt, str):
+        raise SettingsError(f"{option('prompt')} must be text, not {type(prompt).__name__}")
     ids = tokenizer.encode(prompt)
     if not ids:
         start = tokenizer.end_of_text if tokenizer.end_of_text in end_ids or not end_ids else min(end_ids)

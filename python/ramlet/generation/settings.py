@@ -15,6 +15,8 @@ from ramlet.settings.declared import Declared, declared, setting
 from ramlet.settings.kinds import Count, Number, Strings, Switch
 
 TEXT, SAMPLING = "Text", "Sampling"
+MOST = 10**9
+"""Of what becomes a number of 32 bits, or is multiplied."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class SampleSettings(Declared):
         200, Count(), "Maximum new tokens.", called=("max_tokens", "max_new_tokens"), short="n", panel=SAMPLING
     )
     temperature: float = setting(0.8, Number(), "Sampling temperature; 0 is greedy.", panel=SAMPLING)
-    top_k: int | None = setting(None, Count(), "Sample only from the k most likely tokens.", panel=SAMPLING)
+    top_k: int | None = setting(None, Count(most=MOST), "Sample only from the k most likely tokens.", panel=SAMPLING)
     top_p: float | None = setting(
         None,
         Number(above=0, most=1),
@@ -40,7 +42,7 @@ class SampleSettings(Declared):
         panel=SAMPLING,
         shown="random",
     )
-    num_samples: int = setting(1, Count(), "Texts to generate, as one batch.", panel=SAMPLING)
+    num_samples: int = setting(1, Count(most=MOST), "Texts to generate, as one batch.", panel=SAMPLING)
     stop: tuple[str, ...] = setting(
         (),
         Strings(what="some text", spaces=True),

@@ -28,7 +28,7 @@ not memory-mapped, at 50 million tokens per second and more on one thread if fil
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -297,17 +297,27 @@ def _open(data: Data, split: str, val_fraction: float) -> tuple[list[Tokens], li
     """The datasets, and their weights as whole numbers."""
     if isinstance(data, (str, os.PathLike)):
         return [open_tokens(data, split, val_fraction)], [1]
+    pairs = mix_of(data)
+    total = sum(weight for _, weight in pairs)
+    weights = [max(1, round(weight / total * WEIGHT_SUM)) for _, weight in pairs]
+    return [open_tokens(name, split, val_fraction) for name, _ in pairs], weights
+
+
+def mix_of(data: Any) -> list[tuple[str | os.PathLike[str], float]]:
+    """Checked pairs of a dataset and its weight; a dataset alone is all of the mix."""
+    if isinstance(data, (str, os.PathLike)):
+        return [(data, 1.0)]
+    if not isinstance(data, Iterable):
+        raise SettingsError(f"{option('data')} must be a path or a list of (data, weight) pairs, not {data!r}")
     pairs = list(data)
     if not pairs:
         raise SettingsError("a mix needs at least one dataset: give (data, weight) pairs")
     for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], (str, os.PathLike)):
             raise SettingsError(f"a mix is a list of (data, weight) pairs, but {pair!r} is not a pair")
-        if not 0 < pair[1] < float("inf"):
-            raise SettingsError(f"the weight of {pair[0]} must be above 0, not {pair[1]}")
-    total = sum(weight for _, weight in pairs)
-    weights = [max(1, round(weight / total * WEIGHT_SUM)) for _, weight in pairs]
-    return [open_tokens(name, split, val_fraction) for name, _ in pairs], weights
+        if not isinstance(pair[1], (int, float)) or not 0 < pair[1] < float("inf"):
+            raise SettingsError(f"the weight of {pair[0]} must be a number above 0, not {pair[1]!r}")
+    return pairs
 
 
 def _sequence_length(datasets: list[Tokens], wanted: int | None) -> int:

@@ -197,7 +197,8 @@ class _Run:
         if ended.code != 0:
             raise self._failure(stage, ended)
         if not stage.finished:
-            raise PipelineError(f"{stage.name} ended without {stage.done[0]}: run the same command again")
+            missing = next((path for path in stage.done if not os.path.exists(path)), stage.done[0])
+            raise PipelineError(f"{stage.name} ended without {missing}: run the same command again")
         if ended.asked_to_stop:
             # It had finished anyway.
             self.record.note(stage, done=True)

@@ -18,7 +18,7 @@ from ramlet.notebook import in_notebook
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import check_threads
-from ramlet.settings.names import given_to
+from ramlet.settings.names import check_names, given_to
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.listener import Listener, Silent
 from ramlet.training.settings import RunSettings
@@ -66,6 +66,8 @@ def train(
     check_path(out)
     if (data is None) == (stream is None):
         raise SettingsError("give either a dataset or a stream of text to train on")
+    if not isinstance(evals or {}, Mapping):
+        raise SettingsError(f"{option('evals')} must be datasets by name, as in {{'general': {evals!r}}}")
     found = choose_engine(chosen.engine, chosen.device)
     require_ranks(chosen.shard, found.name)
     budget = Budget.parse(memory if chosen.device == "cpu" or found.name == "native" else host_memory or memory)
@@ -103,13 +105,16 @@ def _shown(listener: Listener | None, meter: Meter) -> AbstractContextManager[Li
 def _feed(
     data: Data | None, stream: Any, tokenizer: Any, settings: RunSettings, out: Path, reading: Mapping[str, Any]
 ) -> Feed:
+    from ramlet.inputs.settings import ReadSettings
+    from ramlet.loading.loader import mix_of
+    from ramlet.settings.declared import declared
     from ramlet.training.feed import DataFeed, StreamFeed
 
     if data is not None:
-        pairs = [(data, 1.0)] if isinstance(data, (str, os.PathLike)) else list(data)
-        return DataFeed([(os.fspath(path), float(weight)) for path, weight in pairs], settings)
+        return DataFeed([(os.fspath(path), float(weight)) for path, weight in mix_of(data)], settings)
     if tokenizer is None:
         raise SettingsError(f"a stream is tokenized during training: give a {option('tokenizer')}")
+    check_names(reading, declared(ReadSettings))
     sources = [stream] if isinstance(stream, (str, os.PathLike)) else stream
     if isinstance(tokenizer, (str, os.PathLike)):
         named: Tokenizer | str = os.fspath(tokenizer)

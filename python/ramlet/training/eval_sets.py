@@ -69,8 +69,11 @@ def _add(found: dict[str, str], name: str, number: int, path: str) -> None:
     found[f"{name}_{number}" if name in found else name] = path
 
 
-def own_sets(run: Path, split: str | None) -> dict[str, str]:
-    """The data that a run was trained on, by the names of its scores, if it is still the same."""
+def own_sets(run: Path, split: str | None, *, seq_len: int) -> dict[str, str]:
+    """The data that a run was trained on, by the names of its scores, if it is still the same.
+
+    As in training, without validation splits that are shorter than a sequence, if others are not.
+    """
     noted = RunFolder(run).noted() if (run / SETTINGS).is_file() else None
     if noted is None:
         raise SettingsError(f"{run} does not say which data it was trained on: give a dataset as {option('data')}")
@@ -104,7 +107,10 @@ def own_sets(run: Path, split: str | None) -> dict[str, str]:
             f"the data of {run} has no validation split: give another dataset as {option('data')}, or "
             f"{option('split', 'train')}"
         )
-    return found
+    usable = {
+        name: path for name, path in found.items() if _long_enough(open_tokens(path, "val", val_fraction), seq_len)
+    }
+    return usable or found
 
 
 def usable_split(data: str, *, seq_len: int, val_fraction: float, split: str | None = None) -> Tokens:

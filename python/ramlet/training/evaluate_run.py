@@ -9,6 +9,7 @@ reported before the engine is loaded, and a budget that is too small before any 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from ramlet.engines.opening import check_hardware
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
+from ramlet.loading.division import check_counts
 from ramlet.loading.tokens import Tokens
 from ramlet.model.folder import ModelFolder, find_model
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.threads import check_threads
 from ramlet.training.eval_sets import own_sets, usable_split
 from ramlet.training.open_model import Opening
 from ramlet.training.run_files import SETTINGS
@@ -42,9 +45,9 @@ def evaluate(
     split: str | None = None,
     tokens: int | str = EVAL_TOKENS,
     seq_len: int | None = None,
-    device: str = "auto",
-    engine: str = "auto",
-    precision: str = "auto",
+    device: str | None = "auto",
+    engine: str | None = "auto",
+    precision: str | None = "auto",
     memory: Budget | str | int | None = "auto",
     threads: int | None = None,
     meter: Meter | None = None,
@@ -62,19 +65,26 @@ def evaluate(
     the tokens done so far, and the total.
     """
     check_hardware(device, precision, engine)
+    check_threads(threads)
+    check_counts(seq_len=seq_len)
     count = EVERYTHING if tokens == "all" else tokens
     if not isinstance(count, int) or count < 1:
         raise SettingsError(f"tokens must be a number of at least 1, or all, not {tokens!r}")
     found = find_model(run)
     shape = found.shape()
     learned = _learned_with(found)
+    length = seq_len or learned.seq_len or shape.usual_length
     if data is None:
-        named: dict[str, str | os.PathLike[str]] = {**own_sets(found.described, split)}
+        named: dict[str, str | os.PathLike[str]] = {**own_sets(found.described, split, seq_len=length)}
+        split = split or "val"  # never the data that it was trained on instead
+    elif isinstance(data, (str, os.PathLike)):
+        named = {Path(data).name: data}
+    elif isinstance(data, Mapping):
+        named = dict(data)
     else:
-        named = {Path(data).name: data} if isinstance(data, (str, os.PathLike)) else dict(data)
+        raise SettingsError(f"{option('data')} must be a dataset, or several by name, as in {{'law': 'law-data'}}")
     if not named:
         raise SettingsError("give at least one dataset to evaluate on")
-    length = seq_len or learned.seq_len or shape.usual_length
     if not 1 <= length <= shape.context:
         raise SettingsError(
             f"{option('seq_len', length)} must be between 1 and the model's context of {shape.context:,}"
@@ -87,9 +97,9 @@ def evaluate(
     opening = Opening(
         found,
         document_mask=learned.document_mask,
-        device=device,
-        engine=engine,
-        precision=precision,
+        device=device or "auto",
+        engine=engine or "auto",
+        precision=precision or "auto",
         memory=memory,
         threads=threads,
         meter=meter,
@@ -117,6 +127,11 @@ def evaluate(
             ),
             report,
         )
+        if not math.isfinite(scores[name].loss):
+            raise ModelError(
+                f"the loss of {run} on {name} is NaN or infinite: its weights are damaged, or need "
+                f"{option('precision', 'fp32')}"
+            )
     return scores
 
 

@@ -30,6 +30,7 @@ from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
+from ramlet.runtime.threads import check_threads
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.open_model import Opening
 from ramlet.training.task_file import Item, TaskFile
@@ -121,9 +122,9 @@ def evaluate_tasks(
     run: Paths,
     tasks: Paths | Sequence[Paths] | Mapping[str, Paths],
     *,
-    device: str = "auto",
-    engine: str = "auto",
-    precision: str = "auto",
+    device: str | None = "auto",
+    engine: str | None = "auto",
+    precision: str | None = "auto",
     memory: Budget | str | int | None = "auto",
     threads: int | None = None,
     meter: Meter | None = None,
@@ -140,6 +141,7 @@ def evaluate_tasks(
     is called with the task, the items done so far, and the total; `answered` with the task and each item.
     """
     check_hardware(device, precision, engine)
+    check_threads(threads)
     files = {name: TaskFile.open(path) for name, path in named_tasks(tasks).items()}
     found = find_model(run)
     shape = found.shape()
@@ -150,9 +152,9 @@ def evaluate_tasks(
     opening = Opening(
         found,
         document_mask=True,
-        device=device,
-        engine=engine,
-        precision=precision,
+        device=device or "auto",
+        engine=engine or "auto",
+        precision=precision or "auto",
         memory=memory,
         threads=threads,
         meter=meter,

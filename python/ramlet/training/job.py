@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ramlet.engines import Engine
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
@@ -29,6 +29,9 @@ EVALUATION_COST = 1 / 3
 LEAST_EVAL_TOKENS = 8192
 """Fewer say little: before an evaluation gets smaller than this, there are fewer of them, down to the one at the end.
 """
+
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,7 @@ class Job:
         settings, schedule = self.settings, self.schedule
 
         def kept(name: str, now: Any, given: Any) -> Any:
-            before = noted.get(name)
-            usable = isinstance(before, type(now)) and not isinstance(before, bool) and 0 <= before < math.inf
-            return before if given is None and usable else now
+            return noted_number(noted, name, now) if given is None else now
 
         peak = kept("lr", schedule.peak, settings.lr)
         warmup = kept("warmup", schedule.warmup, settings.warmup)
@@ -87,6 +88,14 @@ class Job:
         schedule = replace(schedule, peak=peak, floor=floor, warmup=warmup)
         eval_tokens = kept("eval_tokens", self.eval_tokens, settings.eval_tokens)
         return replace(self, schedule=schedule, eval_tokens=eval_tokens)
+
+
+def noted_number(noted: Mapping[str, Any], name: str, otherwise: N) -> N:
+    """A number of a run that is resumed, if it is one."""
+    before: Any = noted.get(name)
+    usable = isinstance(before, type(otherwise)) and not isinstance(before, bool) and 0 <= before < math.inf
+    found: N = before if usable else otherwise
+    return found
 
 
 def resolve(

@@ -174,6 +174,16 @@ def _stopped(run: Run, step: int, what: str, check: str = "") -> TrainingStopped
     return TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {remedy}{check}")
 
 
+def _broken(run: Run, name: str) -> TrainingStopped:
+    """About an evaluation set on which the loss is no number."""
+    if run.progress.step:
+        return _stopped(run, run.progress.step, f"the loss on {name} became NaN or infinite")
+    return TrainingStopped(
+        f"the loss on {name} is NaN or infinite before the first step: the weights of {run.job.settings.init_from} "
+        f"are damaged, or need {option('precision', 'fp32')}"
+    )
+
+
 def _due_tasks(run: Run) -> list[str]:
     """The tasks after the current step."""
     step, job = run.progress.step, run.job
@@ -215,8 +225,7 @@ def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
         done = not run.takes_part or (_evaluate(run) if kind == EVAL else _sample(run))
         stopping = run.ranks.any(not done)
         if kind == EVAL and run.ranks.any(bool(run.broken)):
-            name = run.broken or "an evaluation set"
-            raise _stopped(run, progress.step, f"the loss on {name} became NaN or infinite")
+            raise _broken(run, run.broken or "an evaluation set")
         if not stopping:
             seconds = time.monotonic() - began
             run.pace.paused(kind, seconds)
@@ -271,7 +280,7 @@ def _evaluate(run: Run) -> bool:
     except GaveUp:
         return False
     run.broken = next((name for name, score in scores.items() if not math.isfinite(score.loss)), "")
-    if run.broken and progress.step:
+    if run.broken:
         return True  # and is neither saved nor compared: a model like this is nobody's best
     progress.evaluated_as(scores, _judged(run, scores))
     rises = progress.rises(progress.scores)

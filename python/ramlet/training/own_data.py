@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ramlet.dataset.manifest import NAME
+from ramlet.errors import SettingsError, option
 from ramlet.inputs.sources import expand, survey
 from ramlet.preparing.settings import WHOLE_FILE_BYTES, PrepareSettings
 from ramlet.runtime.meter import Meter
@@ -51,7 +52,14 @@ def prepare_own(
 
     chosen = tokenizer or _tokenizer_for(inputs, run, meter, threads, progress)
     settings = PrepareSettings(tokenizer=chosen, val_fraction=val_fraction, document_bytes=_part_bytes(inputs))
-    prepare_to(list(inputs), made, settings, meter=meter, threads=threads, progress=progress)
+    try:
+        prepare_to(list(inputs), made, settings, meter=meter, threads=threads, progress=progress)
+    except SettingsError as error:
+        if "append" not in error.settings:  # which is no setting here
+            raise
+        raise SettingsError(
+            f"{run} was begun with other text, or the text has changed since: choose another {option('out')}"
+        ) from None
     return made
 
 

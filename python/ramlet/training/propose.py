@@ -22,6 +22,7 @@ from ramlet.loading.division import check_counts
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.threads import check_threads
 from ramlet.settings.declared import argv, differing, flag
 from ramlet.training.course import Course, course_for, largest_for
 from ramlet.training.machine import Found, Machine, find_datasets, look
@@ -102,7 +103,8 @@ def plan(
     given |= {"shard": shard, "precision": precision, "device": device or "auto", "engine": engine}
     given |= {} if batch_size is None else {"batch_size": batch_size}
     chosen = RunSettings(**given)
-    check_counts(ranks=ranks)
+    check_counts(ranks=ranks, vocab_size=vocab_size, num_sequences=num_sequences)
+    check_threads(threads)
     engine = choose_engine(engine, chosen.device, ranks=ranks).name
     site = _Site(memory, chosen.device, engine, precision, threads, ranks)
     found = None if data is None else _known(data)

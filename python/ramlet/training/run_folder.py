@@ -49,7 +49,12 @@ def settings_text(values: Mapping[str, Any]) -> str:
 
     # libyaml, if this build of PyYAML has it: the same text in a tenth of the time.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(dict(values), None, dumper, sort_keys=False, allow_unicode=True)
+    try:
+        text: str = yaml.dump(dict(values), None, dumper, sort_keys=False, allow_unicode=True)
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"the name {error.object!r} is not UTF-8, so no settings.yaml can have it: rename the file or folder"
+        ) from None
     if len(text.encode()) > YAML:
         raise SettingsError(
             f"the settings of this run take {len(text.encode()):,} bytes, and {YAML:,} is the most: name folders or "
@@ -112,6 +117,7 @@ class RunFolder:
                 f"{self.path} is not empty and not a run (it has {sorted(names - _BEFORE)[0]}): "
                 f"choose another {option('out')}, or an empty folder"
             )
+        self._read()  # many programs have a settings.yaml, and a new run replaces what is there
 
     def __exit__(self, *_: object) -> None:
         if self.replaces:
@@ -124,6 +130,13 @@ class RunFolder:
 
     def noted(self) -> dict[str, Any] | None:
         """The settings.yaml of an earlier run here, or None."""
+        noted = self._read()
+        if noted is not None and (name := self.invalid(noted)):
+            raise SettingsError(f"{self.path / SETTINGS} is damaged ({name} is invalid): restore it")
+        return noted
+
+    def _read(self) -> dict[str, Any] | None:
+        """What is in settings.yaml, if it is that of a run; None without one."""
         import yaml
 
         try:
@@ -137,8 +150,6 @@ class RunFolder:
             ) from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
             raise SettingsError(f"{self.path / SETTINGS} is not that of a run: choose another {option('out')}")
-        if name := self.invalid(noted):
-            raise SettingsError(f"{self.path / SETTINGS} is damaged ({name} is invalid): restore it")
         return noted
 
     def invalid(self, noted: Mapping[str, Any]) -> str | None:
@@ -220,7 +231,9 @@ class RunFolder:
         self.place = self.path
 
     def statistics(self) -> dict[str, Any] | None:
-        """The stats.json of a finished run; None if it is missing or unusable."""
+        """The stats.json of a finished run; None if it is missing or unusable, or the model is missing."""
+        if not (self.path / WEIGHTS).is_file():
+            return None
         try:
             found = read_json_object(self.path / STATISTICS, ModelError)
             memory, loss = found["memory"], found["loss"]

@@ -140,8 +140,9 @@ def _answer(path: Path, line: int, choices: tuple[str, ...], labels: Any, given:
     if given is None:
         raise _broken(path, line, "has no answer", "add the index or the letter of the right choice")
     at = -1
-    if isinstance(labels, list) and given in labels:
-        at = labels.index(given)
+    named = [str(label) for label in labels] if isinstance(labels, list) else []
+    if not isinstance(given, (bool, dict, list)) and str(given) in named:  # 1 is the label "1", too
+        at = named.index(str(given))
     elif isinstance(given, int) and not isinstance(given, bool):
         at = given
     elif isinstance(given, str) and given in choices:

@@ -193,10 +193,12 @@ class Trainer:
             job.shape, plan.choice, job.settings, seq_len=plan.seq_len, document_mask=plan.document_mask
         )
         progress = self._starting_point(trainee)
+        loader = self.feed.loader(job.seq_len, job.sequences, plan.choice.micro_batch, ranks)
+        if self._resumed is not None:
+            _restore(loader, *self._resumed)  # refuses a stream that has changed
         if ranks.first:
             self._describe(plan)
         trainee.prepare(plan, ranks.rank)
-        loader = self.feed.loader(job.seq_len, job.sequences, plan.choice.micro_batch, ranks)
         before = other_engine(self._noted, engine)
         if self._chosen.why or before:
             listener.noted(f"engine: {self._chosen}{f'; the run was begun with {before}' if before else ''}")
@@ -320,10 +322,8 @@ class Trainer:
 
     def run(self) -> None:
         """The remaining steps."""
-        with self._run.loader as loader:
+        with self._run.loader:
             try:
-                if self._resumed is not None:
-                    _restore(loader, *self._resumed)
                 run_steps(self._run)
             finally:
                 self._run.saver.wait()

@@ -9,6 +9,7 @@ loss that averages in another way returns a pair (sum, count), which is always e
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -45,7 +46,7 @@ class Loss:
         """The mean over a micro-batch, and its weight: `counted`, if it is known. Counting on a GPU waits for it."""
         found = self._found(batch)
         if _is_sum(found):
-            count = float(found[1])
+            count = _count_of(found[1])
             return found[0] / (count or 1.0), count
         return found, self.count(batch) if counted is None else counted
 
@@ -113,6 +114,21 @@ class Loss:
 def _is_sum(found: Any) -> bool:
     """Whether it is a pair (sum, count)."""
     return isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor)
+
+
+def _count_of(given: Any) -> float:
+    """The second of a pair; of other pairs, such as (loss, logits), it is no count."""
+    try:
+        count = float(given.detach() if isinstance(given, Tensor) else given)
+    except (TypeError, ValueError, RuntimeError):
+        count = math.nan
+    if not 0 <= count < math.inf:
+        what = f"a {type(given).__name__}" if math.isnan(count) else f"{count:g}"
+        raise SettingsError(
+            f"{option('loss')} returned a pair whose second part is {what}, not a count: return the mean alone, or "
+            "(sum, count)"
+        )
+    return count
 
 
 def check_loss(loss: Any) -> None:

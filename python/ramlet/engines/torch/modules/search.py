@@ -33,7 +33,7 @@ from ramlet.engines.torch.modules.guard import Guard, TooLarge, TreeGauge, kept_
 from ramlet.engines.torch.modules.losses import Loss
 from ramlet.engines.torch.modules.pieces import Piece, first_counted
 from ramlet.engines.torch.modules.plan import ModulePlan
-from ramlet.engines.torch.modules.trainee import ModuleTrainee, unique_tensors
+from ramlet.engines.torch.modules.trainee import ModuleTrainee, overlaps, unique_tensors
 from ramlet.engines.torch.probe import MOST_UNMEASURED, SEEN, SLACK, UNMEASURED, UNSEEN
 from ramlet.errors import BudgetError, option
 from ramlet.runtime.budget import Budget, format_parts, with_reserve
@@ -137,7 +137,7 @@ class Search:
         reuse: bool | None = None,
     ) -> ModulePlan:
         """The first way that fits; what is given is fixed. Its checkpointing stays enabled."""
-        buffers = [(each, each.detach().clone()) for each in self._module.buffers()]
+        buffers = [(each, each.detach().clone()) for each in self._module.buffers() if not overlaps(each)]
         rejected: dict[Way, Tried] = {}
         wanted = None if micro_batch is None else min(max(micro_batch, self._least), self._rows)
         try:

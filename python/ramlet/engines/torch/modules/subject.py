@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ramlet.engines import Hyperparameters
 from ramlet.engines.torch.base_memory import keep_large_blocks
@@ -52,6 +53,10 @@ class Subject:
             raise SettingsError(f"{option('module')} must be a torch.nn.Module, not {type(module).__name__}")
         if precision not in PRECISIONS:
             raise SettingsError(f"a module is trained in {' or '.join(PRECISIONS)}, not {precision}")
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            raise SettingsError(
+                "the module has lazy parameters, whose shapes are not known yet: run it once on a batch before"
+            )
         if not optimizers.trainable(module):
             raise SettingsError(
                 "the module has no trainable parameter: set requires_grad of those that should be trained"

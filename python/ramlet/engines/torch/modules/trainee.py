@@ -39,7 +39,8 @@ class ModuleTrainee:
         # Also of frozen ones: an optimizer of the user's may have states of them.
         self._named = dict(module.named_parameters())
         self._names = {id(parameter): name for name, parameter in self._named.items()}
-        rates = [group.get("lr") for group in optimizer.param_groups]
+        rates = self._rates = [group.get("lr") for group in optimizer.param_groups]
+        """The user's own, if the optimizer is."""
         self._peak = next((float(rate) for rate in rates if rate), 0.0)
         self._scales = [None if rate is None else float(rate) / self._peak if self._peak else 1.0 for rate in rates]
         """Of each group's learning rate, relative to that of the run; None if the optimizer has its own."""
@@ -51,6 +52,12 @@ class ModuleTrainee:
     def own_rate(self) -> float | None:
         """The learning rate of the user's optimizer."""
         return self._peak or None
+
+    def return_rates(self) -> None:
+        """The optimizer has its own learning rates again: whoever continues with it starts from the same."""
+        for group, rate in zip(self.optimizer.param_groups, self._rates):
+            if rate is not None:
+                group["lr"] = rate
 
     def learn(self, piece: Any, scale: float) -> Tensor:
         if not piece.expected:
@@ -210,12 +217,22 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
             raise SettingsError(f"{name} of the module is no tensor, and only tensors can be saved: leave it out")
         if value.dtype not in NAMES or value.layout != torch.strided:
             raise SettingsError(f"{name} of the module is {value.dtype}, which a checkpoint cannot store: convert it")
+        if overlaps(value):
+            raise SettingsError(
+                f"{name} of the module repeats its numbers, as expand does, so no checkpoint can be read into it: "
+                "store it with .contiguous()"
+            )
         same = (value.data_ptr(), value.shape, value.stride(), value.dtype)
         if value.numel() and same in seen:
             continue
         seen.add(same)
         found[name] = value
     return found
+
+
+def overlaps(tensor: Tensor) -> bool:
+    """Whether several elements are one number in memory: then nothing can be written to it."""
+    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def unique_tensors(module: nn.Module) -> list[Tensor]:
