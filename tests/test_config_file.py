@@ -148,6 +148,10 @@ FAULTS = [
     ("out: x\n\nsequnce_len: 7\n", 3, "unknown key 'sequnce_len': did you mean sequence_len?"),
     ("sequence_len: big\n", 1, "sequence_len must be a number like 2048, 32k or 10M, not 'big'"),
     ("sequence_len: 1\n", 1, "sequence_len must be at least 2, not 1"),
+    ("sequence_len: 0x10\n", 1, "sequence_len must be a number like 2048, 32k or 10M, not '0x10'"),
+    ("sequence_len: 0b11\n", 1, "sequence_len must be a number like 2048, 32k or 10M, not '0b11'"),
+    ("sequence_len: 1:30\n", 1, "sequence_len must be a number like 2048, 32k or 10M, not '1:30'"),
+    ("val_fraction: 0:0.5\n", 1, "val_fraction must be a number like 0.1, not '0:0.5'"),
     ("sequence_len:\n  - 1\n", 2, "sequence_len must be a number like 2048, 32k or 10M, not a list"),
     ("out: a\nout: b\n", 2, "'out' is given twice (the other is in line 1): remove one"),
     ("pack: 8\nsequence_len: 8\n", 2, "'sequence_len' and 'pack' mean the same (the other is in line 1): remove one"),
@@ -194,6 +198,14 @@ FAULTS = [
     ('tokenizer: byte\nout: "\\ud800"\n', 2, "a lone surrogate"),
     ('tokenizer: byte\nout: "\\0"\n', 2, "a NUL character is not allowed"),
 ]
+
+
+def test_numbers_are_those_of_the_command_line(read: Any) -> None:
+    settings = read(
+        "min_chars: 010\nmax_chars: 0\nmin_tokens: 00\nval_fraction: 00.5\ntokens_per_shard: 1_0\n"
+    ).settings
+    assert (settings["min_chars"], settings["max_chars"], settings["min_tokens"]) == (10, 0, 0)
+    assert (settings["val_fraction"], settings["tokens_per_shard"]) == (0.5, 10)
 
 
 @pytest.mark.parametrize(("text", "line", "words"), FAULTS)

@@ -69,6 +69,11 @@ class TestHolding:
             (tmp_path / "a" / "b" / "out").touch()
         assert os.listdir(tmp_path / "a" / "b") == ["out"]
 
+    def test_the_root_of_the_file_system_has_no_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder_lock, "_opened", lambda path: (_ for _ in ()).throw(OSError(errno.EROFS, path)))
+        with pytest.raises(SettingsError, match=r"^cannot write into /: /.ramlet-lock; choose another out$"):
+            hold("/", "prepare")
+
     def test_a_killed_holder_holds_no_one_up(self, tmp_path: Path) -> None:
         code = "import os, signal, sys; from ramlet.runtime.folder_lock import hold; hold(sys.argv[1], 'train')"
         killed = f"{code}; os.kill(os.getpid(), signal.SIGKILL)"
@@ -278,6 +283,11 @@ class TestTemporaryFiles:
                 file.write("{}")
             assert not (tmp_path / name).is_symlink()
             assert (tmp_path / name).read_text() == "{}"
+
+    def test_a_folder_is_refused_before_anything_is_written(self, tmp_path: Path) -> None:
+        with pytest.raises(RamletError, match="is a folder, not a file: choose another path"), replacing(tmp_path):
+            pytest.fail("it would be written in vain")
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_device_is_never_replaced(self) -> None:
         with pytest.raises(RamletError, match="/dev/null is a device"), replacing("/dev/null") as file:

@@ -202,7 +202,8 @@ def test_shards_moved_under_the_same_names(command: Command, capsys: pytest.Capt
     assert main(["data", "verify", "old", "--adopt", "--memory", "8GB"]) == 1
     assert (
         "if another shard was moved over train/shard_00000.bin, its old content is no longer in the dataset: "
-        "put the old file back, and move the new one to a free name, such as train/shard_00001.bin"
+        "put the old file back, and move the new one to a free name, such as train/shard_00001.bin, "
+        "before --adopt\n"
     ) in capsys.readouterr().err
     shutil.copyfile("kept.bin", "old/train/shard_00000.bin")
     shutil.copyfile("new/train/shard_00000.bin", "old/train/shard_00001.bin")

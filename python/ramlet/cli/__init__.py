@@ -21,6 +21,7 @@ RSS. `options.py` has what commands share.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -114,20 +115,27 @@ def main(arguments: Sequence[str] | None = None, *, on_error: Callable[[RamletEr
 
 def run(on_error: Callable[[RamletError], None] | None = None) -> NoReturn:
     """Runs the command and ends the process."""
-    _open_streams()
+    _open_closed_streams()
+    _accept_every_character()
     end_process(main(on_error=on_error))
 
 
-def _open_streams() -> None:
-    """Standard streams that the caller has closed lead nowhere, as in a daemon.
-
-    Otherwise there would be nothing to print to, and the next file to be opened would get the number of one of them.
-    """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+def _open_closed_streams() -> None:
+    """Opens standard streams that are closed (`<&-`) on nothing: the next file to be opened would get the number of
+    one, and would be read as standard input, or have messages written into it."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that one
-            os.set_inheritable(nowhere, nowhere == number)
-            setattr(sys, name, open(nowhere, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
+            handle = os.open(os.devnull, os.O_RDWR)  # the smallest number that is free
+            if handle == number:
+                os.set_inheritable(handle, True)
+            setattr(sys, name, os.fdopen(handle, mode))
+
+
+def _accept_every_character() -> None:
+    """Standard output also takes characters that its encoding lacks, and names of files that are not valid UTF-8."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        in_utf8 = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+        sys.stdout.reconfigure(errors="surrogateescape" if in_utf8 else "replace")
 
 
 def _root(words: Sequence[str]) -> click.Group:
@@ -164,19 +172,20 @@ def _print_error(error: BaseException, sentence: str, *, prefix: str, as_json: b
     try:
         if as_json:
             print_json({"error": {"type": type(error).__name__, "message": sentence, **facts}})
-    except OSError:  # closed, or on a full disk
+    except OSError:
         _drop_output()
     try:
         print(marked(prefix + sentence, sys.stderr), file=sys.stderr, flush=True)
     except OSError:
         _drop_output()
+    _drop_output()  # of a full disk, for example
 
 
 def _drop_output() -> None:
     """Keeps the interpreter from complaining when it flushes at exit what cannot be written."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            os.dup2(nowhere, stream.fileno())
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())

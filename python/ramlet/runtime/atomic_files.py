@@ -46,6 +46,8 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False, streams: bo
         return
     if _is_device(path):
         raise RamletError(f"{path} is a device, not a file: choose another path")
+    if path.is_dir():  # noticed now, not when everything is written
+        raise RamletError(f"{path} is a folder, not a file: choose another path")
     remove_leftovers(path)
     temporary, file = _new_temporary(path, binary)
     try:

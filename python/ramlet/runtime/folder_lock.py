@@ -197,9 +197,10 @@ def short_name(name: str) -> str:
 def _places(target: Path) -> list[Path]:
     """Where the lock may be: next to the target's real path, or inside the target."""
     real = Path(os.path.realpath(target if target.is_dir() else target.parent))
-    if target.is_dir():
+    if target.is_dir() and real.name:
         return [real.with_name(f".{short_name(real.name)}{LOCK_SUFFIX}"), real / LOCK_SUFFIX]
-    return [real / f".{short_name(target.name)}{LOCK_SUFFIX}"]
+    # The root of the file system has no name.
+    return [real / (f".{short_name(target.name)}{LOCK_SUFFIX}" if target.name else LOCK_SUFFIX)]
 
 
 def _open(target: Path, makes_folder: bool) -> tuple[Path, int, bool, list[Path]]:

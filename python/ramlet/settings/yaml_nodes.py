@@ -13,6 +13,7 @@ Only plain YAML is accepted: tags cannot run code or create objects other than s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,10 @@ LARGEST_FILE = 1 << 18
 """A larger config is a data file given by mistake; nodes of this much YAML can take 100 MB."""
 
 Convert = Callable[[Any], Any]
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_ODD_NUMBER = re.compile(r"[-+]?(?:0[\d_bx].*|.*:.*)", re.DOTALL)
+"""To YAML 010 is 8, 0x10 is 16 and 1:30 is 90: they are left as they are written, and parsed as on the command line."""
 
 
 def compose(name: str) -> yaml.Node | None:
@@ -133,6 +138,8 @@ class NodeReader:
         """The node as strings, numbers, lists and mappings; other tags are an error."""
         import yaml
 
+        if isinstance(node, yaml.ScalarNode) and _ODD_NUMBER.fullmatch(node.value) and node.tag in _NUMBERS:
+            return str(node.value)
         loader = yaml.SafeLoader("")
         try:
             return loader.construct_document(node)

@@ -10,6 +10,8 @@ from click.exceptions import Exit
 from ramlet.cli.data.options import DatasetPath, within
 from ramlet.cli.options import Json, Memory, Quiet, note, print_json
 from ramlet.cli.parameters import Option
+from ramlet.cli.wording import sentence_of
+from ramlet.errors import RamletError
 from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
 
@@ -45,7 +47,8 @@ def verify(
             adopted = adopt_shards(dataset, progress=lambda done, total: bar.update("adopting", done, total))
         report = check(dataset, progress=lambda done, total: bar.update("verifying", done, total))
     if adopt and not report.sound:
-        report.notes += moved_over(Manifest.read(dataset), report.problems)
+        told = moved_over(Manifest.read(dataset), report.problems)
+        report.notes += [sentence_of(RamletError(line)) for line in told]
     if json:
         added = {
             "shards": [shard.file for shard in adopted.shards],

@@ -62,7 +62,7 @@ def _from_words(lines: Iterator[str]) -> Iterator[list[int]]:
         try:
             yield [int(word) for word in words]
         except ValueError:
-            wrong = next(word for word in words if not word.isdecimal())
+            wrong = next((word for word in words if not word.isdecimal()), max(words, key=len))  # too long
             raise SettingsError(f"{wrong!r} is not a token id: give numbers, or one file of ids") from None
 
 
