@@ -10,6 +10,8 @@
 #   make check-macos   checks that the core compiles for macOS, if Rust has that target
 #   make dist     wheels for Linux systems since 2014 and an sdist in dist/, each checked
 #
+# With PROFILE=quick any of them compiles the native module as `make demo` does.
+#
 # Stamp files in .venv keep a second run quick: the environment is rebuilt only when the lock changes,
 # the native module only when a Rust file changes. `make demo` and `make` install what ramlet needs to build and run,
 # 200 MB; tests and checks install their tools into the same environment, with PyTorch several gigabytes.
@@ -29,18 +31,18 @@ BIN := $(VENV)/bin
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # Use the system's certificates, as pip does, for users behind a company proxy.
 export UV_SYSTEM_CERTS ?= 1
-# The profile of Cargo.toml with which a target first compiles the native module.
+# The profile of Cargo.toml with which the native module is compiled: release, or quick.
 PROFILE := release
 LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.10 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
 
-.PHONY: all env build test test-rust test-python lint lint-python lint-rust format bench demo lock wheel check-wheel \
-	check-macos dist clean
+.PHONY: all env build test test-rust test-python lint lint-python lint-rust lint-stub format bench demo lock wheel \
+	check-wheel check-macos dist clean
 all: build
 
 env: $(VENV)/.tools
-build: $(VENV)/.built
+build: $(VENV)/$(if $(filter quick,$(PROFILE)),.quick,.built)
 
 # Debian's python3 has no ensurepip, so there the system's pip installs into the environment.
 $(VENV)/.installed: requirements/build.txt
@@ -73,36 +75,44 @@ $(VENV)/.editable: $(VENV)/.installed pyproject.toml
 
 $(VENV)/.built: $(VENV)/.editable $(RUST)
 	$(BIN)/maturin develop --release --skip-install $(CARGO_FLAGS)
+	@rm -f $(VENV)/.quick
 	@touch $@
 
 # Built sooner, for those who want to see it work (Cargo.toml says how).
 $(VENV)/.quick: PROFILE := quick
 $(VENV)/.quick: $(VENV)/.editable $(RUST)
 	$(BIN)/maturin develop --profile quick --skip-install $(CARGO_FLAGS)
+	@rm -f $(VENV)/.built
 	@touch $@
 
 test: test-rust test-python
 
+# With the quick profile the dependencies, C code and macros of the native module are used again. The crate itself is
+# compiled as by a plain `cargo test`.
+RUST_CHECKS := $(CARGO_FLAGS) $(if $(filter quick,$(PROFILE)),--profile quick --config .ci/checked.toml)
+
 # Without the `python` feature the tests do not link libpython, which many Python builds do not have.
 test-rust:
-	cargo test --quiet $(CARGO_FLAGS)
+	cargo test --quiet $(RUST_CHECKS)
 
 test-python: env build
 	$(BIN)/python -m compileall -q python
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-lint: lint-python lint-rust
+lint: lint-python lint-rust lint-stub
 
-lint-python: env build
+lint-python: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-stub: env build
 	$(BIN)/python -m mypy.stubtest ramlet._native --concise
 
 # With the bindings, which only Python's tests call.
 lint-rust: env
 	cargo fmt --check
-	cargo clippy --quiet --all-targets --features python $(CARGO_FLAGS) -- -D warnings
+	cargo clippy --quiet --all-targets --features python $(RUST_CHECKS) -- -D warnings
 
 format: env
 	$(BIN)/ruff check --fix --quiet .
@@ -126,9 +136,9 @@ lock: $(VENV)/.installed
 	$(LOCK) --group dist --constraint requirements/dev.txt --output-file requirements/dist.txt
 
 wheel: $(VENV)/.installed
-	$(BIN)/maturin build --release $(WHEEL_FLAGS) $(CARGO_FLAGS)
+	$(BIN)/maturin build --profile $(PROFILE) $(WHEEL_FLAGS) $(CARGO_FLAGS)
 
-# With line tables, as in the build that the tests use: stripping them would link it again, which takes minutes.
+# As the tests use it: stripping it would link it again, which takes minutes with the release profile.
 check-wheel: env build
 	rm -rf target/wheels
 	$(MAKE) wheel WHEEL_FLAGS="--out target/wheels"

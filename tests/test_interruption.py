@@ -230,6 +230,20 @@ def interrupt(settings: dict[str, Any]) -> None:
     assert noted(Path(settings["work_dir"]))["counters"]["bytes_on_disk"] > 0
 
 
+@pytest.fixture(scope="module")
+def interrupted_work(corpus: list[Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("interrupted") / "work"
+    interrupt(settings_for(corpus, work))
+    return work
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, corpus: list[Any], interrupted_work: Path) -> dict[str, Any]:
+    """The settings of a count that was stopped in its middle, of which each test has its own copy."""
+    shutil.copytree(interrupted_work, tmp_path / "work")
+    return settings_for(corpus, tmp_path / "work")
+
+
 def noted(work_dir: Path) -> dict[str, Any]:
     """Where the count stands, by its notes."""
     notes = json.loads((work_dir / "counts.json").read_text())
@@ -238,15 +252,13 @@ def noted(work_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_other_threads_and_memory_go_on_from_there(
-    tmp_path: Path, corpus: list[Any], whole: dict[str, Any], threads: int
+    interrupted: dict[str, Any], corpus: list[Any], whole: dict[str, Any], threads: int
 ) -> None:
-    settings = settings_for(corpus, tmp_path / "work")
-    interrupt(settings)
-    settings.update(threads=threads, memory=least_memory(threads, TOKENS) * 2)
+    interrupted.update(threads=threads, memory=least_memory(threads, TOKENS) * 2)
     first: list[int] = []
-    already = noted(tmp_path / "work")["counters"]["bytes_on_disk"]
-    settings["files"] = slowly(corpus)
-    trained = native_train(**settings, progress=lambda stage, done, _: first.append(done))
+    already = noted(Path(interrupted["work_dir"]))["counters"]["bytes_on_disk"]
+    interrupted["files"] = slowly(corpus)
+    trained = native_train(**interrupted, progress=lambda stage, done, _: first.append(done))
     assert first[0] >= already
     assert outcome(trained) == outcome(whole)
     assert trained["read"] == whole["read"]
@@ -267,14 +279,11 @@ def test_more_runs_than_open_files(tmp_path: Path) -> None:
         assert len(json.loads((tmp_path / "work" / "counts.json").read_text())["runs"]) > few
 
 
-def test_another_signature_starts_anew(tmp_path: Path, corpus: list[Any]) -> None:
-    settings = settings_for(corpus, tmp_path / "work")
-    interrupt(settings)
-    runs = set((tmp_path / "work").glob("*.run"))
-    assert runs
+def test_another_signature_starts_anew(tmp_path: Path, interrupted: dict[str, Any]) -> None:
+    assert list((tmp_path / "work").glob("*.run"))
     other = write_corpus(tmp_path / "other", seed=1, size=1_000_000)
-    settings.update(files=other, signature="another")
-    trained = native_train(**settings)
+    interrupted.update(files=other, signature="another")
+    trained = native_train(**interrupted)
     expected = native_train(files=other, tokens=TOKENS)
     assert outcome(trained) == outcome(expected)
     assert trained["read"] == expected["read"]
@@ -295,13 +304,6 @@ def test_documents_of_an_iterator_start_anew(tmp_path: Path) -> None:
 
 
 # Damage
-
-
-@pytest.fixture
-def interrupted(tmp_path: Path, corpus: list[Any]) -> dict[str, Any]:
-    settings = settings_for(corpus, tmp_path / "work")
-    interrupt(settings)
-    return settings
 
 
 def a_run(settings: dict[str, Any]) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import alone
 from oracles_kills import changes_of, killed_at
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, WRITTEN, whole_run
 from ramlet.training.run_folder import RunFolder
@@ -88,8 +89,12 @@ def test_without_links_it_is_copied(old: Path, monkeypatch: pytest.MonkeyPatch) 
     assert set(content(old).values()) == {"new"}
 
 
-def test_killed_at_every_change(old: Path, tmp_path: Path) -> None:
+@alone
+def test_killed_at_every_change(tmp_path: Path) -> None:
     """What a reader sees is the whole old run or the whole new one, before and after the next start."""
+    os.fsync = lambda file: None  # in the process of this test
+    old = tmp_path / "run"
+    filled(old, "old")
     shutil.copytree(old, tmp_path / "calm")
     whole = [content(old)]
     changes = changes_of(tmp_path / "told", replaced, tmp_path / "calm")
@@ -108,9 +113,12 @@ def test_killed_at_every_change(old: Path, tmp_path: Path) -> None:
     assert {*seen} == {0, 1}
 
 
-def test_killed_again_while_it_is_ended(old: Path, tmp_path: Path) -> None:
+@alone
+def test_killed_again_while_it_is_ended(tmp_path: Path) -> None:
     """The start after a kill is killed as well, at every change that it makes."""
-    first = old
+    os.fsync = lambda file: None  # in the process of this test
+    first = tmp_path / "run"
+    filled(first, "old")
     filled(first / NEXT, "new", without=("stats.json", "model.safetensors"))
     wanted = content(first)
     shutil.copytree(first, tmp_path / "calm")
