@@ -98,7 +98,7 @@ class NativeGPT:
         shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
         labels = targets.reshape(-1)
         counted = labels >= 0
-        at = np.arange(len(labels))
+        at, labels = np.arange(len(labels)), np.maximum(labels, 0)
         losses = np.where(counted, -np.log(shares[at, labels]), 0.0)
         shares[at, labels] -= 1
         shares[~counted] = 0

@@ -88,7 +88,8 @@ class TestAPlanKnowsWhatItsOwnStepsLoad:
 
     def fitted(self, resident: int, task: Task, monkeypatch: pytest.MonkeyPatch) -> Any:
         """The plan if this much is resident after a step like its own."""
-        monkeypatch.setattr(NativeEngine, "_rehearsed", lambda self, choice, document_mask: resident)
+        found = iter([task.resident, resident])
+        monkeypatch.setattr(NativeEngine, "_rehearsed", lambda *_: next(found))
         return NativeEngine(1).fit(task, RunSettings(), Meter())
 
     def test_they_are_part_of_the_peak(self, monkeypatch: pytest.MonkeyPatch) -> None:

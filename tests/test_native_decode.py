@@ -6,6 +6,7 @@ import math
 import random
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -20,7 +21,7 @@ from oracles_model import GROUPED, GROUPED_QK_NORM, ODD_HEADS, SHAPES, SMALL, UN
 from ramlet._native import NativeChooser, NativeDecoder
 from ramlet.engines import continuing
 from ramlet.engines.native.choosing import Chooser, choosing_bytes
-from ramlet.engines.native.continuing import Continuation, continuing_parts
+from ramlet.engines.native.continuing import Continuation, continuing_parts, most_fed
 from ramlet.engines.torch.choosing import Chooser as TorchChooser
 from ramlet.engines.torch.continuing import Continuation as TorchContinuation
 from ramlet.engines.torch.gpt import GPT
@@ -342,6 +343,29 @@ class TestMemory:
             parts = continuing_parts(shape, precision=precision, prompt=10, settings=settings, threads=2)
             assert parts["the KV cache"] == 2 * 3 * 5 * 2 * 16 * 64 * item
 
+    @staticmethod
+    def forward_pass(*, tokens: int, prompt: int = 10) -> int:
+        settings = SampleSettings(max_tokens=tokens, seed=0, top_p=0.9, repetition_penalty=1.1)
+        return continuing_parts(SMALL, precision="fp32", prompt=prompt, settings=settings, threads=1)["a forward pass"]
+
+    @pytest.mark.parametrize(
+        ("prompt", "tokens", "samples", "most"),
+        [(1, 47, 1, 1), (1, 200, 1, 24), (10, 38, 1, 10), (10, 200, 1, 24), (30, 200, 3, 72), (1, 9, 5, 5)],
+    )
+    def test_the_most_tokens_in_a_forward_pass(self, prompt: int, tokens: int, samples: int, most: int) -> None:
+        settings = SampleSettings(max_tokens=tokens, num_samples=samples, seed=0)
+        fed: list[int] = []
+
+        class Counted(Continuation):
+            def feed(self, ids: Sequence[Sequence[int]]) -> None:
+                fed.append(sum(map(len, ids)))
+                super().feed(ids)
+
+        for _ in Counted(Native(model_of(SMALL)), [1] * prompt, settings):
+            pass
+        assert SMALL.context == 48
+        assert most_fed(48, prompt, settings) == max(samples, *fed) == most
+
     def test_bounded_by_the_context(self) -> None:
         few, many = (
             continuing_parts(
@@ -351,8 +375,9 @@ class TestMemory:
                 settings=SampleSettings(max_tokens=tokens, seed=0, top_p=0.9, repetition_penalty=1.1),
                 threads=1,
             )
-            for tokens in (38, 10**6)
+            for tokens in (39, 10**6)
         )
         assert few == many
+        assert few["a forward pass"] > self.forward_pass(tokens=38), "nothing is read again"
         settings = SampleSettings(seed=0, top_p=0.9, repetition_penalty=1.1, num_samples=3)
         assert choosing_bytes(settings, 131) == 131 * (1 + 3 + 4 + 4 + 4)

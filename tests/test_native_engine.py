@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ramlet.engines.native import engine as native_engine
 from ramlet.engines.native import gpt
 from ramlet.engines.native.engine import NativeEngine
 from ramlet.engines.native.gpt import GPT, ORDER, Layout
-from ramlet.engines.native.plan import LATER, make_plan
+from ramlet.engines.native.plan import EVALUATION, LATER, NOT_REHEARSED, make_plan
 from ramlet.engines.native.rotary import rotary_tables
 from ramlet.engines.native.tensors import StoredMemory
 from ramlet.engines.native.trainee import NativeTrainee
@@ -276,9 +277,13 @@ class TestPlans:
         layout = Layout.of(plan.choice, seq_len=64, document_mask=False, threads=2)
         arena = gpt.arena_parts(task.shape, layout)
         tokens = plan.choice.micro_batch * 64
-        assert plan.peak == sum(arena.values()) + 40_000_000 + LATER + plan.choice.micro_batch * 1000 + tokens * 64
-        # A sample, if it is more than what Python loads later.
-        monkeypatch.setattr("ramlet.engines.native.plan.LATER", 0)
+        data, later = plan.choice.micro_batch * 1000 + tokens * 64, NOT_REHEARSED + EVALUATION
+        assert plan.peak == sum(arena.values()) + 40_000_000 + data + later
+        # What a rehearsal has made resident is not counted again.
+        rehearsed = make_plan(replace(task, rehearsal=SimpleNamespace(loader_bytes=700)), threads=2)  # type: ignore[arg-type]
+        assert plan.peak - rehearsed.peak == NOT_REHEARSED - LATER + 700
+        # A sample, if it is more than an evaluation.
+        monkeypatch.setattr("ramlet.engines.native.plan.EVALUATION", 0)
         assert self.plan("1GB", sampled=100).peak > self.plan("1GB", sampled=0).peak
 
     def test_a_micro_batch_that_does_not_divide_a_group_is_noted(self) -> None:

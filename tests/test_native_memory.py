@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import itertools
 import math
 import subprocess
 from typing import Any
@@ -10,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import alone
 from ramlet.cli import demo
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, grad_unit
-from ramlet.engines.native.plan import make_plan
+from ramlet.engines.native.plan import make_plan, sample_bytes
 from ramlet.engines.native.tensors import Tensor
 from ramlet.engines.plan import Choice, Task
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.memory import resident_memory
 
 SEQ_LEN = 128
 SHAPE = Shape(vocab_size=300, context=SEQ_LEN, layers=2, width=64, heads=2, feed_forward=160)
@@ -62,6 +66,45 @@ def memory(tensors: list[Tensor]) -> dict[str, bytes]:
 
 def everything(model: GPT) -> dict[str, bytes]:
     return {**memory(model._tensors()), **memory(model.states())}
+
+
+@alone
+def test_the_parts_of_an_arena_are_what_becomes_resident() -> None:
+    """Also where scratch memory is enough for any CPU: what no product writes is not resident."""
+    shape = Shape(vocab_size=1000, context=SEQ_LEN, layers=2, width=160, heads=5, feed_forward=416, qk_norm=True)
+    choices = [
+        Choice(4, 128, compute="bf16"),
+        Choice(4, 128, compute="bf16", optimizer="muon"),
+        Choice(4, 128, compute="bf16", optimizer="adamw8bit", weights="bf16"),
+        Choice(3, 100, recompute=True),
+    ]
+    for threads, choice in itertools.product((1, 2), choices):
+        step_of(shape, layout(choice, threads))  # code and threads
+        gc.collect()
+        before = resident_memory()
+        model = step_of(shape, layout(choice, threads))
+        grown = resident_memory() - before
+        parts = arena_parts(shape, layout(choice, threads))
+        assert abs(grown - sum(parts.values())) < 150_000, (choice, threads, grown, parts)
+        del model
+
+
+def step_of(shape: Shape, given: Layout) -> GPT:
+    model = GPT(shape, given)
+    model.initialize(1)
+    ids = np.arange(given.micro_batch * SEQ_LEN).reshape(-1, SEQ_LEN) % shape.vocab_size
+    model.learn({"input_ids": ids, "targets": ids}, None, 1e-3)
+    model.update(1e-3, 1.0, 1.0, HYPER, 0)
+    return model
+
+
+def test_a_sample_needs_memory_for_its_prompt() -> None:
+    def needed(**given: int) -> int:
+        return sample_bytes(Task(SHAPE, SEQ_LEN, 4, Budget.parse("1GB"), **given), Choice(4, 128), 1)
+
+    assert needed(sampled=0) == 0
+    assert needed(sampled=100) < needed(sampled=100, prompted=60), "a prompt is read at once"
+    assert needed(sampled=100) < needed(sampled=200) == needed(sampled=200, prompted=64), "half a context is read again"
 
 
 def test_products_need_no_copy_of_the_weights() -> None:
@@ -125,6 +168,14 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights() -> None:
     assert everything(model) == before
 
 
+class Rehearsed:
+    """After a rehearsal, with a loader that was opened."""
+
+    loader_bytes = 1 << 20
+
+    def __call__(self, trainee: Any) -> None: ...
+
+
 @pytest.mark.parametrize(("optimizer", "most"), [("muon8bit", 630), ("adamw8bit", 710)])
 def test_the_smallest_budget_of_124m(optimizer: str, most: int) -> None:
     shape = Shape(vocab_size=50257, context=256, layers=12, width=768, heads=6, feed_forward=2048)
@@ -138,6 +189,7 @@ def test_the_smallest_budget_of_124m(optimizer: str, most: int) -> None:
         resident=37 * MILLION,
         loader_bytes=2 * MILLION,
         sampled=0,
+        rehearsal=Rehearsed(),
     )
     with pytest.raises(BudgetError) as refused:
         make_plan(task, threads=2)

@@ -10,11 +10,11 @@
 //! ```
 
 use super::arena::Span;
-use super::choice::Choice;
+use super::choice::{Choice, Precision};
 use super::layout::{Cursor, has_8bit_grads};
 use super::shape::Shape;
 use crate::attention;
-use crate::kernels::Line;
+use crate::kernels::{Bf16, Line};
 use crate::products;
 
 /// Numbers that attention keeps for each token and head.
@@ -42,6 +42,8 @@ pub struct Activations {
     pub losses: Span,
     /// Scratch memory of products and attention.
     pub work: Span,
+    /// How many bytes of it are ever written.
+    pub written: usize,
     /// The residual stream before each layer, and behind the last.
     pub inputs: Vec<Span>,
     pub layers: Vec<Kept>,
@@ -76,9 +78,12 @@ impl Activations {
         let positions = cursor.add(tokens * 8);
         let losses = cursor.add(choice.chunk_tokens() * 4);
         let work = cursor.add(work_lines(shape, choice) * size_of::<Line>());
+        let written = written_lines(shape, choice) * size_of::<Line>();
+        debug_assert!(written <= work.bytes);
         let normed = cursor.add(stream);
         if !choice.training {
-            return Activations::forward_only(shape, choice, cursor, (positions, losses, work, normed));
+            let forward = Activations::forward_only(shape, choice, cursor, (positions, losses, work, normed));
+            return Activations { written, ..forward };
         }
         let inputs = (0..=shape.layers).map(|_| cursor.add(stream)).collect();
         let before_layers = cursor;
@@ -125,6 +130,7 @@ impl Activations {
             positions,
             losses,
             work,
+            written,
             inputs,
             layers,
             normed,
@@ -170,6 +176,7 @@ impl Activations {
             positions,
             losses,
             work,
+            written: work.bytes,
             inputs: vec![input; shape.layers + 1],
             layers: vec![kept; shape.layers],
             normed,
@@ -186,18 +193,23 @@ impl Activations {
     }
 }
 
-/// Of the largest call of a product or of attention.
-fn work_lines(shape: &Shape, choice: &Choice) -> usize {
-    let tokens = choice.tokens();
+/// The products of so many tokens, whose logits are computed for so many at once.
+fn sizes(shape: &Shape, tokens: usize, chunk: usize) -> [products::Size; 5] {
     let (width, queries, ff) = (shape.width, shape.queries_width(), shape.feed_forward);
-    let sizes = [
+    [
         (tokens, width, shape.qkv_width()),
         (tokens, queries, width),
         (tokens, width, 2 * ff),
         (tokens, ff, width),
-        (choice.chunk_tokens(), width, shape.padded_vocab()),
+        (chunk, width, shape.padded_vocab()),
     ]
-    .map(|(rows, inner, columns)| products::Size { rows, inner, columns });
+    .map(|(rows, inner, columns)| products::Size { rows, inner, columns })
+}
+
+/// Of the largest call of a product or of attention.
+fn work_lines(shape: &Shape, choice: &Choice) -> usize {
+    let tokens = choice.tokens();
+    let sizes = sizes(shape, tokens, choice.chunk_tokens());
     let merged = choice.training && has_8bit_grads(shape, choice);
     let products = sizes.map(|size| {
         let merging = if merged { products::merged_scratch(size, choice.threads) } else { 0 };
@@ -205,6 +217,23 @@ fn work_lines(shape: &Shape, choice: &Choice) -> usize {
     });
     let attention = attention::scratch(attention_sizes(shape, choice.seq_len), tokens, choice.threads);
     products.into_iter().fold(attention, usize::max)
+}
+
+/// Of these, what passes over any number of sequences write.
+fn written_lines(shape: &Shape, choice: &Choice) -> usize {
+    let merged = choice.training && has_8bit_grads(shape, choice);
+    let attention =
+        attention::scratch(attention_sizes(shape, choice.seq_len), choice.tokens(), choice.threads);
+    let one = |size: products::Size| match choice.compute {
+        Precision::Fp32 => products::written_scratch::<f32>(size, choice.training, merged, choice.threads),
+        Precision::Bf16 => products::written_scratch::<Bf16>(size, choice.training, merged, choice.threads),
+    };
+    let passes = (1..=choice.micro_batch).flat_map(|sequences| {
+        let tokens = sequences * choice.seq_len;
+        let chunk = choice.chunk_tokens().min(tokens);
+        sizes(shape, tokens, chunk).into_iter().chain(sizes(shape, 0, tokens % chunk))
+    });
+    passes.map(one).fold(attention, usize::max)
 }
 
 pub fn attention_sizes(shape: &Shape, seq_len: usize) -> attention::Sizes {

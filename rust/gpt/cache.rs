@@ -4,7 +4,7 @@
 //! is one chain over the width of a head. Values are rows, padded to whole vectors.
 
 use super::shape::Shape;
-use crate::kernels::{Element, LANES};
+use crate::kernels::{Element, LANES, Line};
 use std::alloc::{Layout, alloc_zeroed};
 
 /// The system has no memory left.
@@ -13,11 +13,24 @@ pub struct OutOfMemory;
 
 /// So many zeros, whose pages are resident only once they are used.
 pub fn zeros<T: Element>(count: usize) -> Result<Vec<T>, OutOfMemory> {
+    // SAFETY: elements are numbers, for which zero bits are a 0, and so is `T::default()`.
+    unsafe { zeroed(count) }
+}
+
+/// The same for scratch memory.
+pub fn zero_lines(count: usize) -> Result<Vec<Line>, OutOfMemory> {
+    // SAFETY: lines are numbers.
+    unsafe { zeroed(count) }
+}
+
+/// # Safety
+/// Zero bits are a valid `T`.
+unsafe fn zeroed<T>(count: usize) -> Result<Vec<T>, OutOfMemory> {
     if count == 0 {
         return Ok(Vec::new());
     }
     let layout = Layout::array::<T>(count).map_err(|_| OutOfMemory)?;
-    // SAFETY: the size is not 0. Elements are numbers, for which zero bits are a 0, and so is `T::default()`.
+    // SAFETY: the size is not 0.
     let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
         return Err(OutOfMemory);

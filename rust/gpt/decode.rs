@@ -3,10 +3,10 @@
 //! Everything is allocated once, and its bytes are known before. The logits are the same bits for any threads, and
 //! however a text is divided into calls.
 
-use super::cache::{Cache, CacheSizes, OutOfMemory, zeros};
+use super::cache::{Cache, CacheSizes, OutOfMemory, zero_lines, zeros};
 use super::cached_attention::{Newest, Parts, attend};
 use super::shape::{LayerPlaces, Place, Places, Shape};
-use crate::kernels::{self, Element, Heads, LANES, Line, Rotary};
+use crate::kernels::{self, Element, Heads, Line, Rotary};
 use crate::products::{self, Size};
 
 /// The flat arrays that `Places` describes.
@@ -45,7 +45,7 @@ impl Limits {
     /// Of the products of any number of tokens.
     fn scratch_lines(&self, shape: &Shape) -> usize {
         let most = |rows: usize, inner, columns| {
-            let lines = |rows| products::scratch(Size { rows, inner, columns }, self.threads);
+            let lines = |rows| products::forward_scratch(Size { rows, inner, columns }, self.threads);
             (1..=rows.min(MANY)).map(lines).max().unwrap_or(0).max(lines(rows))
         };
         most(self.tokens, shape.width, shape.qkv_width())
@@ -131,7 +131,7 @@ impl<T: Element> Decoder<T> {
             last: zeros(limits.rows * shape.width)?,
             last_rows: 0,
             parts: Parts::new(&cache, limits.threads)?,
-            scratch: vec![Line([0.0; LANES]); limits.scratch_lines(&shape)],
+            scratch: zero_lines(limits.scratch_lines(&shape))?,
             shape,
             limits,
         })

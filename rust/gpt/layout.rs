@@ -74,6 +74,8 @@ pub struct Parts {
     pub optimizer: usize,
     pub activations: usize,
     pub logits: usize,
+    /// Of the activations, what no step writes: it is never resident.
+    pub unwritten: usize,
 }
 
 impl Parts {
@@ -119,6 +121,7 @@ impl Layout {
             optimizer: states_end - gradients_end + (end - activations_end),
             activations: activations.end - states_end,
             logits: activations_end - activations.end,
+            unwritten: unwritten(&activations, cursor.at),
         };
         debug_assert_eq!(parts.total(), end);
         Layout {
@@ -161,6 +164,15 @@ impl Layout {
         named(places).into_iter().map(one).collect()
     }
 }
+
+/// Whole pages of scratch memory that neither a pass nor an update writes, which ends at `update_end`.
+fn unwritten(activations: &Activations, update_end: usize) -> usize {
+    let Activations { work, written, .. } = activations;
+    let end = (work.start + written).max(update_end);
+    (work.end() / PAGE * PAGE).saturating_sub(end.next_multiple_of(PAGE))
+}
+
+const PAGE: usize = 4096;
 
 /// Gradients in 8 bits that are fp32 at once in a step of AdamW: whole blocks of the optimizer.
 pub const WIDE_GRADS: usize = 1 << 18;

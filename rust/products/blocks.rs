@@ -112,6 +112,9 @@ pub fn most_scratch(size: Size, sums_in_place: bool, threads: usize) -> usize {
     let panels = |rows: usize, most: usize| rows.div_ceil(LEFT).min(most / LEFT);
     let few = size.inner.min(FEW_ROWS_STEPS);
     let few_rows = panels(size.rows, FEW_ROWS) * left_length(few) + threads * RIGHT * few;
+    if size.rows <= FEW_ROWS && size.inner <= FEW_ROWS_STEPS {
+        return few_rows;
+    }
     let steps = size.inner.min(inner_limit(size_of::<u16>()));
     let columns = size.columns.next_multiple_of(RIGHT);
     let right = (RIGHT_BYTES / size_of::<f32>()).max(RIGHT * steps).min(columns * steps);

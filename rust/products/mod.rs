@@ -55,6 +55,27 @@ pub fn scratch(size: Size, threads: usize) -> usize {
     result.max(most_scratch(size.accumulate(), true, threads)).div_ceil(LANES)
 }
 
+/// Lines of scratch memory that `forward` needs.
+pub fn forward_scratch(size: Size, threads: usize) -> usize {
+    most_scratch(size, false, threads).div_ceil(LANES)
+}
+
+/// Of `scratch` and `merged_scratch`, which are enough for any CPU and any number of rows up to this one, the lines that
+/// the products of exactly this size write on this CPU.
+pub fn written_scratch<T: Element>(size: Size, training: bool, merged: bool, threads: usize) -> usize {
+    let numbers = Kind::best::<T>().numbers();
+    let lines = |size: Size, in_place| {
+        let is_empty = size.rows == 0 || size.columns == 0 || size.inner == 0;
+        if is_empty { 0 } else { Blocks::new(size, size_of::<T>(), numbers, in_place, threads).scratch() }
+    };
+    let in_place = size_of::<T>() == size_of::<f32>();
+    let forward = lines(size, in_place);
+    match training {
+        true => forward.max(lines(size.backward(), in_place)).max(lines(size.accumulate(), !merged)),
+        false => forward,
+    }
+}
+
 /// Those of products of bf16 numbers, the widest in use.
 pub fn vectors() -> Widest {
     Kind::best::<Bf16>().vectors()

@@ -354,6 +354,44 @@ fn scratch_for_many_rows_is_enough_for_fewer() {
     }
 }
 
+/// Where the last number is that a product has written.
+fn written<T: Element>(size: Size, training: bool, threads: usize) -> usize {
+    let count = |rows: usize, columns: usize| vec![T::narrow(1.0); rows * columns];
+    let (x, w, mut y) =
+        (count(size.rows, size.inner), count(size.columns, size.inner), count(size.rows, size.columns));
+    let memory = &mut some_scratch(size, threads);
+    forward(&x, &w, None, &mut y, size, memory, threads);
+    if training {
+        let mut dx = count(size.rows, size.inner);
+        backward(&y, &w, &mut dx, size, memory, threads);
+        let mut grad = vec![0.0; size.columns * size.inner];
+        accumulate(&y, &x, &mut grad, size, memory, threads);
+    }
+    memory.iter().rposition(|line| !line.0.iter().all(|number| number.is_nan())).map_or(0, |last| last + 1)
+}
+
+#[test]
+fn what_is_written_of_scratch_memory() {
+    fn check<T: Element>() {
+        for [rows, inner, columns] in
+            [[1, 300, 70], [24, 96, 200], [256, 160, 416], [128, 700, 96], [50, 1100, 64]]
+        {
+            let size = Size { rows, inner, columns };
+            for training in [false, true] {
+                let lines = written_scratch::<T>(size, training, false, 1);
+                let found = written::<T>(size, training, 1);
+                // The last panel of rows may be shorter.
+                assert!(found <= lines && lines <= found + 16 * 12, "{size:?} {training} {found} {lines}");
+                assert!(lines <= scratch(size, 1), "{size:?}");
+                assert!(training || lines <= forward_scratch(size, 1), "{size:?}");
+            }
+            assert!(written::<T>(size, true, 2) <= written_scratch::<T>(size, true, false, 2), "{size:?}");
+        }
+    }
+    check::<f32>();
+    check::<Bf16>();
+}
+
 #[test]
 fn products_of_nothing() {
     let empty: [f32; 0] = [];

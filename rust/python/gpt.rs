@@ -158,7 +158,7 @@ impl NativeGPT {
         })
     }
 
-    /// Bytes by part. Together they are the memory of the model.
+    /// Bytes by part. Together they are the memory of the model that becomes resident.
     #[staticmethod]
     #[pyo3(signature = (shape, *, micro_batch, seq_len, chunk, recompute, optimizer, weights, compute, dropout,
                         document_mask, held, unit, training, threads))]
@@ -203,7 +203,7 @@ impl NativeGPT {
             named.set_item("weights", parts.weights)?;
             named.set_item("gradients", parts.gradients)?;
             named.set_item("optimizer", parts.optimizer)?;
-            named.set_item("activations", parts.activations)?;
+            named.set_item("activations", parts.activations - parts.unwritten)?;
             named.set_item("logits", parts.logits)?;
             Ok(named)
         })

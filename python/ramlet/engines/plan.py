@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
-from ramlet.engines import EIGHT_BIT, OPTIMIZERS
+from ramlet.engines import EIGHT_BIT, OPTIMIZERS, Trainee
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.shape import Shape
@@ -28,6 +28,17 @@ SHARDS = ("none", "states", "gradients", "weights")
 JITTER = 12_000_000
 """How much the memory resident before the model varies from run to run with the libraries of an engine; added to the
 smallest budget that errors name."""
+
+
+class Rehearsal(Protocol):
+    """Does with a tiny model what a run does besides its steps, so that its code is resident when that is measured."""
+
+    @property
+    def loader_bytes(self) -> int:
+        """Of a loader, what is then resident too."""
+
+    def __call__(self, trainee: Trainee) -> None: ...
+
 
 LoaderBytes = int | Callable[[int], int]
 """A loader's memory: a number, or a function of the micro-batch."""
@@ -55,8 +66,11 @@ class Task:
     loader_bytes: LoaderBytes = 0
     sampled: int = 100
     """Tokens of a text that is generated between steps, with its prompt; 0 without any."""
+    prompted: int = 1
+    """Of these, the prompt."""
     ranks: int = 0
     """Processes that train together; 0 means those that the engine has joined."""
+    rehearsal: Rehearsal | None = None
 
 
 @dataclass(frozen=True)

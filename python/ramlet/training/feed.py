@@ -34,6 +34,8 @@ class Feed(Protocol):
     """Of the tokenizer."""
     tokenizer_file: Path | None
     packed_length: int | None
+    reads_at_once: bool
+    """Whether the first batch is there without reading more than that."""
 
     def tokenizer(self) -> Tokenizer | None:
         """If there is one; loading it needs much memory for a moment."""
@@ -56,6 +58,8 @@ class Feed(Protocol):
 
 class DataFeed:
     """Datasets on disk."""
+
+    reads_at_once = True
 
     def __init__(self, mix: Mix, settings: RunSettings) -> None:
         self.mix = mix
@@ -112,6 +116,7 @@ class StreamFeed:
     """
 
     packed_length: int | None = None
+    reads_at_once = False
 
     def __init__(
         self,

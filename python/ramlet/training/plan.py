@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.engines import Engine
-from ramlet.engines.plan import Plan, Task
+from ramlet.engines.plan import Plan, Rehearsal, Task
 from ramlet.errors import BudgetError
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
@@ -28,10 +28,11 @@ def plan_run(
     listener: Listener,
     run: Path,
     noted: Mapping[str, Any] | None,
+    rehearsal: Rehearsal,
 ) -> Plan:
     """A plan that fits the budget, corrected by a few real steps; a resumed run keeps its plan if it fits.
 
-    `noted` is the settings.yaml of a resumed `run`.
+    `noted` is the settings.yaml of a resumed `run`, `rehearsal` as in a `Task`.
     """
     import yaml  # noqa: F401 - to write settings.yaml: resident before it is measured what is
 
@@ -49,6 +50,8 @@ def plan_run(
         resident=engine.resident(stepping=True),
         loader_bytes=(lambda rows: held(micro_batch=rows)) if engine.uses_host_memory else 0,
         sampled=_sampled(job.settings),
+        prompted=_prompted(job.settings),
+        rehearsal=rehearsal,
     )
     meter.stage("probing")
     if noted is None:
@@ -72,8 +75,13 @@ def plan_run(
 
 
 def _sampled(settings: RunSettings) -> int:
-    """Tokens of a sample, with its prompt, of which a token has at least a byte."""
-    return 0 if settings.sample_every == 0 else settings.sample_tokens + len(settings.sample_prompt.encode()) + 1
+    """Tokens of a sample, with its prompt."""
+    return 0 if settings.sample_every == 0 else settings.sample_tokens + _prompted(settings)
+
+
+def _prompted(settings: RunSettings) -> int:
+    """At most: a token has at least a byte."""
+    return max(1, len(settings.sample_prompt.encode()))
 
 
 def fixed(settings: RunSettings) -> dict[str, Any]:

@@ -15,11 +15,12 @@ import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ramlet import __version__
-from ramlet.engines import Engine, Trainee
+from ramlet.engines import Engine, Ranks, Trainee
 from ramlet.engines.opening import Chosen
 from ramlet.engines.plan import Plan, ran_out
 from ramlet.errors import RamletError, SettingsError, option
@@ -43,6 +44,7 @@ from ramlet.training.loop import run_steps
 from ramlet.training.pace import Pace
 from ramlet.training.plan import plan_run
 from ramlet.training.progress import EVAL, SAMPLE, SAVE, Progress
+from ramlet.training.rehearsal import Rehearsal
 from ramlet.training.run_folder import RunFolder, other_engine, settings_text
 from ramlet.training.running import Run
 from ramlet.training.saver import Saver
@@ -173,7 +175,26 @@ class Trainer:
         # Reading a tokenizer needs much memory for a moment: before measuring what is resident.
         self._read_tokenizer()
         return plan_run(
-            self.job, self.feed, self.engine, self.budget, self.meter, self.listener, self.folder.path, self._noted
+            self.job,
+            self.feed,
+            self.engine,
+            self.budget,
+            self.meter,
+            self.listener,
+            self.folder.path,
+            self._noted,
+            self._rehearsal(),
+        )
+
+    def _rehearsal(self) -> Rehearsal:
+        job = self.job
+        one = Ranks()
+        return Rehearsal(
+            partial(self.feed.loader, job.seq_len, 1, 1, one) if self.feed.reads_at_once else None,
+            [replace(each, micro_batch=1, tokens=1) for each in self._eval_sets(1)],
+            self._sampler,
+            {**self._described, "job": job.described(), "all_settings": asdict(job.settings), "evals": self._evals},
+            self.meter,
         )
 
     def _read_tokenizer(self) -> None:
@@ -224,7 +245,7 @@ class Trainer:
             plan=plan,
             trainee=trainee,
             loader=loader,
-            evals=self._eval_sets(plan),
+            evals=self._eval_sets(plan.choice.micro_batch),
             journal=journal,
             listener=listener,
             engine=engine,
@@ -292,7 +313,7 @@ class Trainer:
             dtype=PRECISIONS[plan.choice.weights],
         )
 
-    def _eval_sets(self, plan: Plan) -> list[EvalSet]:
+    def _eval_sets(self, micro_batch: int) -> list[EvalSet]:
         job = self.job
         return [
             EvalSet(
@@ -300,7 +321,7 @@ class Trainer:
                 data=each.data,
                 split=each.split,
                 seq_len=job.seq_len,
-                micro_batch=min(plan.choice.micro_batch, self.engine.eval_rows(job.seq_len)),
+                micro_batch=min(micro_batch, self.engine.eval_rows(job.seq_len)),
                 tokens=job.eval_tokens,
                 lengths=self._lengths,
                 val_fraction=job.settings.val_fraction,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ramlet._native import NativeDecoder
 from ramlet.engines import Sampling
-from ramlet.engines.continuing import ContinuingLoop, cached_tokens, tokens_at_once
+from ramlet.engines.continuing import READING_PIECE, ContinuingLoop, cached_tokens
 from ramlet.engines.native.choosing import Chooser, choosing_bytes
 from ramlet.model.shape import Shape
 
@@ -44,7 +44,9 @@ class Continuation(ContinuingLoop[Any]):
         self._choose = Chooser(settings, shape.vocab_size, prompt, known)
         capacity = cached_tokens(shape.context, len(prompt), settings)
         self._decoder = model.decoder(
-            rows=settings.num_samples, capacity=capacity, tokens=tokens_at_once(capacity, settings)
+            rows=settings.num_samples,
+            capacity=capacity,
+            tokens=most_fed(shape.context, len(prompt), settings),
         )
 
     def feed(self, ids: Sequence[Sequence[int]]) -> None:
@@ -70,6 +72,13 @@ class Continuation(ContinuingLoop[Any]):
         return self._choose(logits)
 
 
+def most_fed(context: int, prompt: int, settings: Sampling) -> int:
+    """The most tokens of a forward pass, over all samples: of the prompt, or of what is read again when the context is
+    full."""
+    again = context // 2 if prompt + settings.max_tokens > context else 1
+    return max(settings.num_samples, min(READING_PIECE, max(prompt, settings.num_samples * again)))
+
+
 def continuing_parts(shape: Shape, *, precision: str, prompt: int, settings: Sampling, threads: int) -> dict[str, int]:
     """Bytes by part of a `Continuation` after a prompt of this many tokens, on top of the weights."""
     capacity = cached_tokens(shape.context, prompt, settings)
@@ -78,7 +87,7 @@ def continuing_parts(shape: Shape, *, precision: str, prompt: int, settings: Sam
         bf16=precision == "bf16",
         rows=settings.num_samples,
         capacity=capacity,
-        tokens=tokens_at_once(capacity, settings),
+        tokens=most_fed(shape.context, prompt, settings),
         threads=threads,
     )
     # The newest logits are computed while the last ones are still there, and the decoder copies the rotary tables.

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from ramlet import __version__, _native
 from ramlet.engines import Division, Hyperparameters, Ranks, Sampling, choices
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, continuing_parts
-from ramlet.engines.native.plan import LATER, batch_bytes, make_plan
+from ramlet.engines.native.plan import batch_bytes, make_plan
 from ramlet.engines.native.trainee import NativeTrainee
 from ramlet.engines.opening import several_processes
-from ramlet.engines.plan import Choice, Plan, Task
+from ramlet.engines.plan import Choice, Plan, Rehearsal, Task
 from ramlet.errors import SettingsError, option
 from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
@@ -30,6 +30,8 @@ TOKEN_BYTES = 200
 TINY = Shape(vocab_size=64, context=16, layers=1, width=32, heads=1)
 PROBED = Shape(vocab_size=256, context=128, layers=1, width=128, heads=2)
 """Models to start the engine with, and to measure its speed with: 4 MB, less than any budget has for a model."""
+NOT_REHEARSED = 1_000_000
+"""What Python loads and allocates to evaluate, after what is resident was measured: 0.3 to 1.6 MB."""
 LEARNING_SHARE = 0.5
 """Of the speed of matrix products, in a micro-batch of a small model."""
 
@@ -89,24 +91,27 @@ class NativeEngine:
         """A plan is exact: there is nothing to cap."""
 
     def resident(self, *, stepping: bool = False) -> int:
-        """After a small step in any case: evaluation and generation run through much of the same code."""
-        settled_memory()
-        return self._rehearsed(Choice(1, 16), document_mask=False)
+        """Evaluation and generation run through much of the code of a step; of training, `fit` takes steps itself."""
+        settled = settled_memory()
+        return settled if stepping else self._rehearsed(Choice(1, 16))
 
-    def _rehearsed(self, choice: Choice, *, document_mask: bool) -> int:
+    def _rehearsed(self, choice: Choice, document_mask: bool = False, rehearsal: Rehearsal | None = None) -> int:
         """What is resident after a step like those of the choice: its threads, and the pages that it runs through."""
         import numpy as np
 
         tokens = TINY.context
         small = choice.with_(micro_batch=1, chunk=tokens, held=0)
-        model = GPT(TINY, Layout.of(small, seq_len=tokens, document_mask=document_mask, threads=self.threads))
+        layout = Layout.of(small, seq_len=tokens, document_mask=document_mask, threads=self.threads)
+        trainee = NativeTrainee(TINY, layout, Unchanging())
         batch = _blank(TINY, 1, tokens)
         if document_mask:
             batch |= {name: np.zeros((1, tokens), np.int64) for name in ("position_ids", "document_ids")}
-        model.learn(batch, np.ones(1, np.int64) if choice.dropout else None, 1.0)
-        model.update(0.0, 1.0, 1.0, (0.9, 0.95, 1e-8, 0.0), 0)
-        model.token_losses(batch)
-        del model
+        trainee.learn({**batch, "samples": range(1)}, 1.0)
+        trainee.update(0.0, 1.0)
+        trainee.model.token_losses(batch)
+        if rehearsal is not None:
+            rehearsal(trainee)
+        del trainee
         self.release()
         return resident_memory()
 
@@ -132,11 +137,13 @@ class NativeEngine:
         return replace(plan, notes=(*plan.notes, note))
 
     def fit(self, task: Task, settings: Hyperparameters, meter: Meter) -> Plan:
-        plan = self.sketch(task)
-        resident = self._rehearsed(plan.choice, document_mask=task.document_mask)
-        plan = plan.at_least(plan.peak + max(0, resident - task.resident))
+        resident = self._rehearsed(Choice(1, 16, compute=task.precision), task.document_mask, task.rehearsal)
+        plan = self.sketch(replace(task, resident=resident))
+        # Another choice runs through other code.
+        again = self._rehearsed(plan.choice, task.document_mask)
+        plan = plan.at_least(plan.peak + max(0, again - resident))
         if plan.peak > task.budget.total - task.budget.reserve:
-            plan = self.sketch(replace(task, resident=resident))
+            plan = self.sketch(replace(task, resident=again))
         plan = plan.at_least(meter.peak)
         task.budget.require(meter.peak, f"{self.baseline}, while it was loaded")
         return plan
@@ -166,7 +173,7 @@ class NativeEngine:
                 "a micro-batch": arena["activations"] + batch,
                 "logits": arena["logits"],
                 "the byte lengths of tokens": shape.vocab_size * TOKEN_BYTES,
-                "what is loaded later": LATER,
+                "what is loaded later": NOT_REHEARSED,
             }
             if sum(parts.values()) <= budget.total - budget.reserve:
                 return found
@@ -192,7 +199,7 @@ class NativeEngine:
             "weights": sum(arena.values()),
             **parts,
             **({"the tokenizer": vocabulary * TOKEN_BYTES} if vocabulary else {}),
-            "what is loaded later": 2 * LATER,  # also the code of its own forward pass
+            "what is loaded later": 2 * NOT_REHEARSED,  # also the code of its own forward pass
         }
 
     # Models.
@@ -248,6 +255,17 @@ class NativeEngine:
 
     def gpus(self) -> list[dict[str, Any]]:
         return []
+
+
+@dataclass(frozen=True)
+class Unchanging:
+    """Hyperparameters of a rehearsal."""
+
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    seed: int = 0
 
 
 ONE_TOKEN = Division(micro_batch=1, chunk=1)

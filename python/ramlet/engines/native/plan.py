@@ -1,6 +1,6 @@
 """Plans of the native engine: memory is known before the first step, so nothing is measured but what is resident.
 
-    peak = what is resident (Python, measured) + the arena + the loader and a micro-batch + LATER or a sample
+    peak = what is resident (measured) + the arena + the loader and a micro-batch + an evaluation or sample + LATER
 
 Here a result depends neither on the micro-batch, as long as it divides a group of sequences (order.py), nor on the
 chunk: every sum over tokens is one chain in the order of the tokens. Only gradients of bf16 weights, which have 8 bits,
@@ -21,10 +21,13 @@ from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import DRIFT
 
-LATER = 1_000_000
-"""What Python loads and allocates after the plan, to write settings and checkpoints and to evaluate. Measured: 0.3 to
-1.6 MB, as its pages and those of its libraries happen to be cached (benchmarks/engines.py random); a sample is
-generated in the memory that is free between these."""
+LATER = 300_000
+"""What a run adds to what was resident after its rehearsal: threads, a longer log, larger arrays. Measured: 0.1 to
+0.5 MB (benchmarks/engines.py random)."""
+EVALUATION = 200_000
+"""Of a loader of its own, and its losses. Samples are generated at other times."""
+NOT_REHEARSED = 2_500_000
+"""Instead of LATER in the sketch of a run whose data and tokenizer are not open."""
 SMALLEST_CHUNK = 16
 """Tokens: logits of fewer are not much smaller than anything else."""
 LEAST_ROUNDED_CHUNK = 32
@@ -70,10 +73,13 @@ def plan_parts(task: Task, choice: Choice, threads: int) -> dict[str, int]:
     layout = Layout.of(choice, seq_len=task.seq_len, document_mask=task.document_mask, threads=threads)
     arena = arena_parts(task.shape, layout)
     loader = task.loader_bytes if isinstance(task.loader_bytes, int) else task.loader_bytes(choice.micro_batch)
+    later = NOT_REHEARSED
+    if task.rehearsal is not None:
+        loader, later = loader - task.rehearsal.loader_bytes, LATER
     parts = {
         **arena,
         "data": loader + batch_bytes(choice.micro_batch * task.seq_len, task.document_mask),
-        "overhead": task.resident + max(LATER, sample_bytes(task, choice, threads)),
+        "overhead": task.resident + later + max(EVALUATION, sample_bytes(task, choice, threads)),
     }
     return {name: parts[name] for name in PARTS}
 
@@ -88,8 +94,9 @@ def sample_bytes(task: Task, choice: Choice, threads: int) -> int:
     """Of a sample generated between steps."""
     if not task.sampled:
         return 0
-    settings = OneSample(task.sampled)
-    parts = continuing_parts(task.shape, precision=choice.weights, settings=settings, threads=threads)
+    prompt = min(task.prompted, max(1, task.shape.context // 2))
+    settings = OneSample(task.sampled - task.prompted)
+    parts = continuing_parts(task.shape, precision=choice.weights, settings=settings, threads=threads, prompt=prompt)
     return sum(parts.values())
 
 

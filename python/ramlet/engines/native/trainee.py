@@ -23,6 +23,7 @@ from ramlet.engines.plan import Plan
 from ramlet.model.folder import ModelFolder
 from ramlet.model.shape import Shape
 from ramlet.model.tensor_file import Stored
+from ramlet.runtime.settled import release_heap
 
 
 class NativeTrainee:
@@ -41,7 +42,9 @@ class NativeTrainee:
     def load_weights(self, found: ModelFolder) -> None:
         self.model.load_weights(found)
 
-    def prepare(self, plan: Plan, rank: int) -> None: ...
+    def prepare(self, plan: Plan, rank: int) -> None:
+        """Returns what was only needed to make the model: a plan does not count it."""
+        release_heap()
 
     def learn(self, batch: Mapping[str, Any], scale: float) -> float:
         return self.model.learn(batch, self._dropout_keys(batch), scale)
