@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ramlet.model.shape import Shape
@@ -70,6 +71,7 @@ class Stack(NamedTuple):
     """From one layer to the next."""
 
 
+@lru_cache(maxsize=32)  # a plan asks thousands of times
 def flat_elements(shape: Shape) -> tuple[int, int]:
     """Elements of the two flat tensors of weights.py: matrices and gains."""
     gains = [shape.width, *[shape.head_width] * (2 if shape.qk_norm else 0), shape.width]
@@ -77,6 +79,7 @@ def flat_elements(shape: Shape) -> tuple[int, int]:
     return _aligned(matrices), _aligned([*gains * shape.layers, shape.width])
 
 
+@lru_cache(maxsize=32)
 def hidden_start(shape: Shape) -> int:
     """Where the embeddings end and the layers begin in the flat matrices."""
     return _aligned([*_embeddings(shape), 0])
