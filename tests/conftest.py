@@ -173,8 +173,8 @@ def ramlet(tmp_path: Path) -> RunRamlet:
     """Runs `ramlet ARGUMENTS` in a separate process, in the test's folder."""
 
     def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        given = {"cwd": tmp_path, "env": {**os.environ, "COLUMNS": "100"}, **options}
+        given = {"cwd": tmp_path, "env": {**os.environ, "COLUMNS": "100"}, "timeout": 240, **options}
         command = [sys.executable, "-m", "ramlet", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, **given)  # type: ignore[call-overload,no-any-return]
+        return subprocess.run(command, capture_output=True, text=True, **given)  # type: ignore[call-overload,no-any-return]
 
     return run

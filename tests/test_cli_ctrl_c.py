@@ -148,6 +148,17 @@ def test_while_the_command_is_being_loaded(how: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", GO_ON)
 
 
+def test_right_after_the_command_line_is_imported() -> None:
+    pressed = (
+        "import signal, ramlet.__main__, ramlet.cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "ramlet.cli.main = lambda **_: signal.raise_signal(signal.SIGINT)\n"
+        "ramlet.__main__.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", pressed], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", GO_ON)
+
+
 def test_the_script_is_what_hears_it() -> None:
     """The script that is installed loads nothing of the command by itself."""
     described = (Path(__file__).parent.parent / "pyproject.toml").read_text()

@@ -71,6 +71,14 @@ def test_text_of_a_run_that_has_changed(tmp_path: Path, ramlet: RunRamlet) -> No
     assert said == "error: run was begun with other text, or the text has changed since: choose another --out"
 
 
+def test_a_rank_that_is_left_from_something_else(tmp_path: Path, ramlet: RunRamlet) -> None:
+    """In a job of a cluster without WORLD_SIZE: the process is alone, so it prepares its text, and prints."""
+    (tmp_path / "book.txt").write_text(sentences(400))
+    given = ("train", "--input", "book.txt", "--out", "run", "--params", "40k", "--seq-len", "16", "--max-steps", "1")
+    done = ramlet(*given, "--threads", "1", env={**os.environ, "RANK": "3"}, timeout=60)
+    assert done.stdout.startswith("1 step, ")
+
+
 def test_a_dataset_whose_name_is_not_utf8(data: Path, tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/d\xff"
     shutil.copytree(os.fsencode(data), odd)

@@ -4,13 +4,14 @@ import sys
 
 
 def run() -> None:
-    """Runs the command; also handles Ctrl-C while it is being imported, before its own `main` can."""
+    """Runs the command; also handles Ctrl-C before its own `main` can: while it is being imported, and right after."""
     try:
         from ramlet.cli import run as run_command
+
+        run_command()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; run the same command to resume\n")
         sys.exit(130)
-    run_command()
 
 
 if __name__ == "__main__":

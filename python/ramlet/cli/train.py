@@ -12,6 +12,7 @@ from ramlet.cli.options import DeviceMemory, Json, Quiet, Threads, data_option, 
 from ramlet.cli.parameters import Option
 from ramlet.cli.passage import passage
 from ramlet.cli.progress import Progress, format_score
+from ramlet.engines.opening import is_first_process
 from ramlet.errors import SettingsError
 from ramlet.inputs.settings import ReadSettings
 from ramlet.runtime.budget import Budget, format_bytes
@@ -131,7 +132,7 @@ def train(
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     on_gpu = settings.device == "cuda"
     # Under torchrun only one process prints.
-    first = os.environ.get("RANK", "0") == "0"
+    first = is_first_process()
     silent = quiet or json or not first
     with Meter(Budget.parse(host_memory if on_gpu else memory)) as meter, Progress(meter, silent=silent) as bar:
         printer = _Printer(bar, quiet=silent)

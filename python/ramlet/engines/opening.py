@@ -86,6 +86,11 @@ def several_processes() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
+def is_first_process() -> bool:
+    """Whether this process prints, and prepares what all of them read. RANK alone may be left from something else."""
+    return not several_processes() or os.environ["RANK"] == "0"
+
+
 def require_ranks(shard: str, engine: str) -> None:
     """Refuses a setting `shard` without several processes to divide a model, or with an engine that is always one."""
     if shard in ("auto", "none"):

@@ -11,12 +11,12 @@ validation split, without training data.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ramlet.dataset.manifest import NAME
+from ramlet.engines.opening import is_first_process
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.sources import expand, survey
 from ramlet.preparing.settings import WHOLE_FILE_BYTES, PrepareSettings
@@ -42,7 +42,7 @@ def prepare_own(
 ) -> Path:
     """Prepares the inputs as a dataset in RUN/data; does nothing if that is done already."""
     made = run / "data" / "dataset"
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first_process():
         # Only the first rank prepares; if it fails, the launcher ends the ranks that wait.
         while not (made / NAME).exists():
             time.sleep(0.1)
