@@ -219,6 +219,17 @@ def test_draws_follow_the_probabilities() -> None:
     assert counts[0] == counts[3] == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"temperature": 1e-300}, 1), ({"repetition_penalty": 1e-300}, 4), ({"repetition_penalty": 1e300}, 1)],
+)
+def test_settings_beyond_the_numbers_of_fp32(given: dict[str, float], expected: int) -> None:
+    """They become 0 or infinite there, and so did the logits."""
+    settings = SampleSettings(**{"temperature": 1e-3, "seed": 1, **given})
+    logits = torch.tensor([[0.0, 2.0, 1.0, -5.0, 1.5, 0.5]])
+    assert Chooser(settings, 6, [0, 4, 3])(logits) == [expected]
+
+
 def test_the_cache_never_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     original = KVCache.__init__
@@ -367,7 +378,7 @@ class TestModels:
             ({"precision": "fp8"}, "fp8 is only for training"),
             ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
             ({"num_samples": True}, "num_samples must be a whole number, not True"),
-            ({"top_k": 0}, "top_k must be at least 1, not 0"),
+            ({"top_k": 0}, "top_k must be between 1 and 1,000,000,000, not 0"),
             ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0"),
             ({"top_p": 1.5}, "top_p must be above 0 and at most 1, not 1.5"),
             ({"temperature": -1}, "temperature must be at least 0, not -1"),

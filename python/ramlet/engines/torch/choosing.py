@@ -15,6 +15,9 @@ from torch import Tensor
 from ramlet.engines import Sampling
 from ramlet.engines.continuing import not_a_number, sample_seeds
 
+FP32 = torch.finfo(torch.float32)
+"""Of the logits: torch converts the settings to it."""
+
 
 class Chooser:
     def __init__(
@@ -36,8 +39,9 @@ class Chooser:
         if self._excluded is not None:
             logits.masked_fill_(self._excluded, -torch.inf)
         if self._seen is not None:
-            penalty = self._settings.repetition_penalty
+            penalty = min(max(self._settings.repetition_penalty, FP32.tiny), FP32.max)
             logits = torch.where(self._seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+            logits = logits.clamp(max=FP32.max)
         chosen = logits.argmax(-1) if self._settings.temperature == 0 else self._sample(self._probabilities(logits))
         if self._seen is not None:
             self._seen[torch.arange(len(chosen)), chosen] = True
@@ -47,7 +51,7 @@ class Chooser:
     def _probabilities(self, logits: Tensor) -> Tensor:
         settings = self._settings
         # Subtract the largest first, so that even the smallest temperature causes no infinities.
-        logits = (logits - logits.amax(-1, keepdim=True)) / settings.temperature
+        logits = (logits - logits.amax(-1, keepdim=True)) / max(settings.temperature, FP32.tiny)
         if settings.top_k is not None and settings.top_k < logits.shape[1]:
             least = logits.topk(settings.top_k).values[:, -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
