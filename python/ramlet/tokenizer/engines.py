@@ -198,10 +198,10 @@ class HfEngine:
         return {number: name.encode() for name, number in sorted(every.items(), key=lambda item: item[1])}
 
     def decode(self, ids: list[int]) -> str:
-        return _explained(
-            "HF's library cannot decode these ids with this tokenizer",
-            lambda: self._plain.decode(ids, skip_special_tokens=False),
-        )
+        decode = self._plain.decode
+        what = "HF's library cannot decode these ids with this tokenizer"
+        text: str = _explained(what, lambda: decode(ids, skip_special_tokens=False))
+        return text
 
     def encode(self, text: str, specials: Specials) -> list[int]:
         _guarded(text.encode)
@@ -211,7 +211,8 @@ class HfEngine:
         return self._ids(tokenizer, text)
 
     def _ids(self, tokenizer: Any, text: str) -> list[int]:
-        return _explained(_CANNOT_ENCODE, lambda: tokenizer.encode(text, add_special_tokens=False).ids)
+        ids: list[int] = _explained(_CANNOT_ENCODE, lambda: tokenizer.encode(text, add_special_tokens=False).ids)
+        return ids
 
     def _encode_parts(self, text: str, specials: dict[str, int]) -> list[int]:
         """If only some special tokens are allowed, the text is split at them here."""
