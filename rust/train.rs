@@ -92,9 +92,11 @@ impl Shares {
             });
         }
         let memory = memory - fixed(threads);
-        let block_bytes = (memory / threads / 64).clamp(LEAST_BLOCK, 1 << 20);
+        // What a decoder takes cannot be used for anything else.
+        let share = (memory / threads).saturating_sub(decoding);
+        let block_bytes = (share / 64).clamp(LEAST_BLOCK, 1 << 20);
         let merging = memory - tokens * TOKEN_BYTES;
-        let window_bytes = (memory / threads / 8).clamp(LEAST_WINDOW, 128 << 20);
+        let window_bytes = (share / 8).clamp(LEAST_WINDOW, 128 << 20);
         let decoding = if decoding > 0 { decoding + window_bytes - LEAST_WINDOW } else { 0 };
         let reading = threads * (READING * block_bytes + decoding);
         Ok(Shares {

@@ -129,18 +129,34 @@ def test_inside_an_import_of_the_core(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr() == ("", GO_ON)
 
 
+def test_inside_a_class_that_is_being_created(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python 3.11 then raises a RuntimeError: `Error calling __set_name__ on 'Field' instance`."""
+
+    def wrapped(*_: Any) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(doctor.os, "fsync", wrapped)
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr() == ("", GO_ON)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize(
     "how",
     ["runpy.run_module('ramlet', run_name='__main__')", "importlib.import_module('ramlet.__main__').run()"],
 )
-def test_while_the_command_is_being_loaded(how: str) -> None:
+def test_while_the_command_is_being_loaded(how: str, wrapped: bool) -> None:
     """`python -m ramlet`, and the script."""
     # The first import of the command that is no part of the interpreter.
     pressed = (
         "import importlib, runpy, signal, sys\n"
         "class Pressed:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'click': signal.raise_signal(signal.SIGINT)\n"
+        "        if name != 'click': return\n"
+        "        try: signal.raise_signal(signal.SIGINT)\n"
+        f"        except KeyboardInterrupt as error: raise {'RuntimeError from error' if wrapped else ''}\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Pressed())\n"
     )

@@ -95,6 +95,20 @@ class TestTrain:
         assert again.returncode == 0
         assert again.stdout == "new already has this tokenizer, from the same inputs and settings: nothing to do\n"
 
+    def test_inside_its_input(self, tmp_path: Path, ramlet: RunRamlet) -> None:
+        for name in "ab":
+            (tmp_path / f"{name}.txt").write_text(DOCUMENTS[ord(name)] * 20)
+        words = ("tokenizer", "train", ".", "--vocab-size", "270")
+        done = ramlet(*words, "--out", "new", "--spill-dir", "spilled", "--json")
+        assert json.loads(done.stdout)["read"]["files"] == 2
+        again = ramlet(*words, "--out", "new", "--spill-dir", "spilled")
+        assert again.stdout == "new already has this tokenizer, from the same inputs and settings: nothing to do\n"
+        first = (tmp_path / "new/tokenizer.json").read_bytes()
+        assert ramlet(*words, "--out", "new", "--min-frequency", "1", "--force").returncode == 0
+        assert (tmp_path / "new/tokenizer.json").read_bytes() == first  # not of its own files
+        into = ramlet(*words, "--out", ".", "--force")
+        assert (into.returncode, into.stderr) == (1, "error: . is where the result goes: it cannot also be an input\n")
+
     def test_json_and_quiet(self, corpus: Path, ramlet: RunRamlet) -> None:
         done = ramlet("tokenizer", "train", str(corpus), "-v", "300", "-o", "new", "--json")
         told = json.loads(done.stdout)
@@ -381,6 +395,8 @@ class TestEncodeAndDecode:
             (["encode", "odd.bin", "-T", "gpt2", "-m", "20MB"], "needs at least "),
             (["decode", "999999", "-T", "gpt2"], "no token has the id 999999"),
             (["decode", "1", "x", "-T", "gpt2"], "'x' is not a token id"),
+            (["decode", "1" * 5000, "-T", "byte"], "is not a token id"),
+            (["encode", "odd.bin", "-T", "byte", "-o", "."], ". is a folder, not a file: choose another path"),
             (["decode", "none.bin", "-T", "gpt2"], "cannot read none.bin: No such file"),
             (["decode", "odd.bin", "-T", "gpt2"], "does not contain uint16 ids"),
             (["decode", "odd.bin", "-T", "gpt2", "--dtype", "int8"], "uint16 or uint32, not 'int8'"),

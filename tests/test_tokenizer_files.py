@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiktoken
 import tokenizers
@@ -243,3 +244,25 @@ class TestBrokenFiles:
         (tmp_path / "vocab.json").write_text('{"a": ')
         with pytest.raises(TokenizerError, match=r"vocab\.json is damaged: it is not JSON"):
             Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"<a>": 900, "<b>": 900}, "the special tokens '<a>' and '<b>' have the same id 900"),
+        (["<a>", "<a>"], "the special token '<a>' is given twice: remove one"),
+        *(({"<a>": odd}, "the id of a special token is ") for odd in (-1, 1 << 24, 10**12, "900", 900.0, True, None)),
+    ],
+)
+def test_ids_that_are_none(small: Tokenizer, tmp_path: Path, given: dict[str, int], sentence: str) -> None:
+    small.save(tmp_path / "small.tiktoken")
+    with pytest.raises(TokenizerError, match=f"^{sentence}"):
+        Tokenizer.load(tmp_path / "small.tiktoken", pattern="gpt2", special_tokens=given)
+    loaded = Tokenizer.load(tmp_path / "small.tiktoken", pattern="gpt2", special_tokens={"<a>": np.int64(900)})
+    assert loaded.encode("<a>", allowed_special="all") == [900]
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 24, 10**11, "0"])
+def test_merges_with_ids_that_are_none(number: int) -> None:
+    with pytest.raises(TokenizerError, match=r"^the id of a token is .*, not a whole number from 0 to 16,777,215$"):
+        Tokenizer.from_merges({number: b"a"}, [])

@@ -313,3 +313,34 @@ def test_added_tokens_made_by_hf_itself(small: Tokenizer, tmp_path: Path) -> Non
     hf.save(str(tmp_path / "b.json"))
     loaded = assert_same_as_hf(tmp_path / "b.json", ["a newword b plain <|new|> newwordplain"])
     assert loaded.vocab_size == 903
+
+
+def test_a_text_that_hf_cannot_encode_is_told_in_a_sentence(tmp_path: Path) -> None:
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.encode("a b") == [0, 1]
+    sentence = "^HF's library cannot encode a text with this tokenizer: WordLevel error: Missing "
+    for call in (lambda: loaded.encode("a c"), lambda: loaded.encode_batch(["a", "c"]), lambda: loaded.stream()):
+        with pytest.raises(TokenizerError, match=sentence):
+            stream: Any = call()
+            stream.push("c")
+            stream.finish()
+
+
+def test_a_panic_of_hf_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):  # as pyo3 calls it
+        pass
+
+    def fail(*_: object, **__: object) -> None:
+        raise PanicException("AddedVocabulary bad split")
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    words.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path)
+    monkeypatch.setattr(loaded.engine, "_plain", type("Broken", (), {"encode": fail, "decode": fail})())
+    with pytest.raises(TokenizerError, match=r"^HF's library cannot encode a text .*: AddedVocabulary bad split$"):
+        loaded.encode("a")
+    with pytest.raises(TokenizerError, match=r"^HF's library cannot decode these ids .*: AddedVocabulary bad split$"):
+        loaded.decode([0])

@@ -9,7 +9,10 @@ def run() -> None:
         from ramlet.cli import run as run_command
 
         run_command()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Python 3.11 turns an interruption of some imports into a RuntimeError.
+        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+            raise
         sys.stderr.write("interrupted; run the same command to resume\n")
         sys.exit(130)
 

@@ -41,6 +41,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(clean::clean_text, module)?)?;
     module.add_function(wrap_pyfunction!(clean::drop_rules, module)?)?;
     module.add_function(wrap_pyfunction!(read::count_characters, module)?)?;
+    module.add_function(wrap_pyfunction!(read::parquet_memory, module)?)?;
     module.add_function(wrap_pyfunction!(train::train_bpe, module)?)?;
     module.add_function(wrap_pyfunction!(train::count_task, module)?)?;
     module.add_function(wrap_pyfunction!(train::merge_counts, module)?)?;

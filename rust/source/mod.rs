@@ -20,6 +20,7 @@ mod disk;
 mod json;
 mod jsonl;
 mod lanes;
+mod page_sizes;
 mod parquet;
 mod range;
 mod row_groups;
@@ -40,6 +41,7 @@ use serde::{Deserialize, Serialize};
 
 pub use block::{Block, Fragment, SPARE};
 pub use lanes::{Files, Sources};
+pub use page_sizes::parquet_memory;
 pub use range::{Range, can_split};
 pub use row_groups::row_group_bytes;
 pub use stamp::Stamp;

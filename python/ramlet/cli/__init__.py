@@ -162,7 +162,10 @@ def _complete(command: Any, words: Sequence[str]) -> int:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether it is a panic caused by Ctrl-C: the native core panics if one of its imports is interrupted."""
+    """Whether it was caused by Ctrl-C: the native core panics if one of its imports is interrupted, and Python 3.11
+    turns an interruption of some imports into a RuntimeError."""
+    if isinstance(error.__cause__, KeyboardInterrupt):
+        return True
     return type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error)
 
 

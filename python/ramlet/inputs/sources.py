@@ -85,13 +85,19 @@ class Survey:
     """The least memory that the largest decoder takes; 0 if all files are plain text."""
 
 
-def survey(inputs: Paths, *, format: str | None = None) -> Survey:  # noqa: A002
-    """Walks the inputs once."""
+def survey(
+    inputs: Paths,
+    *,
+    format: str | None = None,  # noqa: A002
+    text_field: str | None = None,
+    without: Collection[str] = (),
+) -> Survey:
+    """Walks the inputs once; `without` as in `expand`. `decoding` is that of reading `text_field`; 0 if not given."""
     digest = new_hash()
     total, lasting, decoding = 0, True, 0
-    for source in expand(inputs, format=format):
+    for source in expand(inputs, format=format, without=without):
         total += source.size or 0
-        decoding = max(decoding, source.decoding)
+        decoding = max(decoding, 0 if text_field is None else source.decoding(text_field))
         lasting = lasting and source.size is not None
         path = source.path if source.size is None else os.path.abspath(source.path)
         fields = f"\0{source.format}\0{source.compression}\0{source.size}\0{source.modified}\0"

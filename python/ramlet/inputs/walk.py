@@ -34,10 +34,14 @@ class Source:
     modified: int = 0
     """Modification time, in nanoseconds."""
 
-    @property
-    def decoding(self) -> int:
-        """The least memory that its decoder takes; 0 if it is plain text."""
-        return decoder_bytes(self.format, self.compression)
+    def decoding(self, text_field: str) -> int:
+        """The least memory that its decoder takes; 0 if it is plain text. Reads the headers of a Parquet file."""
+        least = decoder_bytes(self.format, self.compression)
+        if self.format != "parquet" or self.compression or self.size is None:
+            return least
+        from ramlet import _native
+
+        return max(least, _native.parquet_memory(self.path, text_field))
 
     def spec(self) -> tuple[str, str, str, int, int]:
         """For the native core: (path, format, compression, size or -1, modification time)."""

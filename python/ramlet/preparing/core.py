@@ -87,6 +87,8 @@ class Core:
             spare = self.budget.available() - self._working
             tokenizer.limit_cache(min(max(spare // 2, LEAST_CACHE), CACHE_BYTES))
         free = self.budget.available()
+        if stage in ("scan", "write"):
+            free = max(0, free - self.threads * self.work.planned.decoding)
         run_native(
             self.work.folder.work,
             self.work.folder.out,

@@ -107,8 +107,9 @@ class Excluded:
         """The least memory that the decoder of one of its files takes."""
         datasets = any(isinstance(part, DatasetText) for part in self.parts)
         files = [part for part in self.parts if isinstance(part, str)]
-        found = [source.decoding for source in self._expand(files)] if files else []
-        return max([*found, Source("", "jsonl", "gz", 0).decoding if datasets else 0])
+        field = self.settings.exclude_field or self.settings.text_field
+        found = [source.decoding(field) for source in self._expand(files)] if files else []
+        return max([*found, Source("", "jsonl", "gz", 0).decoding(field) if datasets else 0])
 
     def _expand(self, paths: Iterable[str]) -> Iterator[Source]:
         for source in sources.expand(paths):

@@ -121,7 +121,7 @@ def _listing(
 ) -> Iterator[tuple[str, str, str, int, int]]:
     folders: set[str] = set()
     for source in sources.expand(local, format=settings.format, skipped=planned.skipped, without=folder.results()):
-        planned.decoding = max(planned.decoding, source.decoding)
+        planned.decoding = max(planned.decoding, source.decoding(settings.text_field))
         planned.whole_files &= source.format == "text" and settings.reading()["documents"] == "file"
         if source.size is None:
             raise SourceError(f"{source.path} can be read only once, but is read twice: pipe it in, and give - instead")

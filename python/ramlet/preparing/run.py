@@ -185,7 +185,8 @@ class Run:
             return
         self.meter.stage("excluding")
         budget = self.meter.budget or Budget.parse("auto")
-        self.excluded.build(self.folder.work, budget.available(), self.progress)
+        memory = max(0, budget.available() - self.excluded.decoding)
+        self.excluded.build(self.folder.work, memory, self.progress)
 
     def work_through(self, executor: Executor, report: Report) -> Prepared:
         """All stages, then the result."""

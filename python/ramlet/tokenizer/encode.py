@@ -74,7 +74,8 @@ def divide_memory(
         peak=peak,
     )
     left = granted - engine
-    block = min(max(left // 3 // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
+    spare = left - own - SMALLEST_CACHE
+    block = min(max(min(left // 3, spare) // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
     # Not all of it: the allocator keeps some of the memory that blocks of changing size have freed.
     cache = (left - own - block * BLOCK_COPIES) * 3 // 4
     return max(min(cache, CACHE_BYTES), SMALLEST_CACHE), block

@@ -134,6 +134,19 @@ class _GuardedStream:
         return _guarded(self._stream.finish)
 
 
+_CANNOT_ENCODE = "HF's library cannot encode a text with this tokenizer"
+
+
+def _explained(what: str, call: Callable[[], T]) -> T:
+    """The result of a call of HF's library, which raises bare Exceptions, and whose panics are BaseExceptions."""
+    try:
+        return call()
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{what}: {error}") from None
+
+
 class HfEngine:
     """HF's `tokenizers`, in batches of bounded size; special tokens are plain text unless they are allowed."""
 
@@ -148,12 +161,7 @@ class HfEngine:
             import tokenizers
         except ImportError:
             raise TokenizerError(f"{path} needs HF's library, because {reason}: pip install 'ramlet[hf]'") from None
-        try:
-            plain = tokenizers.Tokenizer.from_file(path)
-        except BaseException as error:  # the library raises bare Exceptions, and its panics are BaseExceptions
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            raise TokenizerError(f"{path} cannot be used: {error}") from None
+        plain = _explained(f"{path} cannot be used", lambda: tokenizers.Tokenizer.from_file(path))
         self.__setstate__(plain.to_str())
 
     def __getstate__(self) -> str:
@@ -190,7 +198,9 @@ class HfEngine:
         return {number: name.encode() for name, number in sorted(every.items(), key=lambda item: item[1])}
 
     def decode(self, ids: list[int]) -> str:
-        text: str = self._plain.decode(ids, skip_special_tokens=False)
+        decode = self._plain.decode
+        what = "HF's library cannot decode these ids with this tokenizer"
+        text: str = _explained(what, lambda: decode(ids, skip_special_tokens=False))
         return text
 
     def encode(self, text: str, specials: Specials) -> list[int]:
@@ -198,7 +208,10 @@ class HfEngine:
         if specials and len(specials) < len(self.specials):
             return self._encode_parts(text, dict(specials))
         tokenizer = self._with_specials if specials else self._plain
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return self._ids(tokenizer, text)
+
+    def _ids(self, tokenizer: Any, text: str) -> list[int]:
+        ids: list[int] = _explained(_CANNOT_ENCODE, lambda: tokenizer.encode(text, add_special_tokens=False).ids)
         return ids
 
     def _encode_parts(self, text: str, specials: dict[str, int]) -> list[int]:
@@ -209,7 +222,7 @@ class HfEngine:
             if part in specials:
                 ids.append(specials[part])
             elif part:
-                ids.extend(self._plain.encode(part, add_special_tokens=False).ids)
+                ids.extend(self._ids(self._plain, part))
         return ids
 
     def encode_batch(self, texts: Sequence[str | bytes], specials: Specials, threads: int, wide: bool) -> Arrays:
@@ -238,7 +251,8 @@ class HfEngine:
         for text in texts:
             _guarded(text.encode)
         tokenizer = self._with_specials if specials else self._plain
-        return [one.ids for one in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        encode = tokenizer.encode_batch_fast
+        return [one.ids for one in _explained(_CANNOT_ENCODE, lambda: encode(list(texts), add_special_tokens=False))]
 
     def stream(self, specials: Specials) -> Stream:
         return _WholeTextStream(self, specials)

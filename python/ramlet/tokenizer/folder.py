@@ -65,7 +65,9 @@ def train_to_folder(
     size of a task, is for tests.
     """
     out = Path(out)
-    corpus = Corpus(settings, inputs=inputs)
+    work_dir = _work_dir(out, spill_dir)
+    # Inside an input folder they would change the input of the next run, which is then another tokenizer.
+    corpus = Corpus(settings, inputs=inputs, without=[os.path.realpath(path) for path in (out, work_dir)])
     if cluster is not None and (settings.kind != "bpe" or not corpus.lasting):
         what = "standard input" if settings.kind == "bpe" else f"a tokenizer of {option('kind', settings.kind)}"
         raise SettingsError(f"{what} is read by one machine: remove {option('cluster')}")
@@ -86,7 +88,6 @@ def train_to_folder(
         except OSError as error:
             raise SettingsError(f"cannot write into {out}: {error.strerror}; choose another {option('out')}") from None
         meter.stage("counting")
-        work_dir = _work_dir(out, spill_dir)
         budget = meter.budget
         memory = 0 if auto_memory or budget is None else budget.total
         with _counting(cluster, corpus, settings, memory, work_dir, threads or 1, report, task_bytes) as count:

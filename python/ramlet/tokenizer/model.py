@@ -234,6 +234,18 @@ def canonical_merges(tokens: Sequence[bytes | None]) -> tuple[list[Merge], bool]
     return merges, complete
 
 
+LARGEST_ID = (1 << 24) - 1
+"""That the encoder's cache can represent."""
+
+
+def check_ids(ids: Iterable[Any], what: str) -> None:
+    """Checks that these, of which a caller says `what` they are, can be ids."""
+    for number in ids:
+        # NumPy's integers are whole numbers too.
+        if not hasattr(number, "__index__") or isinstance(number, bool) or not 0 <= number <= LARGEST_ID:
+            raise TokenizerError(f"the id of {what} is {number!r}, not a whole number from 0 to {LARGEST_ID:,}")
+
+
 def check_names(names: Sequence[str], tokens: Sequence[bytes | None]) -> None:
     """Checks that special tokens differ from each other and, as spelled in files, from ordinary tokens."""
     ordinary = set(tokens)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.settings import ReadSettings
+from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import setting
 from ramlet.settings.kinds import Choice, Count, Strings, Text
 
@@ -81,7 +82,7 @@ class TrainSettings(ReadSettings):
         if self.vocab_size < least:
             raise SettingsError(
                 f"a vocabulary of {self.vocab_size:,} is too small for "
-                f"{'the 256 bytes' if self.kind != 'char' else 'a character'} and {specials} special tokens: "
+                f"{'the 256 bytes' if self.kind != 'char' else 'a character'} and {plural(specials, 'special token')}: "
                 f"it must be at least {least}"
             )
 

@@ -28,7 +28,7 @@ from ramlet.runtime.digest import digest
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.threads import available_threads, check_threads
 from ramlet.tokenizer.engines import Engine, HfEngine, NativeEngine, Stream
-from ramlet.tokenizer.model import TokenizerModel, check_names, merges_by_id, place_token
+from ramlet.tokenizer.model import TokenizerModel, check_ids, check_names, merges_by_id, place_token
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -143,6 +143,7 @@ class Tokenizer:
         [257, 258]
         """
         ids: dict[bytes, int] = {}
+        check_ids(vocab, "a token")
         for number, token in vocab.items():
             if ids.setdefault(bytes(token), number) != number:
                 raise TokenizerError(f"the token {token!r} has two ids, {ids[bytes(token)]} and {number}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -97,18 +97,27 @@ class Corpus:
     """The training text: files that can be identified and read again, or texts that come once."""
 
     def __init__(
-        self, settings: TrainSettings, *, inputs: Inputs | None = None, texts: Iterable[str] | None = None
+        self,
+        settings: TrainSettings,
+        *,
+        inputs: Inputs | None = None,
+        texts: Iterable[str] | None = None,
+        without: Collection[str] = (),
     ) -> None:
+        """`without` are real paths of what is not read, even if it is inside an input folder: where the result goes."""
         if (inputs is None) == (texts is None):
             raise SettingsError("give either inputs (files, folders, globs) or texts")
         self._inputs = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs or ())
         self._texts = texts
         self._format = settings.format
+        self._without = without
         self.passed_over: dict[str, int] = {}
         # Texts come once, like standard input: they have no identity to compare.
         found = sources.Survey(0, lasting=False, fingerprint="")
         if texts is None:
-            found = sources.survey(self._inputs, format=settings.format)
+            found = sources.survey(
+                self._inputs, format=settings.format, text_field=settings.text_field, without=without
+            )
         self.total_bytes = found.total_bytes
         self.decoding = found.decoding
         self.fingerprint = found.fingerprint
@@ -121,12 +130,15 @@ class Corpus:
         """For the native core, which takes them one by one."""
         if self._texts is not None:
             return None
-        return (source.spec() for source in sources.expand(self._inputs, format=self._format, skipped=self.passed_over))
+        return (source.spec() for source in self._expand(self.passed_over))
+
+    def _expand(self, skipped: dict[str, int]) -> Iterator[sources.Source]:
+        return sources.expand(self._inputs, format=self._format, skipped=skipped, without=self._without)
 
     def samples(self) -> list[tuple[str, int]]:
         """Path and size of some files, each in another folder, by which another machine shows that it sees them."""
         found: dict[str, tuple[str, int]] = {}
-        for source in sources.expand(self._inputs, format=self._format):
+        for source in self._expand({}):
             if source.size is not None:
                 found.setdefault(os.path.dirname(source.path), (os.path.abspath(source.path), source.size))
             if len(found) == sources.SAMPLES:

@@ -81,7 +81,7 @@ def encode(
     if names == ["-"] and sys.stdin.isatty():
         note("reading text from the terminal; press Ctrl-D to end it", quiet=quiet)
     threads = threads or available_threads()
-    decoding = survey(names, format=settings.format).decoding
+    decoding = survey(names, format=settings.format, text_field=settings.text_field).decoding
     cache, block_bytes = divide_memory(
         budget, loaded.vocab_size, threads, decoding, streamed=bool(allowed), peak=peak_memory()
     )

@@ -17,7 +17,7 @@ from ramlet.errors import TokenizerError, option
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.small_files import TOKENIZER, read_bytes
 from ramlet.tokenizer.files.vocab_merges import check_gaps, check_plain_bpe, not_representable
-from ramlet.tokenizer.model import PATTERNS, TokenizerModel, canonical_merges, check_names
+from ramlet.tokenizer.model import PATTERNS, TokenizerModel, canonical_merges, check_ids, check_names
 
 
 def read(
@@ -55,9 +55,15 @@ def read(
     if isinstance(special_tokens, Mapping):
         specials = dict(special_tokens)
     else:
-        specials = {name: len(tokens) + at for at, name in enumerate(special_tokens)}
+        names = list(special_tokens)
+        check_names(names, tokens)
+        specials = {name: len(tokens) + at for at, name in enumerate(names)}
     check_names(list(specials), tokens)
+    check_ids(specials.values(), "a special token")
+    owners: dict[int, str] = {}
     for name, number in specials.items():
+        if owners.setdefault(number, name) != name:
+            raise TokenizerError(f"the special tokens {owners[number]!r} and {name!r} have the same id {number}")
         if number in ranks:
             raise TokenizerError(f"the special token {name!r} has the id {number} of an ordinary token of {path}")
     return TokenizerModel(tokens, [], pattern, specials, rank_by_id=True, ignore_merges=True)
