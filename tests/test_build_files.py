@@ -37,3 +37,13 @@ def test_the_demo_installs_the_small_one(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert built.splitlines() == [f"{tmp_path}/bin/ramlet demo "]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_with_the_quick_profile_nothing_is_compiled_with_another(tmp_path: Path) -> None:
+    """Else the dependencies would be compiled twice, and the checks before a merge would take minutes more."""
+    words = ["make", "--no-print-directory", "-n", "test", "lint", "check-wheel", f"VENV={tmp_path}", "PROFILE=quick"]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    compiling = re.findall(r".*(?:maturin|cargo (?:test|clippy)|MATURIN).*", run)
+    assert len(compiling) == 5, compiling
+    assert all("--profile quick" in command for command in compiling), compiling
