@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,14 +149,29 @@ class TestScript:
         assert steps_in(QUICK, None) == QUICK.steps
 
 
+def waiting_memory_in_it(refusal: str) -> int:
+    found = re.search(r"([\d.]+) MB for the process that waits", refusal)
+    assert found is not None, refusal
+    return round(float(found[1]) * 1e6)
+
+
 def test_the_quick_demo_goes_from_text_to_a_report(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    command = [sys.executable, "-m", "ramlet", "demo", "--quick", "--out", str(out), "--memory", "700MB"]
+    command = [sys.executable, "-m", "ramlet", "demo", "--quick", "--out", str(out), "--memory"]
     environment = {**os.environ, "NO_COLOR": "1"}
+    # Refused before anything is done, with a budget that is enough for all of it.
+    refused = subprocess.run([*command, "64MB"], capture_output=True, text=True, env=environment, timeout=600)
+    assert refused.returncode == 1
+    assert not refused.stdout
+    assert not out.exists()
+    named = re.fullmatch(r"error: needs at least (\d+)MB: .* for the largest of the stages, .*\n", refused.stderr)
+    assert named is not None, refused.stderr
+    command.append(f"{named[1]}MB")
+    left = int(named[1]) * 10**6 - waiting_memory_in_it(refused.stderr)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    script = Script(out, QUICK, "636MB")
+    script = Script(out, QUICK, f"{left // 10**6}MB")
     # Every command is shown as it was run.
     for words in (script.tokenizer, script.prepare, script.plan, script.report):
         assert f"$ ramlet {' '.join(words[:2])}" in done.stdout
@@ -169,9 +185,9 @@ def test_the_quick_demo_goes_from_text_to_a_report(tmp_path: Path) -> None:
     page = (out / "report.html").read_text(encoding="utf-8")
     assert measures[0]["name"] in page
     stats = json.loads((out / "run" / "stats.json").read_text())
-    assert stats["memory"]["peak"] <= 636_000_000
+    assert stats["memory"]["peak"] <= left
     # All stages together, this process included.
-    assert "of 700 MB, all stages together" in done.stdout
+    assert f"of {named[1]} MB, all stages together" in done.stdout
     # Again, there is nothing left to do.
     again = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert again.returncode == 0, again.stderr

@@ -70,13 +70,18 @@ def demo(
     """
     engine = given.get("engine", "auto")
     choose_engine(engine, "cpu")
-    from ramlet.demo.script import FULL, QUICK, Script, begun_steps, steps_in
+    from ramlet.demo.script import FULL, QUICK, STAGE_BYTES, Script, begun_steps, steps_in
     from ramlet.demo.stdlib_text import gather
 
     budget = Budget.parse(memory)
     size = QUICK if quick else FULL
     out = out or Path("ramlet-demo-quick" if quick else "ramlet-demo")
-    script = Script(out, size, f"{(budget.total - waiting_memory()) // 10**6}MB", threads, engine)
+    own = waiting_memory()
+    # Now, not at the first stage for which it is too small.
+    budget.require(
+        own + STAGE_BYTES, {"the largest of the stages": STAGE_BYTES, "the process that waits for them": own}
+    )
+    script = Script(out, size, f"{(budget.total - own) // 10**6}MB", threads, engine)
     began = time.monotonic()
     show = _Runner(silent=json or quiet)
     with hold(out, "demo"), Meter(budget) as meter:

@@ -15,6 +15,10 @@ from typing import Any
 from ramlet.settings.owners import command_line
 
 END = "<|endoftext|>"
+DOCUMENT_BYTES = 1 << 18
+"""More than the sources of the standard library have, and a quarter of the default, which would need 50 MB more."""
+STAGE_BYTES = 84_000_000
+"""Enough for each command. The largest are `report`, which asks for 79 MB, `prepare` and `train`, for 60 and 53."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,13 @@ class Script:
         vocabulary = {"vocab_size": size.vocabulary, "special_tokens": [END]}
         self.tokenizer = command_line("tokenizer train", self.text, **vocabulary, out=tokenizer, **self._limits)
         self.prepare = command_line(
-            "prepare", self.text, tokenizer=tokenizer, val_fraction=0.05, out=self.dataset, **self._limits
+            "prepare",
+            self.text,
+            tokenizer=tokenizer,
+            val_fraction=0.05,
+            document_bytes=DOCUMENT_BYTES,
+            out=self.dataset,
+            **self._limits,
         )
         self.plan = command_line("plan", **self._model, **self._limits)
         self.report = command_line("report", self.run, out=self.page, memory=memory)
