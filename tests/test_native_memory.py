@@ -7,6 +7,7 @@ import gc
 import itertools
 import math
 import subprocess
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from conftest import alone
 from ramlet.cli import demo
 from ramlet.engines.native.gpt import GPT, Layout, arena_parts, grad_unit
 from ramlet.engines.native.plan import make_plan, sample_bytes
-from ramlet.engines.native.tensors import Tensor
+from ramlet.engines.native.tensors import StoredMemory, Tensor
 from ramlet.engines.plan import Choice, Task
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
@@ -96,6 +97,20 @@ def step_of(shape: Shape, given: Layout) -> GPT:
     model.learn({"input_ids": ids, "targets": ids}, None, 1e-3)
     model.update(1e-3, 1.0, 1.0, HYPER, 0)
     return model
+
+
+def test_converted_tensors_need_little_memory() -> None:
+    """At the end of a run with bf16 weights, for example, their average is read from fp32."""
+    held = StoredMemory(memoryview(bytearray(8 * MILLION)), "BF16", (4 * MILLION,))
+    tracemalloc.start()
+    try:
+        for _ in held.pieces("F32", 16 * MILLION):
+            pass
+        for piece in held.places("F32", 16 * MILLION):
+            piece[:4] = b"1234"
+        assert tracemalloc.get_traced_memory()[1] < MILLION
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_sample_needs_memory_for_its_prompt() -> None:
