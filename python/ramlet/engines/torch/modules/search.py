@@ -36,7 +36,7 @@ from ramlet.engines.torch.modules.plan import ModulePlan
 from ramlet.engines.torch.modules.trainee import ModuleTrainee, overlaps, unique_tensors
 from ramlet.engines.torch.probe import MOST_UNMEASURED, SEEN, SLACK, UNMEASURED, UNSEEN
 from ramlet.errors import BudgetError, option
-from ramlet.runtime.budget import Budget, format_parts, with_reserve
+from ramlet.runtime.budget import DRIFT, DRIFT_SHARE, Budget, format_parts, with_reserve
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
 
@@ -386,7 +386,9 @@ class Search:
         """The error that names the smallest budget that works."""
         way, tried = min(rejected.items(), key=lambda each: each[1].least)
         if self._on_cpu:
-            needed = (tried.least + MOST_UNMEASURED + JITTER) * SLACK // (SLACK - 1)
+            # The next run may have more resident before it begins.
+            drift = max(DRIFT, tried.base // DRIFT_SHARE)
+            needed = (tried.least + MOST_UNMEASURED + JITTER + drift) * SLACK // (SLACK - 1)
         else:
             needed = with_reserve(tried.least)
         enough = math.ceil((needed + self._budget.held) / 1e6)
