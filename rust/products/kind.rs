@@ -84,17 +84,23 @@ impl Kind {
 
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
         fn avx512<T: Element, W: Element>(work: &Work<T, W>) {
-            if narrow::<T>() { work.work::<Flushed<Avx512>>() } else { work.work::<Fused<Avx512>>() }
+            if const { narrow::<T>() } {
+                work.work::<Flushed<Avx512>>()
+            } else {
+                work.work::<Fused<Avx512>>()
+            }
         }
 
         #[target_feature(enable = "avx2,fma")]
         fn avx2<T: Element, W: Element>(work: &Work<T, W>) {
-            if narrow::<T>() { work.work::<Flushed<Avx2>>() } else { work.work::<Fused<Avx2>>() }
+            if const { narrow::<T>() } { work.work::<Flushed<Avx2>>() } else { work.work::<Fused<Avx2>>() }
         }
 
+        // `const`, here and above: the compiler generates no code for the other branch.
         match self {
-            // SAFETY: the CPU has it, or the kind would not be available.
-            Kind::Pairs => unsafe { pairs(work) },
+            // SAFETY (all): the CPU has it, or the kind would not be available.
+            Kind::Pairs if const { narrow::<T>() } => unsafe { pairs(work) },
+            Kind::Pairs => unreachable!("only bf16 has pairs"),
             Kind::Avx512 => unsafe { avx512(work) },
             Kind::Avx2 => unsafe { avx2(work) },
             Kind::Portable => portable(work),
@@ -173,10 +179,10 @@ pub fn pairs_are_chains() -> bool {
 }
 
 fn portable<T: Element, W: Element>(work: &Work<T, W>) {
-    if narrow::<T>() { work.work::<FlushedPortable>() } else { work.work::<Fused<Portable>>() }
+    if const { narrow::<T>() } { work.work::<FlushedPortable>() } else { work.work::<Fused<Portable>>() }
 }
 
 /// Whether the element is bf16.
-fn narrow<T: Element>() -> bool {
+const fn narrow<T: Element>() -> bool {
     size_of::<T>() < size_of::<f32>()
 }

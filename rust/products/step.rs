@@ -9,7 +9,8 @@ use crate::kernels::{Element, LANES, Portable, Vector, load};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// All methods are `#[inline(always)]`, and may only be called if the CPU has the instructions.
+/// All methods are `#[inline(always)]`, but for `FlushedPortable`'s, and may only be called if the CPU has the
+/// instructions.
 pub trait Step {
     type V: Vector;
 
@@ -289,7 +290,8 @@ impl Step for FlushedPortable {
         load_rounded(first)
     }
 
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))] // as in `Portable`
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn step(a: Portable, b: Portable, sum: Portable) -> Portable {
         let (mut left, mut right, mut sums) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
         a.store_f32(&mut left);

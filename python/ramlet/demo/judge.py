@@ -28,6 +28,8 @@ MEASURES = "measures.json"
 PROMPT = "import os\n\n\ndef"
 """How a file might begin. Without a trailing space, which belongs to the token of the next word."""
 REAL_TOKENS = 20_000
+TEMPERATURE = 0.6
+"""Of all texts. A model as small as this one gives unlikely tokens too much weight."""
 EXPLANATION = (
     "The share of lines in statements that Python's parser accepts, each statement by itself. Not counted: blank "
     "lines, comments, docstrings, statements of fewer than three tokens."
@@ -65,7 +67,9 @@ def judge(
     run, untrained = Path(run), Path(untrained)
     _save_untrained(run, untrained, engine, seed)
     how: dict[str, Any] = {"max_tokens": tokens, "seed": seed, "memory": memory, "device": "cpu", "engine": engine}
-    texts = {folder: generate(folder, num_samples=samples, temperature=0.7, **how) for folder in (untrained, run)}
+    texts = {
+        folder: generate(folder, num_samples=samples, temperature=TEMPERATURE, **how) for folder in (untrained, run)
+    }
     judged = Judged(
         untrained=plausible(texts[untrained], cut=True),
         trained=plausible(texts[run], cut=True),
@@ -74,7 +78,7 @@ def judge(
         + generate(
             run,
             PROMPT,
-            temperature=0.6,
+            temperature=TEMPERATURE,
             repetition_penalty=1.1,  # a small model repeats itself
             **how,
         )[0],

@@ -45,11 +45,11 @@ FULL = Size(
     vocabulary=2048,
     params="1M",
     seq_len=256,
-    batch_size=8,
-    steps=1600,
+    batch_size=4,
+    steps=2200,
     least_steps=200,
-    seconds=120.0,
-    samples=32,
+    seconds=75.0,
+    samples=96,
     sample_tokens=240,
 )
 QUICK = Size(
@@ -119,7 +119,7 @@ def steps_in(size: Size, tokens_per_second: float | None) -> int:
     """The steps of this size, or fewer if a machine of this speed needs more than its time; then a multiple of ten.
 
     >>> steps_in(FULL, 1e6), steps_in(FULL, 8000.0), steps_in(FULL, 1.0), steps_in(FULL, None)
-    (1600, 460, 200, 1600)
+    (2200, 580, 200, 2200)
     """
     if not tokens_per_second:
         return size.steps

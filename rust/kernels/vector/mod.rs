@@ -26,7 +26,8 @@ pub const LANES: usize = 16;
 #[repr(C, align(64))]
 pub struct Line(pub [f32; LANES]);
 
-/// All methods are `#[inline(always)]`, and may only be called if the CPU has the instructions of the type.
+/// All methods are `#[inline(always)]`, but for a few of `Portable`'s, and may only be called if the CPU has the
+/// instructions of the type.
 pub trait Vector:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {

@@ -1,4 +1,8 @@
 //! For other CPUs, and the simple reference of the other vector types.
+//!
+//! On x86-64 that is CPUs without AVX2, where sixteen lanes are many instructions, and a fused multiply-add is a call of
+//! the C library. There the largest operations are functions, or a third of all code of the products would be copies of
+//! them.
 
 // The same lane of several arrays is used.
 #![allow(clippy::needless_range_loop)]
@@ -56,14 +60,16 @@ impl Vector for Portable {
         Portable(wide)
     }
 
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn store_bf16(self, to: &mut [u16; LANES]) {
         for lane in 0..LANES {
             to[lane] = Bf16::narrow(self.0[lane]).0;
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn mul_add(mut self, by: Portable, plus: Portable) -> Portable {
         for lane in 0..LANES {
             self.0[lane] = self.0[lane].mul_add(by.0[lane], plus.0[lane]);
@@ -95,7 +101,9 @@ impl Vector for Portable {
         }
         self
     }
-    #[inline(always)]
+
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn transposed(rows: [Portable; LANES]) -> [Portable; LANES] {
         let mut columns = rows;
         for row in 0..LANES {
