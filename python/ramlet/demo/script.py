@@ -49,7 +49,7 @@ FULL = Size(
     steps=2200,
     least_steps=200,
     seconds=75.0,
-    samples=96,
+    samples=64,
     sample_tokens=240,
 )
 QUICK = Size(
