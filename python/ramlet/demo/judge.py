@@ -30,6 +30,8 @@ PROMPT = "import os\n\n\ndef"
 REAL_TOKENS = 20_000
 TEMPERATURE = 0.6
 """Of all texts. A model as small as this one gives unlikely tokens too much weight."""
+TOGETHER = 32
+"""Texts that are generated at the same time: each takes half a megabyte."""
 EXPLANATION = (
     "The share of lines in statements that Python's parser accepts, each statement by itself. Not counted: blank "
     "lines, comments, docstrings, statements of fewer than three tokens."
@@ -67,9 +69,17 @@ def judge(
     run, untrained = Path(run), Path(untrained)
     _save_untrained(run, untrained, engine, seed)
     how: dict[str, Any] = {"max_tokens": tokens, "seed": seed, "memory": memory, "device": "cpu", "engine": engine}
-    texts = {
-        folder: generate(folder, num_samples=samples, temperature=TEMPERATURE, **how) for folder in (untrained, run)
-    }
+
+    def texts_of(model: Path) -> list[str]:
+        found: list[str] = []
+        while len(found) < samples:
+            more = min(TOGETHER, samples - len(found))
+            how["seed"] = seed + len(found)  # each text of a call has a seed of its own, counted from the first
+            found += generate(model, num_samples=more, temperature=TEMPERATURE, **how)
+        return found
+
+    texts = {folder: texts_of(folder) for folder in (untrained, run)}
+    how["seed"] = seed
     judged = Judged(
         untrained=plausible(texts[untrained], cut=True),
         trained=plausible(texts[run], cut=True),
