@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+
+def planned(*words: str) -> str:
+    """What make would run: not with what the make around the tests was given."""
+    outside = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "PROFILE", "CARGO_FLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in outside}
+    command = ["make", "--no-print-directory", "-n", *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def pinned(name: str) -> set[str]:
@@ -27,23 +36,20 @@ def test_the_small_lock_is_a_part_of_the_large_one() -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_the_demo_installs_the_small_one(tmp_path: Path) -> None:
-    words = ["make", "--no-print-directory", "-n", "demo", f"VENV={tmp_path}"]
-    fresh = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    fresh = planned("demo", f"VENV={tmp_path}")
     assert "requirements/build.txt" in fresh
     assert "dev.txt" not in fresh
     assert "--profile quick" in fresh
     assert "--release" not in fresh
     for name in (".installed", ".editable", ".built"):
         (tmp_path / name).touch()
-    built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert built.splitlines() == [f"{tmp_path}/bin/ramlet demo "]
+    assert planned("demo", f"VENV={tmp_path}").splitlines() == [f"{tmp_path}/bin/ramlet demo "]
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_with_the_quick_profile_nothing_is_compiled_with_another(tmp_path: Path) -> None:
     """Else the dependencies would be compiled twice, and the checks before a merge would take minutes more."""
-    words = ["make", "--no-print-directory", "-n", "test", "lint", "check-wheel", f"VENV={tmp_path}", "PROFILE=quick"]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    run = planned("test", "lint", "check-wheel", f"VENV={tmp_path}", "PROFILE=quick")
     compiling = re.findall(r".*(?:maturin|cargo (?:test|clippy)|MATURIN).*", run)
     assert len(compiling) == 5, compiling
     assert all("--profile quick" in command for command in compiling), compiling

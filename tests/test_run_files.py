@@ -13,6 +13,8 @@ from oracles_kills import changes_of, killed_at
 from ramlet.training.run_files import CHECKPOINTS, NEW, NEXT, SETTINGS, WRITTEN, whole_run
 from ramlet.training.run_folder import RunFolder
 
+NOTED = "settings: {}\ndata: []\njob: {}\nplan: {}\n# "
+"""By which a settings.yaml is recognized as that of a run."""
 FOLDERS = {CHECKPOINTS: ("step_000003",), "tensorboard": ("events",)}
 
 
@@ -31,14 +33,14 @@ def filled(place: Path, word: str, *, without: tuple[str, ...] = ()) -> None:
             (place / name).mkdir()
             (place / name / "events").write_text(word)
         else:
-            (place / name).write_text(word)
+            (place / name).write_text(NOTED + word if name == SETTINGS else word)
 
 
 def content(run: Path) -> dict[str, str]:
     """What a reader sees."""
     place = whole_run(run)
     return {
-        str(path.relative_to(place)): path.read_text()
+        str(path.relative_to(place)): path.read_text().removeprefix(NOTED)
         for path in sorted(place.rglob("*"))
         if path.is_file() and not path.relative_to(place).parts[0].startswith(".")
     }

@@ -127,7 +127,7 @@ class TestTraining:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"vocab_size": 256, "special_tokens": [END]}, "256 bytes and 1 special tokens: it must be at least 257"),
+            ({"vocab_size": 256, "special_tokens": [END]}, "256 bytes and 1 special token: it must be at least 257"),
             ({}, "no vocabulary size"),
             ({"vocab_size": 1 << 30}, "between 1 and 16,777,216"),
             ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import ramlet
-from oracles_training import SMALL, assert_same_run, losses, make_data, metrics, run, steps_kept
+from oracles_training import assert_same_run, losses, make_data, run, steps_kept
 from ramlet.cli.wording import as_flag
 from ramlet.errors import (
     BudgetError,
@@ -29,7 +29,7 @@ from ramlet.errors import (
     SourceError,
     TrainingStopped,
 )
-from ramlet.training import checkpoint, evaluate, journal, loop
+from ramlet.training import checkpoint, journal, loop
 from ramlet.training.listener import Listener
 
 
@@ -433,6 +433,4 @@ def test_evaluation_that_fails_names_the_shard(data: Path, tmp_path: Path) -> No
     with pytest.raises(DatasetError) as caught:
         run(broken, tmp_path / "out")
     assert str(shard.relative_to(broken)) in str(caught.value)
-    assert SMALL["eval_every"] == 4
-    assert [line["step"] for line in metrics(tmp_path / "out")] == [1, 2, 3, 4]
-    assert evaluate.EVAL_SEED
+    assert not (tmp_path / "out").exists()  # it is seen before the first step

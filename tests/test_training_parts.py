@@ -26,7 +26,8 @@ from ramlet.loading.loader import Loader
 from ramlet.tokenizer.tokenizer import Tokenizer
 from ramlet.training.evaluate import EVAL_SEED, EvalSet, byte_lengths, evaluate_model
 from ramlet.training.journal import Journal
-from ramlet.training.schedule import Schedule, default_rate
+from ramlet.training.recipe import default_rate
+from ramlet.training.schedule import Schedule
 from ramlet.training.settings import RunSettings
 
 torch.set_num_threads(1)
