@@ -329,7 +329,12 @@ def test_damaged_files_are_one_sentence(tmp_path: Path, name: str, content: str,
     assert not (run / "report.html").exists()
 
 
-@pytest.mark.parametrize("content", ['{"memory": 1}', '{"memory": {"timeline": [[1], 2, [0, 1, 2]], "stages": {}}}'])
+INFINITE = '{"memory": {"timeline": [[0, 1, "a"], [1e999, 1, "a"], [2, 1e999, "a"], [3, 1, "b"]]}}'
+
+
+@pytest.mark.parametrize(
+    "content", ['{"memory": 1}', '{"memory": {"timeline": [[1], 2, [0, 1, 2]], "stages": {}}}', INFINITE]
+)
 def test_figures_that_are_missing_are_left_out(tmp_path: Path, content: str) -> None:
     run = damaged(tmp_path / "run", "stats.json", content)
     write = {"job": {}, "plan": {}, "data": 7, "all_settings": [1]}

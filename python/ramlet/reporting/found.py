@@ -19,7 +19,7 @@ from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError, ModelError, RamletError, SettingsError, TokenizerError, option
 from ramlet.reporting.lengths import Lengths, count_lengths
-from ramlet.reporting.markup import MOST_SHOWN
+from ramlet.reporting.markup import is_number
 from ramlet.reporting.metrics import NAME as METRICS
 from ramlet.reporting.metrics import Metrics
 from ramlet.runtime.budget import Budget, using_budget
@@ -191,6 +191,4 @@ def value_at(value: Any, *keys: str) -> Any:
 def number_at(value: Any, *keys: str) -> float | None:
     """The number at this path, or None: files are not checked when read, but where a value is shown."""
     found = value_at(value, *keys)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not abs(found) < MOST_SHOWN:
-        return None
-    return found
+    return found if is_number(found) else None

@@ -23,6 +23,11 @@ _PICTURES = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} |
 _PICTURES |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFFFE, 0xFFFF), 0xFFFD)
 
 
+def is_number(value: object) -> bool:
+    """One that can be drawn: in a file it may be NaN or infinite, and an integer may have any number of digits."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST_SHOWN
+
+
 def escape(value: object) -> str:
     """Any text, safe in an element or an attribute; a lone surrogate becomes a question mark."""
     text = str(value).translate(_PICTURES).encode("utf-8", "replace").decode("utf-8")

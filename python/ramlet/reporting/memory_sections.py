@@ -8,7 +8,7 @@ from ramlet.reporting.bars import Part, stacked
 from ramlet.reporting.charts import memory_chart, swatch
 from ramlet.reporting.found import Run, number_at, value_at
 from ramlet.reporting.lineage import Lineage
-from ramlet.reporting.markup import duration, escape, number, share, size, table
+from ramlet.reporting.markup import duration, escape, is_number, number, share, size, table
 
 PARTS = {
     "overhead": "Python and its libraries",
@@ -94,7 +94,7 @@ def _timeline(statistics: Any) -> Timeline:
     points = value_at(statistics, "memory", "timeline")
     found: Timeline = []
     for point in points if isinstance(points, list) else []:
-        if isinstance(point, list) and len(point) == 3 and all(isinstance(value, (int, float)) for value in point[:2]):
+        if isinstance(point, list) and len(point) == 3 and all(map(is_number, point[:2])):
             found.append((point[0], point[1], str(point[2])))
     return sorted(found, key=lambda point: point[0])
 

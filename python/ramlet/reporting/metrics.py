@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from ramlet.errors import ModelError
 from ramlet.reporting.curves import Curve
-from ramlet.reporting.markup import MOST_SHOWN
+from ramlet.reporting.markup import is_number
 from ramlet.runtime.small_files import open_regular
 
 NAME = "metrics.jsonl"
@@ -123,7 +123,7 @@ class Metrics:
             step = record["step"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return False
-        if not _is_number(step):
+        if not is_number(step):
             return False
         self.step = max(self.step, int(step))
         if "loss" in record:
@@ -138,25 +138,25 @@ class Metrics:
         self.unit = "samples" if "samples" in record else "tokens"
         for name, curve in self.curves.items():
             value: Any = record.get(name.replace("tokens", self.unit))
-            if _is_number(value):
+            if is_number(value):
                 curve.add(step, value)
-        if _is_number(record.get(self.unit)):
+        if is_number(record.get(self.unit)):
             self.tokens = int(record[self.unit])
-        if _is_number(record.get("seconds")):
+        if is_number(record.get("seconds")):
             self.seconds = record["seconds"]
-            if _is_number(record.get("memory")):
+            if is_number(record.get("memory")):
                 self.memory.add(self.seconds, record["memory"])
 
     def _add_evaluation(self, step: float, record: Mapping[str, Any]) -> None:
         for name, score in record["eval"].items():
-            if not isinstance(score, Mapping) or not _is_number(score.get("loss")):
+            if not isinstance(score, Mapping) or not is_number(score.get("loss")):
                 continue
             if name in self.losses or len(self.losses) < SETS:
                 self.losses.setdefault(name, Curve()).add(step, score["loss"])
-                self.scores[name] = {key: value for key, value in score.items() if _is_number(value)}
+                self.scores[name] = {key: value for key, value in score.items() if is_number(value)}
         rises = record.get("forgetting")
         for name, rise in rises.items() if isinstance(rises, Mapping) else ():
-            if _is_number(rise) and (name in self.forgetting or len(self.forgetting) < SETS):
+            if is_number(rise) and (name in self.forgetting or len(self.forgetting) < SETS):
                 self.forgetting.setdefault(name, Curve()).add(step, rise)
 
     def _add_sample(self, step: int, text: str) -> None:
@@ -173,10 +173,3 @@ class Metrics:
         """The first, the last, and as many in between as fit, evenly spread."""
         kept = list(self._kept.values())
         return kept if self._last_sample is None or self._last_sample in kept else [*kept, self._last_sample]
-
-
-def _is_number(value: Any) -> bool:
-    """A finite one: a loss may be NaN, and an integer may have any number of digits."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) < MOST_SHOWN
