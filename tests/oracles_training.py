@@ -13,8 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import ramlet
 from conftest import AMPLE
+from ramlet.cli.wording import as_flag
+from ramlet.errors import RamletError
 from ramlet.training.entry import train
 
 SMALL: dict[str, Any] = {
@@ -182,3 +186,14 @@ def stored_ids(data: Path, split: str) -> list[int]:
     for shard in note["splits"][split]["shards"]:
         ids += np.fromfile(data / shard["file"], dtype=f"<{note['dtype'].replace('uint16', 'u2')}").tolist()
     return ids
+
+
+def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **changes: Any) -> str:
+    """A run that ends with this error, in one sentence with these words; the sentence."""
+    with pytest.raises(kind) as caught:
+        run(data, out, **changes)
+    said = caught.value.render(as_flag)
+    assert "\n" not in said
+    for word in words:
+        assert word in said, said
+    return said

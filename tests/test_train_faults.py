@@ -15,15 +15,13 @@ import pytest
 import torch
 
 import ramlet
-from oracles_training import assert_same_run, losses, make_data, run, steps_kept
-from ramlet.cli.wording import as_flag
+from oracles_training import assert_same_run, losses, make_data, refused, run, steps_kept
 from ramlet.errors import (
     BudgetError,
     DatasetError,
     DiskFull,
     Interrupted,
     ModelError,
-    RamletError,
     SettingsError,
     SourceChanged,
     SourceError,
@@ -60,16 +58,6 @@ def out(tmp_path: Path) -> Iterator[Path]:
     """Where the run would be; a run that is refused leaves nothing there."""
     yield tmp_path / "out"
     assert not (tmp_path / "out").exists(), sorted((tmp_path / "out").rglob("*"))
-
-
-def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **changes: Any) -> str:
-    with pytest.raises(kind) as caught:
-        run(data, out, **changes)
-    said = caught.value.render(as_flag)
-    assert "\n" not in said
-    for word in words:
-        assert word in said, said
-    return said
 
 
 # -- data

@@ -10,23 +10,13 @@ from typing import Any
 import pytest
 
 from conftest import RunRamlet
-from oracles_training import assert_same_run, make_data, run, sentences
-from ramlet.cli.wording import as_flag
-from ramlet.errors import RamletError, SettingsError, SourceError
+from oracles_training import assert_same_run, make_data, refused, run, sentences
+from ramlet.errors import SettingsError, SourceError
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("refusals"))
-
-
-def refused(kind: type[RamletError], *words: str, data: Any, out: Path, **changes: Any) -> None:
-    with pytest.raises(kind) as caught:
-        run(data, out, **changes)
-    said = caught.value.render(as_flag)
-    assert "\n" not in said
-    for word in words:
-        assert word in said, said
 
 
 def files(folder: Path) -> dict[Path, bytes]:

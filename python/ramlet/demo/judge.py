@@ -68,18 +68,17 @@ def judge(
 
     run, untrained = Path(run), Path(untrained)
     _save_untrained(run, untrained, engine, seed)
-    how: dict[str, Any] = {"max_tokens": tokens, "seed": seed, "memory": memory, "device": "cpu", "engine": engine}
+    how: dict[str, Any] = {"max_tokens": tokens, "memory": memory, "device": "cpu", "engine": engine}
 
     def texts_of(model: Path) -> list[str]:
+        """In groups; each text of a call has a seed of its own, counted from the first."""
         found: list[str] = []
-        while len(found) < samples:
-            more = min(TOGETHER, samples - len(found))
-            how["seed"] = seed + len(found)  # each text of a call has a seed of its own, counted from the first
-            found += generate(model, num_samples=more, temperature=TEMPERATURE, **how)
+        for first in range(0, samples, TOGETHER):
+            more = min(TOGETHER, samples - first)
+            found += generate(model, num_samples=more, seed=seed + first, temperature=TEMPERATURE, **how)
         return found
 
     texts = {folder: texts_of(folder) for folder in (untrained, run)}
-    how["seed"] = seed
     judged = Judged(
         untrained=plausible(texts[untrained], cut=True),
         trained=plausible(texts[run], cut=True),
@@ -88,6 +87,7 @@ def judge(
         + generate(
             run,
             PROMPT,
+            seed=seed,
             temperature=TEMPERATURE,
             repetition_penalty=1.1,  # a small model repeats itself
             **how,

@@ -28,6 +28,7 @@ from typing import Any, AnyStr, overload
 from ramlet.errors import TokenizerError
 from ramlet.runtime.digest import digest
 from ramlet.tokenizer.byte_alphabet import BYTES_IN_ORDER, unspell
+from ramlet.tokenizer.settings import LARGEST
 
 PATTERNS = ("gpt2", "cl100k", "o200k", "llama3", "qwen2")
 """The named patterns; the byte tokenizer has `whole`, one piece for the whole text."""
@@ -234,8 +235,7 @@ def canonical_merges(tokens: Sequence[bytes | None]) -> tuple[list[Merge], bool]
     return merges, complete
 
 
-LARGEST_ID = (1 << 24) - 1
-"""That the encoder's cache can represent."""
+LARGEST_ID = LARGEST - 1
 
 
 def check_ids(ids: Iterable[Any], what: str) -> None:
