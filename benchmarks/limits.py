@@ -20,9 +20,11 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 
@@ -183,6 +185,7 @@ def table(tallies: dict[str, Tally]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="number of runs [default: 1000]")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="REGEX", help="only groups whose name matches")
     parser.add_argument("--size", type=int, default=1_000_000, help="size of a text in bytes [default: 1000000]")
@@ -199,11 +202,14 @@ def main() -> int:
         texts = write_texts(folder / "texts", given.seed, given.size)
         fixtures = make_fixtures(folder, texts, given.ramlet_python, given.engine)
         limits = Limits(folder, texts, fixtures, given.ramlet_python, given.engine)
-        chosen = drawn(cases, rng)
-        for done, _ in enumerate(
-            pool.map(lambda each: limits.run(*each), [next(chosen) for _ in range(given.count)]), 1
-        ):
-            if done % 20 == 0:
+        end = time.monotonic() + given.seconds
+
+        def run(chosen: tuple[Case, str, Callable[[int], int]]) -> None:
+            if time.monotonic() < end:
+                limits.run(*chosen)
+
+        for done, _ in enumerate(pool.map(run, islice(drawn(cases, rng), given.count)), 1):
+            if done % 20 == 0 and time.monotonic() < end:
                 wrong = sum(of.wrong for of in limits.tallies.values())
                 print(f"  {done:>5} runs, {wrong} problems", file=sys.stderr, flush=True)
     print(table(limits.tallies))
