@@ -29,7 +29,7 @@ from triton.testing import do_bench
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 from measure import markdown_table
-from ramlet.engines.torch.kernels import fused, kernels_for, plain
+from ramlet.engines.torch.kernels import fused, fused_sums, kernels_for, plain
 
 TOKENS, WIDTH, FORWARD, COLUMNS, VOCAB = 16_384, 768, 2048, 50_304, 50_257
 HEADS, HALF, CONTEXT, EPS, SCALE = 12, 32, 1024, 1e-5, 1.0
@@ -307,7 +307,7 @@ def tune() -> None:
             fused._norm_kernel[grid](x, gain, out, TOKENS, WIDTH, EPS, height, columns, num_warps=warps)
 
         row("norm", f"{height} rows, {warps} warps", norm)
-    for programs in (264, 528, 1056):
+    for programs in (256, 512, 1024):
         sums = torch.empty(programs, WIDTH, device="cuda")
         for height, stages, warps in (
             (1, 1, 2), (1, 1, 4), (2, 1, 4), (4, 1, 4), (4, 1, 8), (8, 1, 8),
@@ -321,13 +321,13 @@ def tune() -> None:
                 )
 
             row("norm_backward", f"{programs} programs, {height} rows, {stages} stages, {warps} warps", backward)
-        for height, wide in ((64, 32), (128, 16), (256, 16), (64, 16), (256, 8)):
+        for height, wide in ((128, 16), (256, 16), (512, 8), (1024, 8), (1024, 16)):
 
-            def add_columns(programs: int = programs, sums: Any = sums, choice: Any = (height, wide)) -> None:
-                grid = (triton.cdiv(WIDTH, choice[1]),)
-                fused._add_columns_kernel[grid](grad, sums, programs, WIDTH, *choice, num_warps=4)
+            def add_sums(programs: int = programs, sums: Any = sums, choice: Any = (height, wide)) -> None:
+                grid = (triton.cdiv(WIDTH, choice[1]), 1)
+                fused_sums._add_sums_kernel[grid](grad, grad, sums, programs, WIDTH, *choice, num_warps=8)
 
-            row("its column sums", f"{programs} programs, {height} x {wide}", add_columns)
+            row("its column sums", f"{programs} programs, {height} x {wide}", add_sums)
     gate_up, d_act = normal(TOKENS, 2 * FORWARD, dtype=torch.bfloat16), normal(TOKENS, FORWARD, dtype=torch.bfloat16)
     act = torch.empty_like(d_act)
     for wide, warps in ((512, 2), (1024, 2), (1024, 4), (1024, 8), (2048, 4), (2048, 8)):

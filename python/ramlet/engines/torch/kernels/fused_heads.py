@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ramlet.engines.torch.kernels.fused_sums import add_sums
 from ramlet.engines.torch.kernels.plain import Heads
 
 _PROGRAMS = 528
@@ -145,7 +146,10 @@ def qk_norm_backward(
         *(query_groups, key_groups, half, columns, at_once),
         num_warps=4,
     )
-    of_queries = programs * query_groups
-    query_gain_grad += torch.sum(sums[:of_queries], dim=0)
-    key_gain_grad += torch.sum(sums[of_queries:], dim=0)
+    if query_groups == key_groups:
+        add_sums([query_gain_grad, key_gain_grad], sums)
+    else:
+        of_queries = programs * query_groups
+        add_sums([query_gain_grad], sums[:of_queries])
+        add_sums([key_gain_grad], sums[of_queries:])
     return d_qkv
