@@ -131,6 +131,15 @@ def test_fewer_bits_are_near(compute: torch.dtype) -> None:
         assert closeness(ours, theirs[name]) < 0.06, name
 
 
+@pytest.mark.parametrize("name", ["qk_norm", "grouped_qk_norm"])
+def test_queries_and_keys_that_are_kept_give_the_same_gradients(name: str) -> None:
+    again, kept = model_of(SHAPES[name]), model_of(SHAPES[name], keeps_qk=True)
+    ids, labels = some_ids(SHAPES[name], 2, 20), some_ids(SHAPES[name], 2, 20, seed=4)
+    assert learned(again, ids, labels) == learned(kept, ids, labels)
+    for name, grad in gradients(again).items():
+        assert torch.equal(grad, gradients(kept)[name]), name
+
+
 def test_recomputing_changes_no_bit() -> None:
     kept, again = model_of(GROUPED), model_of(GROUPED, recompute=True)
     ids, labels = some_ids(GROUPED, 2, 40), some_ids(GROUPED, 2, 40, seed=4)

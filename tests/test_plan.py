@@ -74,6 +74,28 @@ def test_micro_batches_are_even_on_a_gpu() -> None:
     assert (plan.choice.micro_batch, plan.accumulation) == (43, 3)
 
 
+def test_micro_batches_of_wide_models_have_fewer_tokens_on_a_gpu() -> None:
+    def tokens(width: int) -> int:
+        shape = Shape(1000, 1024, 2, width, width // 64)
+        return planned("100GB", shape=shape, batch_size=64, seq_len=1024, device="cuda").choice.micro_batch * 1024
+
+    assert [tokens(width) for width in (64, 768, 1152, 4096)] == [16384, 16384, 11264, 8192]
+
+
+def test_queries_and_keys_are_kept_where_a_gpu_has_the_memory() -> None:
+    """First of all savings they are normalized again; a CPU always does that."""
+    shape = Shape(1000, 1024, 6, 256, 4, qk_norm=True)
+    given = {"shape": shape, "batch_size": 32, "seq_len": 512, "device": "cuda"}
+    plan = planned("100GB", **given)
+    assert plan.choice.keeps_qk
+    less = planned(f"{plan.peak}B", **given)  # without the reserve
+    assert less.choice == plan.choice.with_(keeps_qk=False)
+    assert plan.peak - less.peak == pytest.approx(6 * 32 * 512 * 2 * 256 * 2, rel=0.02)
+    for others in ({"device": "cpu"}, {"forced": {"recompute": True}}, {"document_mask": True}, {"precision": "fp32"}):
+        assert not planned("100GB", **{**given, **others}).choice.keeps_qk
+    assert not planned("100GB", **{**given, "shape": Shape(1000, 1024, 6, 256, 4)}).choice.keeps_qk
+
+
 def test_what_changes_results_is_said() -> None:
     plan = planned(smallest())
     assert len(plan.notes) == 2

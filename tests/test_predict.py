@@ -56,6 +56,7 @@ def held(shape: Shape, choice: Choice, seq_len: int, masked: bool) -> int:
         compute=DTYPES[choice.compute],
         chunk=choice.chunk,
         recompute=choice.recompute,
+        keeps_qk=choice.keeps_qk,
     )
     model.weights.initialize(1)
     model.weights.make_gradients()
@@ -92,6 +93,15 @@ def test_dropout_is_counted(name: str, recompute: bool, compute: str, rows: int,
     choice = Choice(rows, 64, recompute, "adamw", "fp32", compute, reuse=False, dropout=0.1)
     predicted = work_bytes(SHAPES[name], choice, seq_len=128, device="cpu")
     assert predicted == pytest.approx(held(SHAPES[name], choice, 128, masked=False), abs=4 * 64 + 8192 * real + 2048)
+
+
+@pytest.mark.parametrize("name", [name for name, shape in SHAPES.items() if shape.qk_norm])
+def test_queries_and_keys_that_are_kept_are_counted(name: str, monkeypatch) -> None:
+    lean = lean_kernels()
+    monkeypatch.setattr(gpt, "kernels_for", lambda device: lean)
+    choice = Choice(4, 64, False, "adamw", "fp32", "bf16", reuse=False, keeps_qk=True)
+    predicted = work_bytes(SHAPES[name], choice, seq_len=128, device="cpu")
+    assert predicted == pytest.approx(held(SHAPES[name], choice, 128, masked=False), abs=4 * 64 + 2048)
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -96,6 +96,8 @@ class Choice:
     """The rate."""
     shard: str = "none"
     """What several ranks divide among them, each with what comes before it: optimizer states, gradients, weights."""
+    keeps_qk: bool = False
+    """On a GPU: keep queries and keys after QK-norm, instead of normalizing them again in the backward pass."""
 
     def __post_init__(self) -> None:
         for name, known in (

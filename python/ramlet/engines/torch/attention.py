@@ -3,6 +3,7 @@
 Queries and keys are normalized and rotated again in the backward pass, which is one pass over memory; plain autograd
 would keep them twice. That takes the two functions of torch's flash attention themselves. Where they do not apply (a
 document mask, fp32 on a GPU, generation), `QKNorm` and `scaled_dot_product_attention` compute the same and keep both.
+A GPU with memory to spare keeps both as well (`Layer.keeps_qk`): a step of 124M is 1.2% shorter.
 """
 
 from __future__ import annotations
@@ -47,20 +48,24 @@ class FlashAttention(Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layer: Layer, rotary: Rotary, unit: int, batch: int) -> Tensor:
         ctx.layer, ctx.rotary, ctx.unit, ctx.batch = layer, rotary, unit, batch
-        result, *rest = _flash(*_parts(qkv, layer, rotary, batch))
+        qk = layer.kernels.qk_norm(qkv, _heads_of(layer, rotary))
+        result, *rest = _flash(*_parts(qkv, qk, layer, batch))
         ctx.others = [each for each in rest if not isinstance(each, Tensor)]
-        ctx.save_for_backward(qkv, result, *(each for each in rest if isinstance(each, Tensor)))
+        kept = qk if layer.keeps_qk else None
+        ctx.save_for_backward(qkv, kept, result, *(each for each in rest if isinstance(each, Tensor)))
         flat: Tensor = result.transpose(1, 2).reshape(len(qkv), -1)
         return flat
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
-        qkv, result, *rest = ctx.saved_tensors
+        qkv, qk, result, *rest = ctx.saved_tensors
         layer: Layer = ctx.layer
-        parts = _parts(qkv, layer, ctx.rotary, ctx.batch)
+        if qk is None:
+            qk = layer.kernels.qk_norm(qkv, _heads_of(layer, ctx.rotary))
+        parts = _parts(qkv, qk, layer, ctx.batch)
         d_result = grad_outputs[0].view(result.transpose(1, 2).shape).transpose(1, 2)
         grads = _flash_backward(d_result, parts, result, rest, ctx.others)
-        del parts
+        del parts, qk
         flat = [grad.transpose(1, 2).reshape(len(qkv), -1) for grad in grads]
         del grads
         return _qk_norm_backward(ctx, qkv, flat), None, None, None, None
@@ -75,12 +80,12 @@ def _qk_norm_backward(ctx: Any, qkv: Tensor, grads: Any) -> Tensor:
     return layer.kernels.qk_norm_backward(grads, qkv, heads, *gain_grads, ctx.unit)  # type: ignore[no-any-return]
 
 
-def _parts(qkv: Tensor, layer: Layer, rotary: Rotary, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(batch, heads, tokens, head width) each."""
-    heads = _heads_of(layer, rotary)
-    qk = layer.kernels.qk_norm(qkv, heads).view(batch, -1, layer.heads + layer.kv_heads, heads.width)
-    q, k = qk.transpose(1, 2).split((layer.heads, layer.kv_heads), dim=1)
-    v = qkv[:, heads.columns :].view(batch, -1, layer.kv_heads, heads.width).transpose(1, 2)
+def _parts(qkv: Tensor, qk: Tensor, layer: Layer, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys of `qk` and values of `qkv`, (batch, heads, tokens, head width) each."""
+    columns = qk.shape[1]
+    width = columns // (layer.heads + layer.kv_heads)
+    q, k = qk.view(batch, -1, columns // width, width).transpose(1, 2).split((layer.heads, layer.kv_heads), dim=1)
+    v = qkv[:, columns:].view(batch, -1, layer.kv_heads, width).transpose(1, 2)
     return q, k, v
 
 

@@ -103,9 +103,10 @@ def layer_blocks(shape: Shape, choice: Choice, sizes: Sizes, device: str) -> Blo
     attention = Block(sizes.qkv + sizes.repeated + sizes.log_sums + sizes.mask, backward=attended + grads + scratch)
     projected = grads + sizes.qkv
     if recomputes_qk_norm(shape, device, bool(sizes.mask), fp32=choice.compute == "fp32"):
-        # Normalized queries and keys exist while they are needed (attention.py).
-        backward = attended + grads + max(sizes.qk + scratch, sizes.qkv)
-        attention = Block(sizes.qkv + sizes.log_sums, forward=sizes.qk, backward=backward)
+        # Normalized queries and keys exist while they are needed, or are kept (attention.py).
+        kept, again = (sizes.qk, 0) if choice.keeps_qk else (0, sizes.qk)
+        backward = attended + grads + max(again + scratch, sizes.qkv)
+        attention = Block(sizes.qkv + kept + sizes.log_sums, forward=again, backward=backward)
         projected = sizes.qkv
     elif shape.qk_norm:
         attention = attention._replace(keeps=attention.keeps + sizes.qk)

@@ -70,12 +70,13 @@ class GPT:
         recompute: bool = False,
         held: int = 0,
         use_fp8: bool = False,
+        keeps_qk: bool = False,
         sharding: Sharding | None = None,
     ) -> None:
         """`dtype` is that of the stored weights, `compute` that of matrix products; `chunk` is the number of tokens
         whose logits exist at once; `recompute` is activation checkpointing; `held` is the number of tokens whose
-        embedding gradients are summed together (order.py); `use_fp8` is for training (fp8.py); `sharding` if several
-        ranks divide the model: then all of them make the same calls."""
+        embedding gradients are summed together (order.py); `use_fp8` (fp8.py) and `keeps_qk` (attention.py) are for
+        training; `sharding` if several ranks divide the model: then all of them make the same calls."""
         self.shape = shape
         self.device = torch.device(device)
         self.compute = compute or dtype
@@ -88,7 +89,7 @@ class GPT:
         self._held = HeldGrads(held, shape.width, self.compute) if held else None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
         self._layers = [self._layer(number) for number in range(shape.layers)]
-        self._learning = [layer._replace(use_fp8=use_fp8) for layer in self._layers]
+        self._learning = [layer._replace(use_fp8=use_fp8, keeps_qk=keeps_qk) for layer in self._layers]
         """In a pass with gradients."""
         self._rotary = RotaryTables(shape, self.device)
         self._captured: CapturedForward | None = None

@@ -51,6 +51,8 @@ class Layer(NamedTuple):
     """Of QK-norm."""
     use_fp8: bool = False
     """Whether products of the forward pass use `Weight.fp8`."""
+    keeps_qk: bool = False
+    """Whether queries and keys are kept after QK-norm (attention.py)."""
 
 
 def grad_of(weight: Weight) -> Tensor:

@@ -65,6 +65,7 @@ class Trainee:
             recompute=choice.recompute,
             held=choice.held,
             use_fp8=choice.compute == "fp8",
+            keeps_qk=choice.keeps_qk,
             sharding=self._sharding,
         )
         self.model.weights.make_gradients()
