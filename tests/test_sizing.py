@@ -78,6 +78,14 @@ def test_usual_sizes_have_usual_proportions() -> None:
         assert 2 <= shape.feed_forward / shape.width <= 3.5
 
 
+@pytest.mark.parametrize("parameters", [350_000_000, 1_300_000_000, 7_000_000_000])
+def test_wide_models_have_multiples_of_128(parameters: int) -> None:
+    """Products of other sizes waste a part of their tiles, and only these widths have heads of 128."""
+    shape = shape_for(parameters, vocab_size=50_257, context=1024)
+    assert shape.width % 128 == shape.feed_forward % 128 == 0
+    assert shape.head_width == 128
+
+
 def test_a_given_depth_is_kept() -> None:
     for layers in (2, 5, 12):
         shape = shape_for(10_000_000, vocab_size=8192, context=256, layers=layers)

@@ -2,10 +2,11 @@
 
     shape = shape_for(10_000_000, vocab_size=8192, context=256)     # within 3% of ten million
 
-All widths in steps of 64 (32 below 512, 16 below 128) are tried with all depths; the feed-forward layer makes up the
-difference in steps of 32 around 8/3 of the width. If none comes close, because the vocabulary needs nearly all
-parameters, every even width is tried. Among the shapes within 3%, the one closest to the usual proportions wins:
-depth = width / (44 + width / 64), which gives 14 layers at 768 and 38 at 4096.
+All widths in steps of 128 (64 below 1,024, 32 below 512, 16 below 128) are tried with all depths; the feed-forward
+layer makes up the difference around 8/3 of the width, in steps that products are fast with: on an H200, 350M parameters
+with a feed-forward width of 3,072 or 3,200 do 2% to 3% more per second than with 3,136. If none comes close, because
+the vocabulary needs nearly all parameters, every even width is tried. Among the shapes within 3%, the one closest to
+the usual proportions wins: depth = width / (44 + width / 64), which gives 14 layers at 768 and 38 at 4096.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _widths() -> Iterator[int]:
     width = 16
     while True:
         yield width
-        width += 16 if width < 128 else 32 if width < 512 else 64 if width < 4096 else 128
+        width += 16 if width < 128 else 32 if width < 512 else 64 if width < 1024 else 128
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class _Search:
 
     def _at_width(self, width: int, parameters: int) -> Iterator[Shape]:
         """For every plausible depth, the shape with the best feed-forward width."""
-        step = 64 if width >= 512 else 32 if width >= 64 else 16
+        step = 128 if width >= 1024 else 64 if width >= 512 else 32 if width >= 64 else 16
         for depth in [self.layers] if self.layers else _depths(width):
             bare = self._shape(width, depth, 1)
             if bare is None:
