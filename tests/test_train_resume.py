@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oracles_training import SMALL, apart, assert_same_run, last_checkpoint, losses, make_data, metrics, run, steps_kept
+from ramlet.engines.torch.step import Trainee
 from ramlet.errors import Interrupted, SettingsError
 from ramlet.training import loop
 from ramlet.training.listener import Listener
@@ -137,6 +138,36 @@ def signalled(step: Any) -> Any:
         return step(*arguments)
 
     return with_signal
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "saved"), [("adamw", 14, [1, 2]), ("muon", 27, [3, 4]), ("adamw8bit", 22, [3])]
+)
+def test_a_signal_in_the_middle_of_a_step_does_not_wait_for_its_end(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, call: int, saved: list[int]
+) -> None:
+    """A step of many micro-batches can take minutes; it is made again, to the same bits."""
+    given = {**KINDS[kind], "engine": "torch", "micro_batch": 1, "checkpoint_every": 1, "eval_every": 0, "max_steps": 6}
+    run(data, tmp_path / "whole", **given)
+    learned = 0
+
+    def heard(real: Any) -> Any:
+        def learn(*arguments: Any) -> Any:
+            nonlocal learned
+            learned += 1
+            if learned == call:
+                os.kill(os.getpid(), signal.SIGINT)
+            return real(*arguments)
+
+        return learn
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainee, "learn", heard(Trainee.learn))
+        with pytest.raises(Interrupted, match=rf"at step {saved[-1]} of 6, and saved"):
+            run(data, tmp_path / "out", **given)
+    assert learned == call
+    run(data, tmp_path / "out", **given)
+    assert_same_run(tmp_path / "out", tmp_path / "whole")
 
 
 def assert_same_weights(out: Path, other: Path) -> None:

@@ -223,6 +223,7 @@ class Fitting:
             signals=StopSignals(listener.stopping),
             pace=Pace(job.steps, {SAVE: job.checkpoint_every, **({EVAL: job.eval_every} if self._evals else {})}),
             evaluate=self._evaluate,
+            keeps_begun_steps=True,
             unit=plan.unit,
             remedy=f"load it into the module, and continue in another {option('out')} with a lower {option('lr')}",
         )

@@ -42,6 +42,11 @@ def run_steps(run: Run) -> None:
         pending: _StepMetrics | None = None
         while progress.step < run.job.steps:
             metrics = _one_step(run, batches)
+            if metrics is None:
+                if pending is not None:
+                    _report(run, pending)
+                _run_tasks(run, [], stopping=True)
+                raise _interrupted(run)
             progress.seconds = time.monotonic() - began
             # On a GPU the metrics are read a step later, when they are long computed: it never waits for Python.
             if pending is not None:
@@ -88,8 +93,11 @@ class _StepMetrics:
     """When it is done."""
 
 
-def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
-    """Accumulates the gradients of this rank's share of a global batch, and updates the weights."""
+def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics | None:
+    """Accumulates the gradients of this rank's share of a global batch, and updates the weights.
+
+    None if a signal came in between: a step may take minutes. It is made again when the run resumes.
+    """
     assumed = run.plan.step_tokens
     total: Any = 0.0
     learned = done = 0
@@ -100,6 +108,8 @@ def _one_step(run: Run, batches: Iterator[Any]) -> _StepMetrics:
         done += 1
         if batch.last_of_step:
             break
+        if run.signals.asked and run.repeats_steps:
+            return None
     if run.plan.shard != "none":
         for _ in range(done, run.plan.calls(batch.step_sequences)):
             total = total + run.trainee.learn(_nothing_of(batch), 1.0 / assumed)

@@ -100,12 +100,19 @@ class Run:
     """Instead of `evaluate_model`, for sets that are no `EvalSet`."""
     unit: str = "tokens"
     """What is counted."""
+    keeps_begun_steps: bool = False
+    """Whether a step leaves something behind before its update, as a module with buffers or random numbers does."""
     remedy: str = f"continue from it with {option('init_from')} and a lower {option('lr')}"
     """What to do with the last good checkpoint of a run that diverged."""
 
     @property
     def ranks(self) -> Ranks:
         return self.engine.ranks
+
+    @property
+    def repeats_steps(self) -> bool:
+        """Whether a step that was not finished can be made again. Ranks would have to agree on it in every step."""
+        return self.ranks.world == 1 and not self.keeps_begun_steps
 
     @property
     def path(self) -> Path:

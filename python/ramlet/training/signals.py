@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the current step is finished and saved; a second signal stops at once.
+"""Ctrl-C and SIGTERM during training: the last whole step is saved; a second signal stops at once.
 
     with StopSignals(notify=listener.stopping) as signals:
         with signals.giving_up():       # an evaluation, a sample: it can be repeated
