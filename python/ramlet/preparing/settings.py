@@ -175,7 +175,7 @@ class PrepareSettings(ReadSettings):
         "shards",
         Choice(OUTPUT_FORMATS),
         "A folder of shards, or all ids in one .npy file, without a validation split.",
-        called=("format",),
+        called=("output_format", "format"),
         panel=OUTPUT,
     )
     allow_empty: bool = setting(
