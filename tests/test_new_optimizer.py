@@ -12,8 +12,8 @@ import torch
 
 from ramlet.engines import OPTIMIZERS, plan
 from ramlet.engines.plan import Task
-from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.optim import param_groups
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.predict import state_bytes
 from ramlet.engines.torch.step import Trainee
 from ramlet.errors import SettingsError
