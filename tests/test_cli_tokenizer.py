@@ -164,7 +164,7 @@ class TestTrain:
             (["-v", "300", "--docs", "page"], 1, "--docs must be one of file, line, not 'page'"),
             ([], 1, "no vocabulary size"),
             (["-v", "300", "-t", "0"], 2, "0 is not in the range"),
-            (["-v", "300", "--format", "csv"], 1, "--format must be one of text, jsonl, parquet, not 'csv'"),
+            (["-v", "300", "--format", "csv"], 1, "--input-format must be one of text, jsonl, parquet, not 'csv'"),
         ],
     )
     def test_one_sentence_for_what_is_wrong(

@@ -136,8 +136,9 @@ def test_mistakes_have_their_line(tmp_path: Path, text: str, sentence: str) -> N
 
 
 def test_a_flag_is_that_of_the_command_that_runs() -> None:
-    """`--format` is how text is read of one command, and what is written of the other."""
+    """A setting is named as the help shows it first; its older names, here `--format` of both, still work."""
     own = declared(PrepareSettings)
-    assert (as_flag("format", "text", own), as_flag("output_format", None, own)) == ("--input-format text", "--format")
+    assert as_flag("format", "text", own) == "--input-format text"
+    assert as_flag("output_format", None, own) == "--output-format"
     assert (as_flag("documents", "line"), as_flag("kind", "char")) == ("--docs line", "--type char")
     assert as_flag("out", None) == "--out"

@@ -17,10 +17,10 @@ from oracles_generation import slow_continuation
 from oracles_model import GROUPED, SHAPES, SMALL, UNTIED, byte_tokenizer, model_of, some_ids
 from ramlet.engines import continuing
 from ramlet.engines.torch.cache import KVCache
-from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.continuing import Continuation
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.model_files import save_model
+from ramlet.engines.torch.sampling import Chooser
 from ramlet.errors import BudgetError, ModelError, SettingsError
 from ramlet.generation import Sampler, SampleSettings, generate, stream
 from ramlet.generation.prompt import prompt_ids

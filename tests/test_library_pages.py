@@ -13,7 +13,7 @@ import pytest
 from ramlet import _native
 from ramlet.engines.gauge import ResidentGauge
 from ramlet.engines.plan import Task
-from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.plan import make_plan
 from ramlet.model.shape import Shape
 from ramlet.runtime import settled
 from ramlet.runtime.budget import Budget

@@ -86,7 +86,7 @@ MISTAKES = {
         "tokenizer train run --vocab-size 300 --out new", 1, "run is a run, not text", "ramlet generate"
     ),
     "text in the place of a dataset": Mistake(
-        f"{TRAIN} --data corpus.txt --out new", 1, "corpus.txt is text", "prepare it with --format npy"
+        f"{TRAIN} --data corpus.txt --out new", 1, "corpus.txt is text", "prepare it with --output-format npy"
     ),
     "a run in the place of a dataset": Mistake(
         *("data inspect run", 1),

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from oracles_model import GROUPED, GROUPED_QK_NORM, ODD_HEADS, SHAPES, SMALL, UNTIED, model_of, some_ids
 from ramlet._native import NativeChooser, NativeDecoder
 from ramlet.engines import continuing
-from ramlet.engines.native.choosing import Chooser, choosing_bytes
 from ramlet.engines.native.continuing import Continuation, continuing_parts, most_fed
-from ramlet.engines.torch.choosing import Chooser as TorchChooser
+from ramlet.engines.native.sampling import Chooser, sampling_bytes
 from ramlet.engines.torch.continuing import Continuation as TorchContinuation
 from ramlet.engines.torch.gpt import GPT
 from ramlet.engines.torch.rotary import RotaryTables
+from ramlet.engines.torch.sampling import Chooser as TorchChooser
 from ramlet.errors import ModelError
 from ramlet.generation import SampleSettings
 from ramlet.model.shape import Shape
@@ -380,4 +380,4 @@ class TestMemory:
         assert few == many
         assert few["a forward pass"] > self.forward_pass(tokens=38), "nothing is read again"
         settings = SampleSettings(seed=0, top_p=0.9, repetition_penalty=1.1, num_samples=3)
-        assert choosing_bytes(settings, 131) == 131 * (1 + 3 + 4 + 4 + 4)
+        assert sampling_bytes(settings, 131) == 131 * (1 + 3 + 4 + 4 + 4)

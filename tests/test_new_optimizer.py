@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from ramlet.engines import OPTIMIZERS, plan
+from ramlet.engines.native import plan as native
 from ramlet.engines.plan import Task
-from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.optim import param_groups
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.predict import state_bytes
 from ramlet.engines.torch.step import Trainee
 from ramlet.errors import SettingsError
@@ -66,6 +67,12 @@ def test_it_is_planned_stepped_and_stored(tmp_path: Path) -> None:
     trainee.reset(1)
     read_tensors_into(tmp_path / "states", trainee.states())
     assert all(torch.equal(each, kept[name]) for name, each in trainee.optimizer_tensors().items())
+
+
+def test_an_engine_that_lacks_it_refuses_it() -> None:
+    task = Task(SHAPE, 16, 4, Budget(10**9), forced={"optimizer": "momentum"})
+    with pytest.raises(SettingsError, match=r"native engine has no momentum: use engine=.torch., or another optimizer"):
+        native.make_plan(task, threads=1)
 
 
 def test_weights_that_it_cannot_update_are_refused() -> None:

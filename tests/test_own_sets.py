@@ -51,6 +51,13 @@ def test_a_validation_split_that_is_too_short_is_not_replaced_by_training_data(t
     assert list(mixed.scores) == ["val_long"] == list(ramlet.evaluate(tmp_path / "two", **GIVEN))
 
 
+def test_fp8_is_only_for_training(tmp_path: Path) -> None:
+    run(make_data(tmp_path), tmp_path / "run", max_steps=1)
+    for engine in ("native", "torch"):
+        with pytest.raises(SettingsError, match="fp8 is only for training: use precision="):
+            ramlet.evaluate(tmp_path / "run", engine=engine, **{**GIVEN, "precision": "fp8"})
+
+
 def test_a_model_whose_loss_is_not_a_number_has_no_score(tmp_path: Path) -> None:
     data = make_data(tmp_path)
     run(data, tmp_path / "run", max_steps=1)

@@ -214,7 +214,7 @@ def test_npy_says_what_is_used(command: Command, folder: Path) -> None:
 
 def test_npy_is_missing(command: Command, folder: Path) -> None:
     told = command.refused("train", "--data", "wiki.txt", "--out", "run", *FEW)
-    assert "there is no wiki.npy with its ids: prepare it with --format npy" in told
+    assert "there is no wiki.npy with its ids: prepare it with --output-format npy" in told
     assert not (folder / "run").exists()
 
 

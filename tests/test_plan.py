@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ramlet.engines.order import TORCH_ORDER
 from ramlet.engines.plan import Correction, Plan, Task
-from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.predict import predict
 from ramlet.engines.torch.probe import expected
 from ramlet.errors import BudgetError, SettingsError

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramlet.engines.plan import Choice, Plan, Task
-from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.probe import UNMEASURED, probe, work
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape
@@ -168,7 +168,7 @@ from ramlet.model.shape import Shape
 from ramlet.engines.torch.base_memory import load_torch
 from ramlet.runtime.settled import settled_memory
 from ramlet.engines.plan import Task
-from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.gauge import ResidentGauge
 from ramlet.engines.torch.probe import probe
 torch = load_torch(1)

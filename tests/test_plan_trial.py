@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ramlet.engines.plan import Choice, Plan, Task
-from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.trial import tried
 from ramlet.errors import BudgetError
 from ramlet.model.shape import Shape

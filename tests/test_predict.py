@@ -223,7 +223,7 @@ def test_a_choice_that_is_none_is_refused(wrong: dict) -> None:
 
 def test_predicting_needs_no_torch() -> None:
     program = (
-        "import sys; from ramlet.engines.torch.ladder import make_plan; from ramlet.training import machine; "
+        "import sys; from ramlet.engines.torch.plan import make_plan; from ramlet.training import machine; "
         "sys.exit('torch' in sys.modules)"
     )
     folder = Path(__file__).parent.parent / "python"

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from ramlet.engines.plan import Task
-from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.probe import UNMEASURED, probe, work
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import Budget

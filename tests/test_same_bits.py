@@ -13,7 +13,7 @@ from torch import Tensor
 from ramlet.engines.order import even_parts, group_rows, head_chunk, unit_rows
 from ramlet.engines.plan import Choice, Task
 from ramlet.engines.torch.base_memory import keep_large_blocks
-from ramlet.engines.torch.ladder import make_plan
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.sizes import BYTES
 from ramlet.engines.torch.step import Trainee
 from ramlet.model.shape import Shape

@@ -14,8 +14,8 @@ from oracles_training_memory import highest
 from ramlet.engines.plan import SHARDS, Choice, Plan, Task
 from ramlet.engines.torch.division import Range, can_divide, groups_of, most_ranks, owners_of
 from ramlet.engines.torch.exchange import Sharding
-from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.optim import needs_whole_matrices
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.predict import state_bytes, work_bytes
 from ramlet.engines.torch.ranks import TorchRanks, joined
 from ramlet.engines.torch.sizes import layer_starts

@@ -118,7 +118,7 @@ def test_two_tokenizers(data: Path, other_tokenizer: Path, whole: Path, out: Pat
 
 def test_text_without_its_ids(tmp_path: Path, out: Path) -> None:
     (tmp_path / "book.txt").write_text("some text")
-    refused(DatasetError, "book.txt is text", "--format npy", data=tmp_path / "book.txt", out=out)
+    refused(DatasetError, "book.txt is text", "--output-format npy", data=tmp_path / "book.txt", out=out)
 
 
 def test_an_evaluation_set_that_cannot_be_used(data: Path, shared: Path, tmp_path: Path, out: Path) -> None:

@@ -14,9 +14,10 @@
 //! character that is not a letter (L), a mark (M), a number (N) or white space. A share is above its limit if
 //! `count > limit * total` in f64. For `max_chars` and `max_line_chars`, 0 means no limit.
 //!
-//! A new rule is a row of the table, its limit in [`Settings`], and an arm of `Rule::drops`; a line rule also has to be
-//! added to [`drop_lines`], which skips lines that no rule can drop. Python reads the table from here: the ledger, its
-//! display and the documentation follow from it.
+//! A new rule is a row of the table, its limit in [`Settings`], and an arm of `Rule::drops`, which counts what the rule
+//! needs in the text, if its limit is on: [`Survey`] has only what the one pass over every text finds. A line rule also
+//! has to be added to [`drop_lines`], which skips lines that no rule can drop. Python reads the table from here: the
+//! ledger, its display and the documentation follow from it.
 
 use super::lines::Lines;
 use super::repeats::Repeats;

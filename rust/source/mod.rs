@@ -66,6 +66,8 @@ pub struct FileSpec {
     pub range: Option<Range>,
 }
 
+/// A new one also has a row in `FORMATS` of python/ramlet/inputs/formats.py, which names its suffixes, is read in
+/// `lanes.rs`, and is in the list of `rust/tasks/records.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,

@@ -18,11 +18,12 @@ from ramlet.cli.options import (
 from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress, format_score
 from ramlet.cli.usage import UsageError
+from ramlet.engines.opening import OF_WEIGHTS
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
-from ramlet.settings.kinds import Count
+from ramlet.settings.kinds import Choice, Count
 from ramlet.training.settings import DATA, EVAL_TOKENS, RunSettings
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
 @with_settings(
     *options(RunSettings, "seq_len", panel=DATA, shown="as in training"),
     *options(RunSettings, "device", "engine"),
-    *options(RunSettings, "precision", help="Precision; auto uses fp32 on a CPU.", stands_for={}),
+    *options(
+        RunSettings,
+        "precision",
+        kind=Choice(OF_WEIGHTS),
+        help="Dtype of the weights; auto: fp32 on a CPU, else bf16 or fp16.",
+        stands_for={},
+    ),
     panels=(DATA, MEMORY),
 )
 def evaluate(
@@ -45,7 +52,7 @@ def evaluate(
     ],
     data: Annotated[
         list[str] | None,
-        data_option(DATA, "[NAME=]DIR", "; may be given several times", shown="the data of the run, without --task"),
+        data_option(DATA, "[NAME=]DIR", "; may be given several times", shown="the run's data; none with --task"),
     ] = None,
     task: Annotated[
         list[str] | None,

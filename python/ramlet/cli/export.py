@@ -9,6 +9,7 @@ from ramlet.cli.options import Json, Memory, Quiet, note, print_json
 from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
 from ramlet.errors import SettingsError
+from ramlet.model.export import TARGETS, export_model, export_parts
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 
@@ -18,7 +19,7 @@ def export(
     folder: Annotated[
         Path | None, Argument(metavar="DIR", shown="RUN-FORMAT", help="A new folder for the model.")
     ] = None,
-    to: Annotated[str, Option("--to", metavar="hf|gguf|gguf-ready", help="Target format.")] = "hf",
+    to: Annotated[str, Option("--to", metavar="|".join(TARGETS), help="Target format.")] = "hf",
     out: Annotated[Path | None, Option("--out", "-o", metavar="DIR", help="Same as DIR.")] = None,
     dtype: Annotated[
         str | None,
@@ -35,9 +36,7 @@ def export(
 ) -> None:
     """Export a trained model for other tools.
 
-    hf: a folder for transformers and everything that reads its format. gguf: a .gguf file for llama.cpp, with a
-    Modelfile for Ollama. gguf-ready: the same as hf in 16 bits, with a script that runs llama.cpp's own converter.
-    Weights are copied in chunks, so a model of any size fits.
+    {formats} Weights are copied in chunks, so a model of any size fits.
 
       ramlet export RUN --to hf my-model
       ramlet export RUN --to gguf --dtype q8_0
@@ -46,8 +45,6 @@ def export(
         raise SettingsError("give one new folder for the model: ramlet export RUN DIR")
     target = folder or out or Path(f"{run if run.stem.strip('.') else run.resolve()}-{to}")
     with Meter(Budget.parse(memory)) as meter, Progress(meter, silent=quiet or json) as bar:
-        from ramlet.model.export import export_model, export_parts
-
         assert meter.budget is not None
         meter.budget.grant(export_parts(run, to), "Python", peak=meter.peak)
 
@@ -70,3 +67,8 @@ def export(
     for line in done.notes:
         note(line, quiet=quiet)
     print(meter.closing_line())
+
+
+export.__doc__ = (export.__doc__ or "").replace(
+    "{formats}", " ".join(f"{name}: {what}." for name, what in TARGETS.items())
+)

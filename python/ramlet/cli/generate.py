@@ -11,12 +11,14 @@ from ramlet.cli.declared import Given, with_settings
 from ramlet.cli.options import MEMORY, DeviceMemory, Json, Quiet, Threads, note, print_json
 from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
+from ramlet.engines.opening import OF_WEIGHTS
 from ramlet.errors import RamletError, SettingsError
 from ramlet.generation.settings import SAMPLING, TEXT, SampleSettings
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import plural
 from ramlet.settings.declared import options
+from ramlet.settings.kinds import Choice
 from ramlet.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -37,7 +39,11 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not 
     *options(SampleSettings),
     *options(RunSettings, "device", "engine"),
     *options(
-        RunSettings, "precision", help="Precision of the weights; bf16 and fp16 use half the memory.", stands_for={}
+        RunSettings,
+        "precision",
+        kind=Choice(OF_WEIGHTS),
+        help="Dtype of the weights; bf16, and fp16 on a GPU, take half the memory.",
+        stands_for={},
     ),
     panels=(TEXT, SAMPLING, MEMORY),
 )
@@ -73,8 +79,8 @@ def generate(
 ) -> None:
     """Generate text with a trained model.
 
-    The text continues the prompt and is printed token by token. It may be longer than the model's context: when that
-    is full, its older half is dropped and generation goes on.
+    The text continues the prompt and is printed token by token. It may be longer than the model's context: when
+    the context is full, its older half is dropped and generation goes on.
 
       ramlet generate RUN --prompt "Once upon a time" --max-tokens 300
 

@@ -24,7 +24,7 @@ def init(
         Argument(
             metavar="[TEXT...]",
             shown="the text in this folder",
-            help="Files, folders, globs or names on the hub.",
+            help="Files, folders, globs or Hugging Face datasets.",
         ),
     ] = None,
     out: Annotated[str, Option("--out", "-o", metavar="FILE", help="The file to write.")] = "pipeline.yaml",

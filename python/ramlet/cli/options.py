@@ -144,8 +144,8 @@ Memory = Annotated[str, memory_option()]
 DeviceMemory = Annotated[
     str,
     memory_option(
-        "Memory budget, of RAM or on a GPU of GPU memory",
-        "512MB, 2GB, 50% of what is free, or auto (60% of free RAM, 90% of free GPU memory)",
+        "Memory budget (GPU memory on a GPU, else RAM)",
+        "512MB, 2GB, 50% of what is free, or auto (90% of free GPU memory, 60% of free RAM)",
     ),
 ]
 Threads = Annotated[int | None, _threads_option()]

@@ -33,7 +33,7 @@ def plan(
             metavar="N",
             min=1,
             panel=MEMORY,
-            help="Number of torchrun processes; --memory and what is shown are those of each process.",
+            help="Number of torchrun processes; --memory and the plan are those of each process.",
         ),
     ] = 1,
     num_sequences: Annotated[
@@ -43,7 +43,7 @@ def plan(
             metavar="N",
             shown=False,
             panel=DATA,
-            help="Also show how much memory this many sequences take if loaded at once.",
+            help="Number of sequences of the data, to compare with loading all of it into memory.",
         ),
     ] = None,
     *,

@@ -25,7 +25,6 @@ from ramlet.cli.progress import Progress, show_status
 from ramlet.cluster.parts import Slice
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
-from ramlet.preparing.stages import NAMES
 from ramlet.runtime.budget import AUTO, Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun, plural
@@ -43,8 +42,8 @@ def prepare(
         Argument(
             metavar="INPUT... | CONFIG.yaml",
             shown=False,
-            help="Files, folders, globs, - (standard input), hub names or URLs (s3://...); or one config file that "
-            "lists them.",
+            help="Files, folders, globs, - (standard input), Hugging Face datasets or URLs (s3://...); or "
+            "one config file that lists them.",
         ),
     ],
     out: Annotated[
@@ -65,7 +64,8 @@ def prepare(
             metavar="STAGE",
             panel=CLUSTER,
             shown="all",
-            help=f"Run only this stage, as a job of Slurm or another scheduler; in this order: {', '.join(NAMES)}.",
+            help="Run only this stage, as a job of Slurm or another scheduler; docs/clusters.md has the order and "
+            "which stages have parts.",
         ),
     ] = None,
     part: Annotated[
@@ -75,7 +75,7 @@ def prepare(
             metavar="K/N",
             panel=CLUSTER,
             shown="1/1",
-            help="Run one of so many equal shares of the stage, such as 3/16 in the third of 16 jobs.",
+            help="Run part K of N of the stage: 3/16 in the third of 16 jobs.",
         ),
     ] = None,
     *,

@@ -29,7 +29,7 @@ def run(
             "--only",
             metavar="STAGE",
             shown=False,
-            help="Run only this stage: text, tokenizer, data, training or report.",
+            help="Run only this stage: text (fetches what is remote), tokenizer, data, training or report.",
         ),
     ] = None,
     force: Annotated[

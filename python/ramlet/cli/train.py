@@ -46,7 +46,7 @@ def train(
             metavar="FILE",
             panel=DATA,
             shown=False,
-            help="Text file to prepare and train on, by characters up to 16 MB and by BPE above; or with --tokenizer.",
+            help="Text file to prepare and train on. Tokenizer: characters up to 16 MB, BPE above, or --tokenizer.",
         ),
     ] = None,
     stream: Annotated[
@@ -57,7 +57,8 @@ def train(
             metavar="SOURCE",
             panel=DATA,
             shown=False,
-            help="Text to train on as it is read (files, URLs, a hub dataset), never stored; needs --tokenizer.",
+            help="Text to tokenize and train on while streaming (files, URLs, a Hugging Face dataset); needs "
+            "--tokenizer.",
         ),
     ] = None,
     use_streaming: Annotated[bool, Option("--use-streaming", hidden=True)] = False,
@@ -70,7 +71,7 @@ def train(
             metavar="TOKENIZER",
             panel=DATA,
             shown=False,
-            help="Folder, file, gpt2, char or a hub name; for --stream and --input.",
+            help="Folder, file, gpt2, char or a Hugging Face name; for --stream and --input.",
         ),
     ] = None,
     memory: DeviceMemory = "auto",
@@ -103,7 +104,7 @@ def train(
             panel=KEEPING,
             shown="resume if all settings are the same, else an error",
             help="--resume continues the run in --out even if the number of steps or the learning rate changed; "
-            "--no-resume replaces it.",
+            "--no-resume starts over and deletes the old run at its first checkpoint.",
         ),
     ] = None,
     *,
@@ -112,6 +113,8 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a model within a memory budget.
+
+    Give the data by --data, --input or --stream, and the model by --params, --config or --init-from.
 
     The budget decides how a step is split into micro-batches, never the batch size. After an interruption,
     run the same command again to resume.

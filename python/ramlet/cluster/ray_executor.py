@@ -8,6 +8,9 @@ Nothing but names and numbers passes through Ray: data is in the shared folder. 
 time as keep all workers busy, so the driver's memory and time per part do not grow with the number of parts. Tasks that
 are lost with a node are submitted again; Ray itself repeats none, so that a worker that the system kills again and
 again ends the run with a sentence and not with a loop.
+
+The contract is `Executor` in __init__.py. `Run.executor` in preparing/run.py decides which executor a run has, and
+`_counting` in tokenizer/folder.py that of counting; addresses of Ray clusters are checked by `check_address`.
 """
 
 from __future__ import annotations

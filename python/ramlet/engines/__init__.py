@@ -11,7 +11,7 @@
 
 The loop, the data, the settings and the files (training/, loading/, model/, generation/) use these types and know no
 engine. To write another one, add a folder here with an `open_engine(device, threads)` that returns an `Engine`, and
-add its name to ENGINES (tests/oracles_engine.py has one in 200 lines of NumPy). Where to begin:
+add its name to ENGINES in opening.py (tests/oracles_engine.py has one in 200 lines of NumPy). Where to begin:
 
     opening.py     the names of engines, and which of them runs where
     plan.py        tasks and plans: the same for all engines
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from ramlet.runtime.meter import Meter
 
 OPTIMIZERS = ("adamw", "adamw8bit", "muon", "muon8bit")
-"""Each is a file of this name in the engine's `optim/`, which has all that is known of it."""
+"""Each is a file of this name in the `optim/` of torch and of jax, which has all that is known of it; those of native
+are in the Rust core (`BUILT_IN` in native/plan.py). An engine refuses what it lacks."""
 EIGHT_BIT = {"adamw": "adamw8bit", "muon": "muon8bit"}
 """Of each optimizer, the one with 8-bit states, which also updates bf16 weights."""
 LARGEST_SEED = (1 << 63) - 1

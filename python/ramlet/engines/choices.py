@@ -65,6 +65,13 @@ def cannot_update(forced: Forced) -> SettingsError:
     )
 
 
+def has_no(engine: str, optimizer: str) -> SettingsError:
+    """If an engine lacks an optimizer that another has."""
+    return SettingsError(
+        f"the {engine} engine has no {optimizer}: use {option('engine', 'torch')}, or another {option('optimizer')}"
+    )
+
+
 def needs_a_gpu(precision: str) -> SettingsError:
     return SettingsError(f"{precision} needs a GPU: use {option('precision', 'bf16')} or fp32 on a CPU")
 

@@ -30,6 +30,8 @@ ON_A_CPU = "native"
 """What `auto` uses on a CPU."""
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 PRECISIONS = ("auto", "fp8", "bf16", "fp16", "fp32")
+OF_WEIGHTS = tuple(name for name in PRECISIONS if name != "fp8")
+"""Of a model to evaluate or to generate with: only the products of training can be fp8."""
 OLDEST_JAX = (0, 6)
 
 
@@ -49,6 +51,12 @@ def check_hardware(device: str | None, precision: str | None, engine: str | None
         if value is not None and value not in known:
             raise SettingsError(f"unknown {name} {value!r}: use {', '.join(known[:-1])} or {known[-1]}")
     choose_engine(engine or "auto", device or "auto")
+
+
+def check_of_weights(precision: str) -> None:
+    """Refuses what is only for training, before a model is loaded."""
+    if precision not in OF_WEIGHTS:
+        raise SettingsError(f"{precision} is only for training: use {option('precision', 'bf16')}")
 
 
 def has_torch() -> bool:

@@ -18,7 +18,7 @@ from ramlet.engines import EIGHT_BIT, OPTIMIZERS, Trainee
 from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.shape import Shape
-from ramlet.runtime.budget import Budget, format_bytes, format_parts, with_reserve
+from ramlet.runtime.budget import Budget, format_bytes, refusal, with_reserve
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "data", "overhead")
 
@@ -246,21 +246,20 @@ def too_small(
     budget: Budget, choice: Choice, needed: Mapping[str, int], *, jitter: int = JITTER, world: int = 1
 ) -> BudgetError:
     """The error that names the smallest budget that works, part by part, for each of `world` ranks."""
-    enough = math.ceil((smallest_budget(sum(needed.values()), jitter) + budget.held) / 1e6)
-    parts = budget.all_parts({name: size for name, size in needed.items() if size})
     how = f"micro-batches of {choice.micro_batch}, {choice.optimizer}, {choice.weights} weights"
     more = "give more"
     if world > 1:
         how += "" if choice.shard == "none" else f", {choice.shard} divided over the ranks"
         more += ", use more ranks"
-    return BudgetError(
-        f"needs at least {enough}MB{f' on each of {world} ranks' if world > 1 else ''}: "
-        f"{format_parts(parts, enough)}, with {how} "
-        f"(the budget is {budget}); {more}, or use a smaller model, a shorter {option('seq_len')}"
-        f"{' or ' + option('optimizer', EIGHT_BIT[choice.optimizer]) if choice.optimizer in EIGHT_BIT else ''}",
-        needed=enough * 1_000_000,
-        parts=parts,
-        budget=budget.asked,
+    smaller = EIGHT_BIT.get(choice.optimizer)
+    return refusal(
+        budget,
+        smallest_budget(sum(needed.values()), jitter),
+        {name: size for name, size in needed.items() if size},
+        each=f" on each of {world} ranks" if world > 1 else "",
+        how=f", with {how}",
+        remedy=f"; {more}, or use a smaller model, a shorter {option('seq_len')}"
+        f"{'' if smaller is None else ' or ' + option('optimizer', smaller)}",
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ramlet.engines import Engine, Model
-from ramlet.errors import SettingsError, option
+from ramlet.engines.opening import check_of_weights
 from ramlet.generation.prompt import prompt_ids
 from ramlet.generation.settings import SampleSettings
 from ramlet.generation.text import TextPieces
@@ -39,8 +39,7 @@ class Writer:
         meter: Meter | None = None,
     ) -> None:
         """Loads a model to generate with these settings after a prompt of this many tokens."""
-        if precision == "fp8":
-            raise SettingsError(f"fp8 is only for training: use {option('precision', 'bf16')}")
+        check_of_weights(precision)
         self.engine = engine
         self.precision = engine.precision(precision)
         self.budget = engine.budget(memory)

@@ -1,6 +1,7 @@
 """What the suffixes of a file name say: its format, its compression, whether it is text.
 
-A new input format is a row of `FORMATS` and its reader in rust/source/.
+A new input format is a row of `FORMATS` and its reader in rust/source/ (`Format` in mod.rs). One that Python reads has
+no row here: it is converted to jsonl first, and recognized in staging.py and in named.py (`needs_staging`).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ReadSettings(Declared):
         None,
         Choice(tuple(FORMATS)),
         "Format of all inputs.",
-        called=("format", "input_format"),
+        called=("input_format", "format"),
         panel=READING,
         shown="by suffix",
     )

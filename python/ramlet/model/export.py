@@ -36,7 +36,12 @@ from ramlet.runtime.plurals import plural
 from ramlet.runtime.small_files import SMALL, TOKENIZER, open_regular
 from ramlet.tokenizer.files.load import load
 
-TARGETS = ("hf", "gguf", "gguf-ready")
+TARGETS = {
+    "hf": "a folder for transformers and everything that reads its format",
+    "gguf": "a .gguf file for llama.cpp, with a Modelfile for Ollama",
+    "gguf-ready": "the same as hf in 16 bits, with a script that runs llama.cpp's own converter",
+}
+"""What each one writes, as the help says it."""
 GGUF = "model.gguf"
 USUAL_DTYPE = {"gguf": "f16", "gguf-ready": "fp16"}
 """Where it is not that of the run."""

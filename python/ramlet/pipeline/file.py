@@ -121,7 +121,7 @@ _RUN = keys(RunSettings)
 SECTIONS: dict[str, tuple[str, ...]] = {
     "tokenizer": (*keys(TrainSettings), "spill_dir"),
     "data": (
-        *(key for key in keys(PrepareSettings) if key not in ("tokenizer", "tokenization", "output_format")),
+        *(key for key in keys(PrepareSettings) if key not in ("tokenizer", "tokenization")),
         "exclude_eval",
     ),
     "model": tuple(key for key, of in _RUN.items() if of.setting.panel == MODEL),

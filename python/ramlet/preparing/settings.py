@@ -46,8 +46,8 @@ class PrepareSettings(ReadSettings):
 
     tokenizer: str = setting(
         "gpt2",
-        Text(what="gpt2, byte, char, a file, a folder or a name on the hub", metavar="X"),
-        "gpt2, byte, char (learned from the input), a tokenizer file or folder, or a name on the hub.",
+        Text(what="gpt2, byte, char, a file, a folder or a name on the hub", metavar="TOKENIZER"),
+        "gpt2, byte, char (learned from the input), a tokenizer file or folder, or a Hugging Face name.",
         called=("tokenizer", "tokenization"),
         short="T",
         panel=OUTPUT,
@@ -77,11 +77,19 @@ class PrepareSettings(ReadSettings):
     )
 
     filter: bool = for_cleaner(
-        True, Switch(), "Apply the filters below; without them only empty documents are dropped.", panel=FILTERS
+        True,
+        Switch(),
+        "Apply the filters below; those by tokens always apply, and empty documents are always dropped.",
+        panel=FILTERS,
     )
     min_chars: int = for_cleaner(1, Count(least=0), "Drop documents with fewer characters.", panel=FILTERS)
     max_chars: int = for_cleaner(0, Count(least=0), "Drop documents with more characters; 0 disables.", panel=FILTERS)
-    max_symbols: float = for_cleaner(0.6, share(), "Drop documents with a larger fraction of symbols.", panel=FILTERS)
+    max_symbols: float = for_cleaner(
+        0.6,
+        share(),
+        "Drop documents with a larger fraction of symbols: not letters, marks, numbers or white space.",
+        panel=FILTERS,
+    )
     max_repeated: float = for_cleaner(
         0.5, share(), "Drop documents with a larger fraction of their text in repeated lines.", panel=FILTERS
     )
@@ -114,14 +122,13 @@ class PrepareSettings(ReadSettings):
     dedup_cache: str | None = setting(
         None,
         Place(what="a folder", metavar="DIR"),
-        "Folder that remembers hashes of kept documents: those of earlier runs with the same folder are duplicates "
-        "too.",
+        "Folder of hashes of kept documents; later runs with the same folder drop duplicates of these too.",
         panel=DUPLICATES,
     )
 
     exclude: tuple[str, ...] = setting(
         (),
-        Places(what="files, folders, or datasets of ramlet", metavar="X"),
+        Places(what="files, folders, or datasets of ramlet", metavar="SOURCE"),
         "Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable.",
         panel=EVALUATION,
         later=True,
@@ -168,7 +175,7 @@ class PrepareSettings(ReadSettings):
         "shards",
         Choice(OUTPUT_FORMATS),
         "A folder of shards, or all ids in one .npy file, without a validation split.",
-        called=("format",),
+        called=("output_format", "format"),
         panel=OUTPUT,
     )
     allow_empty: bool = setting(

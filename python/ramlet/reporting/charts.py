@@ -6,6 +6,8 @@ The drawing is an SVG of 1000 x 1000 units that fills the space it gets; lines k
 dots are strokes of zero length, so nothing is distorted. Ticks and labels are HTML next to it, in the size of the
 page's text: the same page is readable at 320 pixels and at 1600. Lines have their names and axes as data attributes,
 from which page.js shows the values under the pointer; everything else works without it.
+
+Only the drawing is here. A chart of the report is a function in one of *_sections.py, with a line in page.py.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Budget:
             # Loading needed more than the work will.
             enough, parts, base = before, {}, f"{base}, while it was loaded"
             resident = before
-        raise self._refusal(enough, {base: resident, **parts})
+        raise refusal(self, enough, {base: resident, **parts})
 
     def require(self, minimum: int, what: str | Mapping[str, int], *, measured: int = 0) -> None:
         """Refuses a budget below the minimum; the error names the minimum and what needs it.
@@ -163,21 +163,7 @@ class Budget:
         run may find a little more, and the budget that is named allows for that.
         """
         if self.total < minimum:
-            raise self._refusal(minimum + (_rounded_up(measured) - measured if measured else 0), what)
-
-    def _refusal(self, minimum: int, what: str | Mapping[str, int]) -> BudgetError:
-        # As a user would type it, rounded up to be enough.
-        enough = math.ceil((minimum + self.held) / 1e6)
-        parts: Mapping[str, int] = {}
-        if not isinstance(what, str):
-            parts = self.all_parts(what)
-            what = format_parts(parts, enough)
-        return BudgetError(
-            f"needs at least {enough}MB: {what} (the budget is {self})",
-            needed=enough * 1_000_000,
-            parts=dict(parts),
-            budget=self.asked,
-        )
+            raise refusal(self, minimum + (_rounded_up(measured) - measured if measured else 0), what)
 
     def all_parts(self, parts: Mapping[str, int]) -> dict[str, int]:
         """The parts, and what the parent process that waits for this one uses."""
@@ -190,6 +176,28 @@ class Budget:
 
     def __str__(self) -> str:
         return format_bytes(self.asked)
+
+
+def refusal(
+    budget: Budget, minimum: int, what: str | Mapping[str, int], *, each: str = "", how: str = "", remedy: str = ""
+) -> BudgetError:
+    """The error that names the smallest budget that is enough, part by part.
+
+    `each`, `how` and `remedy` are added where they belong: needs at least 70MB `each`: 50 MB for X, 20 MB for Y `how`
+    (the budget is 60 MB) `remedy`.
+    """
+    # As a user would type it, rounded up to be enough.
+    enough = math.ceil((minimum + budget.held) / 1e6)
+    parts: Mapping[str, int] = {}
+    if not isinstance(what, str):
+        parts = budget.all_parts(what)
+        what = format_parts(parts, enough)
+    return BudgetError(
+        f"needs at least {enough}MB{each}: {what}{how} (the budget is {budget}){remedy}",
+        needed=enough * 1_000_000,
+        parts=dict(parts),
+        budget=budget.asked,
+    )
 
 
 def reserve_of(total: int) -> int:

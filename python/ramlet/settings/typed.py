@@ -20,21 +20,21 @@ class TrainSettings(TypedDict, total=False):
     params: Amount | None
     """Approximate number of parameters, embedding included: 10M, 124M, 1.3B."""
     config: PathName | None
-    """JSON or YAML file with the shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model."""
+    """Model config, JSON or YAML (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model."""
     init_from: PathName | None
     """Initialize the weights from a run, a checkpoint, or a Llama or Qwen3 model saved by transformers."""
     seq_len: Amount | None
     """Sequence length in tokens."""
     kv_groups: Amount
-    """Query heads that share a key/value head; 1 is multi-head attention."""
+    """Query heads per key/value head (GQA); 1 is multi-head attention."""
     tied: bool
-    """Tie the output head to the embedding."""
+    """Tie the LM head to the embedding."""
     qk_norm: bool | None
     """RMSNorm of queries and keys, as in Qwen3."""
     batch_size: Amount
     """Sequences per batch; split into micro-batches to fit the memory budget, never reduced."""
     gradient_accumulation_steps: Amount
-    """Multiplies batch_size; saving memory does not need it, micro-batches do that."""
+    """Batches per optimizer step. Not needed to save memory: micro-batches are automatic."""
     tokens_per_step: Amount | None
     """Tokens per optimizer step, instead of batch_size; rounded up to whole sequences."""
     max_steps: Amount | None
@@ -50,51 +50,51 @@ class TrainSettings(TypedDict, total=False):
     warmup: Amount | None
     """Warmup steps."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] | None
-    """Learning rate after the warmup; wsd is warmup, stable, linear decay."""
+    """Schedule after the warmup; wsd: constant, then linear decay."""
     decay: float | str | None
-    """Fraction of the steps at the end in which wsd decays the learning rate."""
+    """Final fraction of the steps, over which wsd decays the learning rate."""
     average: float | str
-    """Average the weights of this last fraction of the steps; the average is kept if its validation loss is lower."""
+    """Average the weights over this final fraction of the steps; kept if its validation loss is lower; 0 disables."""
     weight_decay: float | str
-    """Weight decay; norms have none, and with muon embeddings have none either."""
+    """Weight decay; not for norms or, with muon, embeddings."""
     beta1: float | str
-    """AdamW's beta1."""
+    """AdamW's beta1; with muon only for embeddings and norms."""
     beta2: float | str
-    """AdamW's beta2."""
+    """AdamW's beta2; with muon only for embeddings and norms."""
     eps: float | str
-    """AdamW's epsilon."""
+    """AdamW's epsilon; with muon only for embeddings and norms."""
     dropout: float | str
     """Dropout after the embedding and on the outputs of attention and MLP; attention weights have none."""
     clip: float | str
     """Clip the gradient norm to this; 0 disables."""
     optimizer: Literal["auto", "adamw", "adamw8bit", "muon", "muon8bit"]
-    """auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits."""
+    """auto: muon, or adamw for small batches and trained models; the 8-bit version only if needed to fit."""
     precision: Literal["auto", "fp8", "bf16", "fp16", "fp32"]
-    """Precision of matrix products; auto is bf16 or, on older hardware, fp32; fp8 is faster on recent GPUs."""
+    """Compute dtype; auto: bf16 if fast, else fp16 on a GPU, fp32 on a CPU; fp8 is faster on recent GPUs."""
     weights: Literal["auto", "fp32", "bf16"]
-    """Precision of the weights in memory; auto uses bf16 only if nothing else fits."""
+    """Dtype of the stored weights; auto uses bf16 only if fp32 does not fit."""
     device: Literal["auto", "cpu", "cuda", "tpu"]
     """Device; auto uses a GPU or TPU if there is one."""
     engine: Literal["auto", "torch", "native", "jax"]
-    """native (ramlet's own code in Rust), torch or jax; auto: native on a CPU, torch on a GPU, jax on a TPU."""
+    """auto: torch (if installed) on a GPU, on a CPU with AMX and with torchrun; jax on a TPU; else native, in Rust."""
     seed: Amount
     """Seed for the initial weights, the data order and the samples."""
     stride: Amount | None
-    """Tokens from the start of a sequence to that of the next; fewer than seq_len make them overlap."""
+    """Tokens between the starts of consecutive sequences; below seq_len they overlap."""
     max_examples: Amount | None
     """Use only the first N sequences of the data, before shuffling."""
     shift: bool
-    """From the second epoch on, begin the sequences at another offset; not for packed data or a stream."""
+    """Shift the sequence boundaries from the second epoch on; not for packed data or streams."""
     document_mask: bool
     """Prevent attention across document boundaries."""
     val_fraction: float | str
-    """Fraction at the end of a .npy file for validation."""
+    """Fraction held out for validation: the end of a .npy file, or documents of a text file."""
     shuffle_buffer: Amount
     """Size of a stream's shuffle buffer in sequences."""
     micro_batch: Amount | None
     """Sequences per forward pass."""
     shard: Literal["auto", "none", "states", "gradients", "weights"]
-    """What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: what must be."""
+    """Shard over torchrun processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: if needed."""
     recompute: bool | None
     """Activation checkpointing: less memory, slower."""
     eval_every: Amount | None
@@ -102,7 +102,7 @@ class TrainSettings(TypedDict, total=False):
     eval_tokens: Amount | None
     """Tokens per evaluation."""
     forgetting: float | str
-    """Warn when the loss on an evaluation set, other than the validation split, rises by this much."""
+    """With init_from: warn when the loss on an evaluation set, except val, rises by this many nats."""
     sample_every: Amount | None
     """Steps between samples of generated text; 0 disables."""
     sample_prompt: str
@@ -116,7 +116,7 @@ class TrainSettings(TypedDict, total=False):
     log_every: Amount
     """Steps between lines in metrics.jsonl."""
     spike: float | str
-    """Stop when the loss exceeds its recent mean by this much; 0 disables."""
+    """Stop when the loss is this many nats above its recent mean; 0 disables."""
     tensorboard: bool
     """Also write TensorBoard files to RUN/tensorboard."""
     wandb: bool
@@ -145,13 +145,13 @@ class PrepareSettings(TypedDict, total=False):
     collapse_blanks: bool
     """When normalizing, also replace runs of spaces inside a line by one."""
     filter: bool
-    """Apply the filters below; without them only empty documents are dropped."""
+    """Apply the filters below; those by tokens always apply, and empty documents are always dropped."""
     min_chars: Amount
     """Drop documents with fewer characters."""
     max_chars: Amount
     """Drop documents with more characters; 0 disables."""
     max_symbols: float | str
-    """Drop documents with a larger fraction of symbols."""
+    """Drop documents with a larger fraction of symbols: not letters, marks, numbers or white space."""
     max_repeated: float | str
     """Drop documents with a larger fraction of their text in repeated lines."""
     max_invalid: float | str
@@ -167,7 +167,7 @@ class PrepareSettings(TypedDict, total=False):
     near: float | str | None
     """Also drop near-duplicates: documents with at least this Jaccard similarity to one that is kept; 0.8 is usual."""
     dedup_cache: PathName | None
-    """Folder that remembers hashes of kept documents: those of earlier runs with the same folder are duplicates too."""
+    """Folder of hashes of kept documents; later runs with the same folder drop duplicates of these too."""
     exclude: PathName | Iterable[PathName]
     """Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable."""
     exclude_ngram: Amount
@@ -208,15 +208,15 @@ class TokenizerSettings(TypedDict, total=False):
     on_error: Literal["stop", "skip"]
     """At a broken line or file: stop, or skip it and count it."""
     vocab_size: Amount | None
-    """Vocabulary size, including special tokens: 32000 or 32k. A tokenizer of characters keeps the most frequent."""
+    """Vocabulary size with special tokens, such as 32k; required for bpe. char keeps the most frequent characters."""
     kind: Literal["bpe", "char", "byte"]
     """Byte-pair encoding, one token per character of the text, or one per byte."""
     pattern: str
     """Pre-tokenization: how text is split before merging."""
     special_tokens: str | Iterable[str]
-    """Special token; nothing is learned from it in the text. Repeatable; they get the last ids, in this order."""
+    """Special token; skipped in the training text. Repeatable; they get the last ids, in this order."""
     tie_break: Literal["hf", "bytes"]
-    """Of equally frequent pairs, merge first that with the smallest ids (hf, as HF tokenizers) or largest bytes."""
+    """Of equally frequent pairs, merge the one with the smallest ids (hf) or the largest bytes (bytes) first."""
     min_frequency: Amount
     """Merge only pairs that occur at least this often."""
     max_token_bytes: Amount | None

@@ -25,7 +25,7 @@ class TrainSettings(ReadSettings):
     vocab_size: int | None = setting(
         None,
         Count(most=LARGEST),
-        "Vocabulary size, including special tokens: 32000 or 32k. A tokenizer of characters keeps the most frequent.",
+        "Vocabulary size with special tokens, such as 32k; required for bpe. char keeps the most frequent characters.",
         short="v",
         panel=VOCABULARY,
     )
@@ -45,7 +45,7 @@ class TrainSettings(ReadSettings):
     special_tokens: tuple[str, ...] = setting(
         (),
         Strings(empty=True),
-        "Special token; nothing is learned from it in the text. Repeatable; they get the last ids, in this order.",
+        "Special token; skipped in the training text. Repeatable; they get the last ids, in this order.",
         called=("special_token", "special_tokens"),
         short="s",
         panel=VOCABULARY,
@@ -53,7 +53,7 @@ class TrainSettings(ReadSettings):
     tie_break: str = setting(
         "hf",
         Choice(("hf", "bytes")),
-        "Of equally frequent pairs, merge first that with the smallest ids (hf, as HF tokenizers) or largest bytes.",
+        "Of equally frequent pairs, merge the one with the smallest ids (hf) or the largest bytes (bytes) first.",
         panel=MERGES,
     )
     min_frequency: int = setting(0, Count(least=0), "Merge only pairs that occur at least this often.", panel=MERGES)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ramlet.engines import Division, Engine, Model
-from ramlet.engines.opening import open_engine
+from ramlet.engines.opening import check_of_weights, open_engine
 from ramlet.errors import BudgetError
 from ramlet.model.folder import ModelFolder
 from ramlet.runtime.budget import Budget
@@ -32,6 +32,9 @@ class Opening:
     memory: Budget | str | int | None = "auto"
     threads: int | None = None
     meter: Meter | None = None
+
+    def __post_init__(self) -> None:
+        check_of_weights(self.precision)
 
     @cached_property
     def _opened(self) -> Engine:

@@ -49,7 +49,7 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "JSON or YAML file with the shape (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model.",
+        "Model config, JSON or YAML (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model.",
         called=("config", "config_file"),
         panel=MODEL,
     )
@@ -69,9 +69,9 @@ class RunSettings(Declared):
         f"or 1024 from {LARGE // 10**6}M parameters",
     )
     kv_groups: int = setting(
-        1, Count(), "Query heads that share a key/value head; 1 is multi-head attention.", panel=MODEL
+        1, Count(), "Query heads per key/value head (GQA); 1 is multi-head attention.", panel=MODEL
     )
-    tied: bool = setting(True, Switch(), "Tie the output head to the embedding.", opposite="untied", panel=MODEL)
+    tied: bool = setting(True, Switch(), "Tie the LM head to the embedding.", opposite="untied", panel=MODEL)
 
     qk_norm: bool | None = setting(
         None, Switch(), "RMSNorm of queries and keys, as in Qwen3.", panel=MODEL, shown="on for new models", later=True
@@ -84,7 +84,10 @@ class RunSettings(Declared):
         panel=LENGTH,
     )
     gradient_accumulation_steps: int = setting(
-        1, Count(), "Multiplies {batch_size}; saving memory does not need it, micro-batches do that.", panel=LENGTH
+        1,
+        Count(),
+        "Batches per optimizer step. Not needed to save memory: micro-batches are automatic.",
+        panel=LENGTH,
     )
     tokens_per_step: int | None = setting(
         None,
@@ -106,7 +109,7 @@ class RunSettings(Declared):
         "Peak learning rate.",
         called=("lr", "learning_rate"),
         panel=LEARNING,
-        shown="depends on size and optimizer: with muon 0.006 at 10M, 0.004 at 124M; less with {init_from}",
+        shown="by size; muon: 0.006 at 10M, 0.004 at 124M; adamw: 0.0018, 0.0006; a tenth of it with {init_from}",
     )
     min_lr: float | None = setting(
         None, Number(), "Final learning rate.", panel=LEARNING, shown="0 with wsd, else lr / 10"
@@ -117,14 +120,14 @@ class RunSettings(Declared):
     schedule: str | None = setting(
         None,
         Choice(SCHEDULES),
-        "Learning rate after the warmup; wsd is warmup, stable, linear decay.",
+        "Schedule after the warmup; wsd: constant, then linear decay.",
         panel=LEARNING,
         shown="wsd",
     )
     decay: float | None = setting(
         None,
         share(),
-        "Fraction of the steps at the end in which wsd decays the learning rate.",
+        "Final fraction of the steps, over which wsd decays the learning rate.",
         panel=LEARNING,
         shown="0.4",
         later=True,
@@ -132,16 +135,20 @@ class RunSettings(Declared):
     average: float = setting(
         0.0,
         share(below_one=True),
-        "Average the weights of this last fraction of the steps; the average is kept if its validation loss is lower.",
+        "Average the weights over this final fraction of the steps; kept if its validation loss is lower; 0 disables.",
         panel=LEARNING,
         later=True,
     )
     weight_decay: float = setting(
-        0.1, Number(), "Weight decay; norms have none, and with muon embeddings have none either.", panel=LEARNING
+        0.1, Number(), "Weight decay; not for norms or, with muon, embeddings.", panel=LEARNING
     )
-    beta1: float = setting(0.9, Number(below=1), "AdamW's beta1.", panel=LEARNING)
-    beta2: float = setting(0.95, Number(below=1), "AdamW's beta2.", panel=LEARNING)
-    eps: float = setting(1e-8, Number(), "AdamW's epsilon.", panel=LEARNING)
+    beta1: float = setting(
+        0.9, Number(below=1), "AdamW's beta1; with muon only for embeddings and norms.", panel=LEARNING
+    )
+    beta2: float = setting(
+        0.95, Number(below=1), "AdamW's beta2; with muon only for embeddings and norms.", panel=LEARNING
+    )
+    eps: float = setting(1e-8, Number(), "AdamW's epsilon; with muon only for embeddings and norms.", panel=LEARNING)
     dropout: float = setting(
         0.0,
         share(below_one=True),
@@ -153,21 +160,21 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "auto is muon, or adamw for steps of few tokens and trained models; 8 bits only if nothing else fits.",
+        "auto: muon, or adamw for small batches and trained models; the 8-bit version only if needed to fit.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )
     precision: str = setting(
         "auto",
         Choice(PRECISIONS),
-        "Precision of matrix products; auto is bf16 or, on older hardware, fp32; fp8 is faster on recent GPUs.",
+        "Compute dtype; auto: bf16 if fast, else fp16 on a GPU, fp32 on a CPU; fp8 is faster on recent GPUs.",
         stands_for={"use_mixed_precision": "bf16"},
         panel=MEMORY,
     )
     weights: str = setting(
         "auto",
         Choice(("auto", "fp32", "bf16")),
-        "Precision of the weights in memory; auto uses bf16 only if nothing else fits.",
+        "Dtype of the stored weights; auto uses bf16 only if fp32 does not fit.",
         panel=MEMORY,
     )
 
@@ -175,7 +182,7 @@ class RunSettings(Declared):
     engine: str = setting(
         "auto",
         Choice(("auto", *ENGINES)),
-        "native (ramlet's own code in Rust), torch or jax; auto: native on a CPU, torch on a GPU, jax on a TPU.",
+        "auto: torch (if installed) on a GPU, on a CPU with AMX and with torchrun; jax on a TPU; else native, in Rust.",
         panel=MEMORY,
         decides=False,
     )
@@ -185,7 +192,7 @@ class RunSettings(Declared):
     stride: int | None = setting(
         None,
         Count(),
-        "Tokens from the start of a sequence to that of the next; fewer than {seq_len} make them overlap.",
+        "Tokens between the starts of consecutive sequences; below {seq_len} they overlap.",
         panel=DATA,
         shown="the sequence length",
     )
@@ -195,13 +202,16 @@ class RunSettings(Declared):
     shift: bool = setting(
         False,
         Switch(),
-        "From the second epoch on, begin the sequences at another offset; not for packed data or a stream.",
+        "Shift the sequence boundaries from the second epoch on; not for packed data or streams.",
         panel=DATA,
         later=True,
     )
     document_mask: bool = setting(False, Switch(), "Prevent attention across document boundaries.", panel=DATA)
     val_fraction: float = setting(
-        0.1, share(below_one=True), "Fraction at the end of a .npy file for validation.", panel=DATA
+        0.1,
+        share(below_one=True),
+        "Fraction held out for validation: the end of a .npy file, or documents of a text file.",
+        panel=DATA,
     )
     shuffle_buffer: int = setting(
         1000,
@@ -217,7 +227,8 @@ class RunSettings(Declared):
     shard: str = setting(
         "auto",
         Choice(("auto", *SHARDS)),
-        "What processes divide: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: what must be.",
+        "Shard over torchrun processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); "
+        "auto: if needed.",
         panel=MEMORY,
         decides=False,
     )
@@ -248,7 +259,7 @@ class RunSettings(Declared):
     forgetting: float = setting(
         0.1,
         Number(),
-        "Warn when the loss on an evaluation set, other than the validation split, rises by this much.",
+        "With {init_from}: warn when the loss on an evaluation set, except val, rises by this many nats.",
         panel=WATCHING,
         decides=False,
     )
@@ -283,7 +294,7 @@ class RunSettings(Declared):
     spike: float = setting(
         3.0,
         Number(),
-        "Stop when the loss exceeds its recent mean by this much; 0 disables.",
+        "Stop when the loss is this many nats above its recent mean; 0 disables.",
         panel=KEEPING,
         decides=False,
     )

@@ -31,7 +31,8 @@ MARKS = {"dropped": ("[-", "-]", "31"), "kept": ("{+", "+}", "32")}
 def duplicates(
     dataset: DatasetPath,
     limit: Annotated[
-        int, Option("--limit", "-n", metavar="N", min=0, help="Number of pairs and of clusters to show.")
+        int,
+        Option("--limit", "-n", metavar="N", min=0, help="Number of pairs, and of groups of near-duplicates, to show."),
     ] = 10,
     json: Json = False,
 ) -> None:

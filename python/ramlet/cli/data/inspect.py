@@ -36,9 +36,8 @@ def inspect(
         bool | None,
         Option(
             "--repetition/--no-repetition",
-            shown=False,
-            help="Measure how repetitive the text is, reading all of it twice, and save it for the report "
-            "[default: measure only up to 10M tokens].",
+            shown="measure only up to 10M tokens",
+            help="Measure how repetitive the text is, reading all of it twice, and save it for the report.",
         ),
     ] = None,
     memory: Memory = "auto",

@@ -25,7 +25,7 @@ def merge(
 ) -> None:
     """Merge datasets that use the same tokenizer.
 
-    Shards are copied and renumbered, ledgers and runs are added up. Duplicates between the datasets are not removed.
+    Shards are copied and renumbered, their statistics combined. Duplicates between the datasets are not removed.
 
       ramlet data merge monday tuesday --out week
     """

@@ -25,10 +25,10 @@ def verify(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check every file, checksum, count and id of a dataset, and that its ledger adds up.
+    """Check every file, checksum, count and id of a dataset, and that kept and dropped documents add up.
 
     Lists all problems; if there are any, the exit code is 1. --adopt gives shards that are not in the manifest the next
-    numbers; one without an .idx file is split into documents at the end id. Move them in under unused names.
+    numbers; one without an .idx file is split into documents at the EOS id. Copy shards in under unused file names.
 
       ramlet data verify my-dataset
       ramlet data verify my-dataset --adopt

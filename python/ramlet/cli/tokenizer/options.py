@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from ramlet.cli.parameters import Option
 
-TOKENIZERS = "A tokenizer.json, its folder, vocab.json + merges.txt, a .tiktoken, gpt2, byte, or a hub name."
+TOKENIZERS = "A tokenizer.json, its folder, vocab.json + merges.txt, a .tiktoken, gpt2, byte, or a Hugging Face name."
 
-TokenizerName = Annotated[str, Option("--tokenizer", "-T", metavar="X", shown=False, help=TOKENIZERS)]
+TokenizerName = Annotated[str, Option("--tokenizer", "-T", metavar="TOKENIZER", shown=False, help=TOKENIZERS)]
 Pattern = Annotated[
     str | None,
     Option(

@@ -23,7 +23,7 @@ KINDS = {
 
 
 def show(
-    tokenizer: Annotated[str, Argument(metavar="X", shown=False, help=TOKENIZERS)],
+    tokenizer: Annotated[str, Argument(metavar="TOKENIZER", shown=False, help=TOKENIZERS)],
     text: Annotated[str | None, Option("--text", metavar="TEXT", help="Show the tokens of this text.")] = None,
     allow_special: AllowSpecial = None,
     pattern: Pattern = None,

@@ -15,7 +15,7 @@ __all__ = ["FORMATS", "load_format"]
 
 FORMATS = {
     "nanogpt": "train.bin, val.bin and meta.pkl",
-    "llm.c": "files with a header, and the end id before each document",
+    "llm.c": "files with a header, and the EOS id before each document",
     "megatron": ".bin and .idx",
     "npy": "NumPy arrays",
     "hf": "a folder for datasets.load_from_disk",

@@ -21,7 +21,7 @@ from ramlet.engines.jax.gpt import GPT, Forward, Net
 from ramlet.engines.jax.layers import Rotary
 from ramlet.engines.jax.mesh import blank
 from ramlet.engines.jax.weights import Tree, stacks
-from ramlet.engines.native.choosing import Chooser, choosing_bytes
+from ramlet.engines.native.sampling import Chooser, sampling_bytes
 from ramlet.model.shape import Shape
 
 CAPACITIES = 128
@@ -165,7 +165,7 @@ def continuing_bytes(shape: Shape, item: int, prompt: int, settings: Sampling) -
     cache = 2 * shape.layers * rows * longest * shape.keys_width * item
     wide = max(shape.qkv_width, 2 * shape.feed_forward) + 2 * shape.width
     scores = shape.heads * tokens * longest * 4 * 3
-    logits = rows * shape.padded_vocab * 4 * 3 + choosing_bytes(settings, shape.vocab_size)
+    logits = rows * shape.padded_vocab * 4 * 3 + sampling_bytes(settings, shape.vocab_size)
     layer = max(shape.layer_parameters, shape.padded_vocab * shape.width) * item
     # The cache is copied when the prompt's is repeated for every sample; a layer's weights are converted.
     return {"the KV cache": 2 * cache, "a forward pass": 3 * tokens * wide * 4 + scores + logits + layer}

@@ -5,7 +5,7 @@ gpt.py                 the model: the only code that calls `NativeGPT`, the Rust
 trainee.py             a model with its optimizer
 tensors.py             its tensors, to write to files and read into; rotary.py the tables of its positions
 plan.py                what a plan chooses, and its memory: the arena, to the byte, and what is resident before
-continuing.py          generation: the loop, with the decoder; choosing.py chooses tokens
+continuing.py          generation: the loop, with the decoder; sampling.py chooses tokens
 """
 
 from __future__ import annotations

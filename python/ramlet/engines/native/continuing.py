@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ramlet._native import NativeDecoder
 from ramlet.engines import Sampling
 from ramlet.engines.continuing import READING_PIECE, ContinuingLoop, cached_tokens
-from ramlet.engines.native.choosing import Chooser, choosing_bytes
+from ramlet.engines.native.sampling import Chooser, sampling_bytes
 from ramlet.model.shape import Shape
 
 
@@ -94,5 +94,5 @@ def continuing_parts(shape: Shape, *, precision: str, prompt: int, settings: Sam
     logits, tables = 2 * settings.num_samples * shape.vocab_size * 4, capacity * shape.head_width * 4
     return {
         "the KV cache": cache,
-        "a forward pass": rest + logits + tables + choosing_bytes(settings, shape.vocab_size),
+        "a forward pass": rest + logits + tables + sampling_bytes(settings, shape.vocab_size),
     }

@@ -21,6 +21,8 @@ from ramlet.engines.plan import PARTS, Choice, Plan, Task, too_small
 from ramlet.model.shape import Shape
 from ramlet.runtime.budget import DRIFT
 
+BUILT_IN = ("adamw", "adamw8bit", "muon", "muon8bit")
+"""The optimizers of the Rust core (rust/gpt/choice.rs)."""
 LATER = 300_000
 """What a run adds to what was resident after its rehearsal: threads, a longer log, larger arrays. Measured: 0.1 to
 0.5 MB (benchmarks/engines.py random)."""
@@ -42,6 +44,8 @@ def make_plan(task: Task, *, threads: int) -> Plan:
         raise single_process()
     if forced.get("shard", "none") != "none":
         raise needs_ranks(forced["shard"])
+    if (optimizer := forced.get("optimizer", task.optimizer)) not in BUILT_IN:
+        raise choices.has_no("native", optimizer)
     available = task.budget.total - task.budget.reserve
     least: tuple[Choice, dict[str, int]] | None = None
     for choice in _choices(task, forced):

@@ -6,8 +6,8 @@ gpt.py  layers.py  weights.py        the model; kernels/ everything except matri
 step.py  captured.py  optim/         a training step; captured as a CUDA graph; the optimizers
 blocks.py                            the memory of each block of a layer
 predict.py  forward_memory.py        the memory of a training step; of evaluation and generation
-ladder.py  probe.py  trial.py        the choices of a plan; a few real steps correct the prediction (CPU, GPU)
-continuing.py  choosing.py  cache.py generation: token by token, sampling, the KV cache
+plan.py  probe.py  trial.py          the choices of a plan; a few real steps correct the prediction (CPU, GPU)
+continuing.py  sampling.py  cache.py generation: token by token, sampling, the KV cache
 modules/                             any nn.Module, for ramlet.fit
 stored.py  model_files.py            tensors to files and back; batches.py a loader's arrays as tensors
 """

@@ -15,8 +15,8 @@ from ramlet.engines import Sampling
 from ramlet.engines.continuing import ContinuingLoop, cached_tokens
 from ramlet.engines.torch.cache import KVCache
 from ramlet.engines.torch.captured import CapturedToken
-from ramlet.engines.torch.choosing import Chooser
 from ramlet.engines.torch.gpt import GPT
+from ramlet.engines.torch.sampling import Chooser
 
 
 class Continuation(ContinuingLoop[Tensor]):

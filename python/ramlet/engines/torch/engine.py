@@ -19,8 +19,8 @@ from ramlet.engines.torch.base_memory import keep_large_blocks
 from ramlet.engines.torch.device import Device, choose_device
 from ramlet.engines.torch.forward_memory import divisions, generation_parts
 from ramlet.engines.torch.gpt import GPT
-from ramlet.engines.torch.ladder import make_plan
 from ramlet.engines.torch.model_files import load_model
+from ramlet.engines.torch.plan import make_plan
 from ramlet.engines.torch.probe import allowance, probe
 from ramlet.engines.torch.ranks import TorchRanks, joined
 from ramlet.engines.torch.step import Trainee

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from ramlet.engines import Hyperparameters
+from ramlet.engines.choices import has_no
 from ramlet.engines.jax.layers import scatter
 from ramlet.engines.jax.weights import Tree, is_hidden, is_matrix, starts
 from ramlet.engines.torch.optim.factors import rounding_key
-from ramlet.errors import SettingsError, option
 from ramlet.model.shape import Shape
 
 States = dict[str, Tree]
@@ -34,7 +34,7 @@ Described = dict[str, dict[str, tuple[tuple[int, ...], Any]]]
 
 def optimizer_module(name: str) -> ModuleType:
     if find_spec(f"ramlet.engines.jax.optim.{name}") is None:
-        raise SettingsError(f"the jax engine has no {name}: use another {option('optimizer')}, or another engine")
+        raise has_no("jax", name)
     return import_module(f"ramlet.engines.jax.optim.{name}")
 
 

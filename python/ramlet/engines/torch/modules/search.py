@@ -36,7 +36,7 @@ from ramlet.engines.torch.modules.plan import ModulePlan
 from ramlet.engines.torch.modules.trainee import ModuleTrainee, overlaps, unique_tensors
 from ramlet.engines.torch.probe import MOST_UNMEASURED, SEEN, SLACK, UNMEASURED, UNSEEN
 from ramlet.errors import BudgetError, option
-from ramlet.runtime.budget import DRIFT, DRIFT_SHARE, Budget, format_parts, with_reserve
+from ramlet.runtime.budget import DRIFT, DRIFT_SHARE, Budget, refusal, with_reserve
 from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.meter import Meter
 
@@ -391,20 +391,17 @@ class Search:
             needed = (tried.least + MOST_UNMEASURED + JITTER + drift) * SLACK // (SLACK - 1)
         else:
             needed = with_reserve(tried.least)
-        enough = math.ceil((needed + self._budget.held) / 1e6)
         parts = {
             "what is resident already, with the module's weights": tried.base,
             "gradients": tried.gradients,
             "the optimizer": tried.states,
             "activations": max(0, tried.least - tried.floor),
         }
-        parts = self._budget.all_parts({name: size for name, size in parts.items() if size})
         checkpointing = ", activation checkpointing" if way.recompute else ""
-        return BudgetError(
-            f"needs at least {enough}MB: {format_parts(parts, enough)}, with micro-batches of {rows}, "
-            f"{optimizers.name_of(way.optimizer)}{checkpointing} (the budget is {self._budget}); give more "
-            f"{option('memory')}, or use a smaller module or shorter samples",
-            needed=enough * 1_000_000,
-            parts=parts,
-            budget=self._budget.asked,
+        return refusal(
+            self._budget,
+            needed,
+            {name: size for name, size in parts.items() if size},
+            how=f", with micro-batches of {rows}, {optimizers.name_of(way.optimizer)}{checkpointing}",
+            remedy=f"; give more {option('memory')}, or use a smaller module or shorter samples",
         )

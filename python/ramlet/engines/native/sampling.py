@@ -41,7 +41,7 @@ class Chooser:
         return chosen
 
 
-def choosing_bytes(settings: Sampling, vocab_size: int) -> int:
+def sampling_bytes(settings: Sampling, vocab_size: int) -> int:
     """All memory that a `Chooser` takes."""
     return NativeChooser.bytes(
         vocab_size, settings.num_samples, top_p=settings.top_p, repetition_penalty=settings.repetition_penalty
