@@ -115,6 +115,35 @@ def test_evaluations_of_another_size_are_not_compared() -> None:
     assert (progress.best, progress.best_loss) == (8, 3.0)
 
 
+@pytest.mark.parametrize("now", [{"other": "other"}, {"general": "other"}, {}])
+def test_evaluations_on_other_sets_are_not_compared(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: dict[str, str]
+) -> None:
+    """After a run was resumed with them: its best model is the best of what it is judged by now."""
+    for name, seed in (("train", 1), ("general", 2), ("other", 3)):
+        make_data(tmp_path, name, seed=seed, val_fraction=0)
+    out = tmp_path / "out"
+    evaluations_give(monkeypatch, 1.0, 2.0)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "train", out, evals={"general": tmp_path / "general"}, listener=StopAt(10))
+    evaluations_give(monkeypatch, 9.0)
+    evals = {name: tmp_path / folder for name, folder in now.items()}
+    done = run(tmp_path / "train", out, evals=evals)
+    assert done.statistics["model"] == {"step": 12, "averaged": 0}
+    assert weights(out) == weights(checkpoint(out, 12))
+
+
+def test_what_a_model_forgets_is_measured_on_the_same_data(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    general, other, out = make_data(tmp_path, "general", seed=2), make_data(tmp_path, "other", seed=3), tmp_path / "out"
+    run(data, tmp_path / "base", max_steps=2)
+    given: dict[str, Any] = {"params": None, "init_from": str(tmp_path / "base")}
+    with pytest.raises(Interrupted):
+        run(data, out, evals={"general": general}, listener=StopAt(8), **given)
+    assert run(data, out, evals={"general": other}, **given).statistics["forgetting"].keys() == {"val"}
+
+
 def test_what_models_are_judged_by() -> None:
     val, general, code = Score(2.0, 10, None), Score(1.0, 10, None), Score(5.0, 20, None)
     assert judged_by({"general": general, "val": val}, continued=True) == val

@@ -21,7 +21,7 @@ from ramlet.engines import Pending, training_names
 from ramlet.errors import Interrupted, TrainingStopped, option
 from ramlet.model.tensor_file import send_tensors
 from ramlet.training import checkpoint
-from ramlet.training.evaluate import Score, evaluate_model, judged_by
+from ramlet.training.evaluate import Score, evaluate_model, judged_by, judging
 from ramlet.training.kept import Averaged
 from ramlet.training.progress import AVERAGE, EVAL, SAMPLE, SAVE
 from ramlet.training.running import Run
@@ -33,6 +33,8 @@ SPIKE_WINDOW = 64
 def run_steps(run: Run) -> None:
     """Runs the remaining steps; when interrupted, saves a checkpoint to resume from."""
     progress = run.progress
+    continued = run.job.settings.init_from is not None
+    progress.evaluates({each.name: each.fingerprint for each in run.evals}, partial(judging, continued=continued))
     with run.signals as signals:
         if _run_tasks(run, _initial_tasks(run)):
             raise _interrupted(run)
