@@ -210,6 +210,12 @@ def test_a_run_of_other_settings_or_data(data: Path, shared: Path, whole: Path) 
     assert run(data, whole, log_every=7, keep=9, micro_batch=1, memory="7GB").already_done
 
 
+def test_a_path_written_in_another_way(data: Path, whole: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"params": None, "max_steps": 2}
+    run(data, tmp_path / "out", init_from=str(whole), **given)
+    assert run(data, tmp_path / "out", init_from=f"{whole.parent}/./{whole.name}/", **given).already_done
+
+
 def test_a_config_that_has_changed(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "model.yaml"
     config.write_text("layers: 1\nwidth: 32\nheads: 2\n")

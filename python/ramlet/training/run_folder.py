@@ -37,6 +37,8 @@ _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule", "decay")
 """What the setting `resume` may change: a run that continues for longer than planned."""
+PLACES = ("init_from", "config")
+"""Paths, which can be written in several ways."""
 MODULE = "module"
 """The key of `job` that only a run of `ramlet.fit` has: the class of its module."""
 KEPT = ("optimizer", "weights")
@@ -188,6 +190,8 @@ class RunFolder:
             before = known[name]
             if name in resolved and value is not None:
                 before = resolved[name]
+            if name in PLACES and before is not None and value is not None:
+                before, value = os.path.normpath(before), os.path.normpath(value)
             if before == value or (resume and name in EXTENDABLE) or (value is None and name in resolved):
                 continue
             if name in KEPT:
