@@ -154,8 +154,10 @@ def _report(run: Run, metrics: _StepMetrics) -> None:
 def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
     recent = run.progress.recent
     usual = sum(recent) / len(recent) if recent else loss
+    spiked = False
     if math.isfinite(loss) and math.isfinite(grad_norm):
-        spiked = run.job.settings.spike and len(recent) >= SPIKE_WINDOW and loss > usual + run.job.settings.spike
+        spike = run.job.settings.spike
+        spiked = spike > 0 and len(recent) >= SPIKE_WINDOW and loss > usual + spike
         if not spiked:
             return
         what = f"the loss jumped to {loss:.3f} from about {usual:.3f}"
@@ -163,23 +165,29 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
     else:
         what = f"the {'gradients' if math.isfinite(loss) else 'loss'} became NaN or infinite"
         check = ""
-    raise _stopped(run, step, what, check)
+    # The loss of a step is that of the weights before it: if it is wrong, they may be.
+    suspect = (spiked or not math.isfinite(loss)) and run.progress.evaluated != step - 1
+    raise _stopped(run, step, what, check, good_until=step - 2 if suspect else step - 1)
 
 
-def _stopped(run: Run, step: int, what: str, check: str = "") -> TrainingStopped:
-    good = checkpoint.latest(run.path)
-    remedy = (
-        f"the last good checkpoint is {good}: {run.remedy}"
-        if good
-        else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
-    )
+def _stopped(run: Run, step: int, what: str, check: str = "", *, good_until: int) -> TrainingStopped:
+    """`good_until`: the last step whose weights are known to be good."""
+    found = checkpoint.checkpoints(run.path)
+    good = [path for at, path in found if at <= good_until]
+    if good:
+        remedy = f"the last good checkpoint is {good[-1]}: {run.remedy}"
+    elif found:
+        again = f"{option('resume', False)} and a lower {option('lr')}"
+        remedy = f"there is no good checkpoint before it: start over with {again}"
+    else:
+        remedy = f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     return TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {remedy}{check}")
 
 
 def _broken(run: Run, name: str) -> TrainingStopped:
     """About an evaluation set on which the loss is no number."""
-    if run.progress.step:
-        return _stopped(run, run.progress.step, f"the loss on {name} became NaN or infinite")
+    if step := run.progress.step:
+        return _stopped(run, step, f"the loss on {name} became NaN or infinite", good_until=step - 1)
     return TrainingStopped(
         f"the loss on {name} is NaN or infinite before the first step: the weights of {run.job.settings.init_from} "
         f"are damaged, or need {option('precision', 'fp32')}"
