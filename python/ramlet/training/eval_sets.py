@@ -75,7 +75,7 @@ def own_sets(run: Path, split: str | None, *, seq_len: int) -> dict[str, str]:
 
     As in training, without validation splits that are shorter than a sequence, if others are not.
     """
-    noted = RunFolder(run).noted() if (run / SETTINGS).is_file() else None
+    noted = RunFolder(run, only_read=True).noted() if (run / SETTINGS).is_file() else None
     if noted is None:
         raise SettingsError(f"{run} does not say which data it was trained on: give a dataset as {option('data')}")
     if any("path" not in each for each in noted["data"]):
