@@ -96,6 +96,19 @@ def test_an_interrupted_run_is_opened_at_its_best(data: Path, tmp_path: Path, mo
     assert [line["step"] for line in metrics(out) if "loss" in line] == list(range(1, 13))
 
 
+def test_a_run_that_is_made_shorter_has_the_scores_of_its_model(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    evaluations_give(monkeypatch, 3.0)
+    with pytest.raises(Interrupted):
+        run(data, out, listener=StopAt(6))
+    evaluations_give(monkeypatch, 2.0)
+    done = run(data, out, max_steps=5, resume=True)
+    assert done.statistics["model"] == {"step": 6, "averaged": 0}
+    assert done.scores["val"]["loss"] == 2.0
+
+
 def test_a_best_checkpoint_that_was_removed(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next best takes its place."""
     out = tmp_path / "out"

@@ -217,9 +217,12 @@ def _initial_tasks(run: Run) -> list[str]:
     if progress.step == 0:
         first = bool(run.evals) and run.job.settings.init_from is not None
         return [*([EVAL] if first else []), *([SAMPLE] if run.sampler is not None else [])]
-    if not progress.owed:
-        return []
-    return [name for name in _due_tasks(run) if name in (*progress.owed, SAVE)]
+    owed = progress.owed and [name for name in _due_tasks(run) if name in (*progress.owed, SAVE)]
+    # Without a step left, as with fewer of them than it has made, or with other sets.
+    measured = progress.evaluated == progress.step and progress.scores.keys() == {each.name for each in run.evals}
+    if progress.step < run.job.steps or measured or not run.evals:
+        return owed
+    return [EVAL, *(name for name in owed if name == SAMPLE), SAVE]
 
 
 def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:
