@@ -221,6 +221,8 @@ def test_what_is_printed(ran: Any, data: Path, tmp_path: Path) -> None:
     again = ran("train", "--data", str(data), "--out", "out", *FEW)
     assert (again.code, again.err) == (0, "")
     assert again.out == "out already has this run, finished: nothing to do (use --resume to train it for longer)\n"
+    again = ran("train", "--data", str(data), "--out", "out", *FEW, "--resume")
+    assert again.out == "out already has this run, finished: nothing to do (give more steps to train it for longer)\n"
     other = ran("train", "--data", str(data), "--out", "out", *FEW, "--seed", "9")
     assert other.code == 1
     assert other.err.startswith("error: out has a run with seed 1, not 9: choose another --out")

@@ -103,6 +103,13 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any, dict[str, Any], str]] = {
         {"evals": Nothing(), "eval_batches": 3},
         "the evaluation set val has no batches: give one that has",
     ),
+    "two losses": (
+        lambda: nn.Linear(3, 2),
+        batches(),
+        lambda module, batch: (mean(module, batch), mean(module, batch)),
+        {},
+        "returned a pair whose second part is a Tensor, not a count: return the mean alone",
+    ),
     "eval once": (lambda: nn.Linear(3, 2), batches(), mean, {"evals": iter(batches())}, "only once"),
     "optimizer": (lambda: nn.Linear(3, 2), batches(), mean, {"optimizer": "adam"}, "unknown optimizer 'adam'"),
     "muon": (lambda: nn.Conv1d(4, 2, 1), batches(), mean, {"optimizer": "muon"}, "muon updates the matrices"),

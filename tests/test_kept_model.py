@@ -96,6 +96,19 @@ def test_an_interrupted_run_is_opened_at_its_best(data: Path, tmp_path: Path, mo
     assert [line["step"] for line in metrics(out) if "loss" in line] == list(range(1, 13))
 
 
+def test_a_run_that_is_made_shorter_has_the_scores_of_its_model(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    evaluations_give(monkeypatch, 3.0)
+    with pytest.raises(Interrupted):
+        run(data, out, listener=StopAt(6))
+    evaluations_give(monkeypatch, 2.0)
+    done = run(data, out, max_steps=5, resume=True)
+    assert done.statistics["model"] == {"step": 6, "averaged": 0}
+    assert done.scores["val"]["loss"] == 2.0
+
+
 def test_a_best_checkpoint_that_was_removed(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next best takes its place."""
     out = tmp_path / "out"
@@ -113,6 +126,35 @@ def test_evaluations_of_another_size_are_not_compared() -> None:
     progress.step = 8
     progress.evaluated_as({"val": Score(3.0, 200, None)}, Score(3.0, 200, None))
     assert (progress.best, progress.best_loss) == (8, 3.0)
+
+
+@pytest.mark.parametrize("now", [{"other": "other"}, {"general": "other"}, {}])
+def test_evaluations_on_other_sets_are_not_compared(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: dict[str, str]
+) -> None:
+    """After a run was resumed with them: its best model is the best of what it is judged by now."""
+    for name, seed in (("train", 1), ("general", 2), ("other", 3)):
+        make_data(tmp_path, name, seed=seed, val_fraction=0)
+    out = tmp_path / "out"
+    evaluations_give(monkeypatch, 1.0, 2.0)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "train", out, evals={"general": tmp_path / "general"}, listener=StopAt(10))
+    evaluations_give(monkeypatch, 9.0)
+    evals = {name: tmp_path / folder for name, folder in now.items()}
+    done = run(tmp_path / "train", out, evals=evals)
+    assert done.statistics["model"] == {"step": 12, "averaged": 0}
+    assert weights(out) == weights(checkpoint(out, 12))
+
+
+def test_what_a_model_forgets_is_measured_on_the_same_data(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    general, other, out = make_data(tmp_path, "general", seed=2), make_data(tmp_path, "other", seed=3), tmp_path / "out"
+    run(data, tmp_path / "base", max_steps=2)
+    given: dict[str, Any] = {"params": None, "init_from": str(tmp_path / "base")}
+    with pytest.raises(Interrupted):
+        run(data, out, evals={"general": general}, listener=StopAt(8), **given)
+    assert run(data, out, evals={"general": other}, **given).statistics["forgetting"].keys() == {"val"}
 
 
 def test_what_models_are_judged_by() -> None:

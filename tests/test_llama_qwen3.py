@@ -199,6 +199,23 @@ class TestConfig:
         with pytest.raises(ModelError, match="QK-norm and model_type llama, which has none: write model_type qwen3"):
             shape_from_file(folder, replace(settings, config=folder), vocab_size=99)
 
+    def test_heads_and_embeddings(self, tmp_path: Path) -> None:
+        """Settings fill in what the file does not say, and must not contradict what it says."""
+        path = tmp_path / "shape.yaml"
+        path.write_text("layers: 2\nwidth: 64\nheads: 4\ncontext: 64\n")
+        settings = RunSettings(config=str(path), tied=False, kv_groups=2)
+        shape = shape_from_file(str(path), settings, vocab_size=99)
+        assert (shape.tied, shape.kv_heads) == (False, 2)
+        path.write_text("layers: 2\nwidth: 64\nheads: 4\ncontext: 64\ntied: true\nn_kv_head: 4\n")
+        with pytest.raises(SettingsError, match="tied to its embedding: do not give tied=False"):
+            shape_from_file(str(path), settings, vocab_size=99)
+        with pytest.raises(SettingsError, match="has 4 heads and 4 key/value heads: do not give kv_groups"):
+            shape_from_file(str(path), replace(settings, tied=True), vocab_size=99)
+        folder = str(folder_of(PUBLISHED["Llama-3.2-1B"], tmp_path / "llama"))
+        with pytest.raises(SettingsError, match="has 32 heads and 8 key/value heads: do not give kv_groups"):
+            shape_from_file(folder, RunSettings(config=folder, kv_groups=2), vocab_size=99)
+        shape_from_file(folder, RunSettings(config=folder, kv_groups=4), vocab_size=99)
+
     def test_a_folder_without_one(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match=r"there is no config .*config.json: give a JSON or YAML file"):
             read_model_config(str(tmp_path))

@@ -114,3 +114,13 @@ def test_runs_without_data_of_their_own(tmp_path: Path) -> None:
     run(None, tmp_path / "streamed", stream=[str(tmp_path / "text.txt")], tokenizer="byte", eval_every=0)
     with pytest.raises(SettingsError, match="streamed was trained on a stream, which has no validation split"):
         ramlet.evaluate(tmp_path / "streamed", **GIVEN)
+
+
+def test_settings_that_cannot_be_read_name_no_option_of_another_command(tmp_path: Path, ramlet: RunRamlet) -> None:
+    run(make_data(tmp_path, lines=100), tmp_path / "run", max_steps=1)
+    for text, reason in (("{", "cannot be read"), ("a: 1", "is not that of a run")):
+        (tmp_path / "run" / "settings.yaml").write_text(text)
+        said = ramlet("eval", "run").stderr
+        assert reason in said
+        assert "give another run" in said
+        assert "--out" not in said

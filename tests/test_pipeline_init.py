@@ -245,6 +245,12 @@ def test_a_text_of_a_few_words_has_short_sequences(place: Path) -> None:
     (place / "a.txt").write_text("the cat sat on the mat and the dog sat on the cat, " * 3)
     found = proposed("a.txt")
     assert found.course.seq_len <= found.tokens // 4
+    (place / "a.txt").write_text("a")
+    found = proposed("a.txt")
+    assert (found.tokens, found.params) == (1, starter.SIZES[0])
+    (place / "a.txt").write_text("")
+    with pytest.raises(SourceError, match=r"no text in a\.txt, every file is empty"):
+        proposed("a.txt")
 
 
 def test_a_size_that_was_asked_for(place: Path) -> None:

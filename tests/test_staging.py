@@ -118,6 +118,12 @@ def test_standard_input_is_copied_and_known_by_its_content(here: Path, monkeypat
     assert stage(["-"], "staged", reading=ReadSettings(format="jsonl"))[0].endswith(".jsonl")
 
 
+def test_standard_input_that_is_needed_twice_is_read_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, b"some text")
+    for _ in range(2):
+        assert Path(*stage(["-"], "staged", reading=READING)).read_bytes() == b"some text"
+
+
 def test_no_standard_input(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(SourceError, match="no standard input"):

@@ -210,6 +210,12 @@ def test_a_run_of_other_settings_or_data(data: Path, shared: Path, whole: Path) 
     assert run(data, whole, log_every=7, keep=9, micro_batch=1, memory="7GB").already_done
 
 
+def test_a_path_written_in_another_way(data: Path, whole: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"params": None, "max_steps": 2}
+    run(data, tmp_path / "out", init_from=str(whole), **given)
+    assert run(data, tmp_path / "out", init_from=f"{whole.parent}/./{whole.name}/", **given).already_done
+
+
 def test_a_config_that_has_changed(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "model.yaml"
     config.write_text("layers: 1\nwidth: 32\nheads: 2\n")
@@ -368,6 +374,15 @@ def test_a_loss_that_is_no_number(data: Path, tmp_path: Path, monkeypatch: pytes
     assert better.loss < losses(tmp_path / "out")[0]
 
 
+def test_a_checkpoint_of_weights_that_are_no_numbers_is_not_good(data: Path, tmp_path: Path) -> None:
+    """The loss of a step is that of the weights before it."""
+    given = {"lr": 1e38, "warmup": 0, "clip": 0, "checkpoint_every": 1, "eval_every": 0}
+    refused(TrainingStopped, "NaN or infinite at step 2", "no good checkpoint", "--no-resume and a lower --lr",
+            data=data, out=tmp_path / "out", **given)  # fmt: skip
+    assert steps_kept(tmp_path / "out") == [1]
+    assert run(data, tmp_path / "out", max_steps=2, resume=False).steps == 2
+
+
 def test_gradients_that_are_no_numbers(data: Path, tmp_path: Path) -> None:
     said = refused(TrainingStopped, "at step", "there is no checkpoint before it", data=data, out=tmp_path / "out",
                    lr=1e38, warmup=0, clip=0, checkpoint_every=0, eval_every=0)  # fmt: skip
@@ -389,7 +404,7 @@ def test_a_spike(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(loop, "_one_step", jumping)
     refused(
-        TrainingStopped, "the loss jumped to", "at step 10", "step_000009", "--spike 0", data=data, out=tmp_path / "out"
+        TrainingStopped, "the loss jumped to", "at step 10", "step_000008", "--spike 0", data=data, out=tmp_path / "out"
     )
     assert run(data, tmp_path / "calm", spike=0.0).steps == 12
     assert run(data, tmp_path / "wide", spike=6.5).steps == 12

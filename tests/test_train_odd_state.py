@@ -60,6 +60,8 @@ def sentence(error: BaseException) -> str:
         (["progress"], ...),
         (["progress", "tokens"], ...),
         (["progress", "recent"], ["x"]),
+        (["progress", "scores"], {"val": {"loss": 1.0, "bits_per_byte": 2.0, "tokens": 3}}),
+        (["progress", "best_scores"], {"val": {"loss": "1.0", "perplexity": 2.7, "bits_per_byte": None, "tokens": 3}}),
         (["data"], []),
         (["data", "seed"], ...),
         (["data", "position"], "x"),

@@ -161,7 +161,8 @@ def train(
         print_json({"path": str(result.path), "already_done": result.already_done, **result.statistics})
         return
     if result.already_done:
-        print(f"{result.path} already has this run, finished: nothing to do (use --resume to train it for longer)")
+        how = "give more steps" if resume else "use --resume"
+        print(f"{result.path} already has this run, finished: nothing to do ({how} to train it for longer)")
         return
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     print(f"{plural(result.steps, 'step')}, {result.tokens:,} tokens{loss} in {result.path}")

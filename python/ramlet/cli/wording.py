@@ -31,15 +31,17 @@ _REMEDIES = {
 def as_flag(name: str, value: str | None, settings: Mapping[str, Setting] = NO_SETTINGS) -> str:
     """A setting as an option. `settings` are those of the command: two commands may use one flag for different things.
 
-    >>> as_flag("seq_len", None), as_flag("on_error", "skip")
-    ('--seq-len', '--on-error skip')
+    >>> as_flag("seq_len", None), as_flag("on_error", "skip"), as_flag("tied", "False"), as_flag("resume", "False")
+    ('--seq-len', '--on-error skip', '--untied', '--no-resume')
     """
     from ramlet.settings.declared import declared, flag
     from ramlet.settings.owners import owners
 
     each = settings.get(name) or next((declared(cls)[name] for cls in owners() if name in declared(cls)), None)
     written = flag(name) if each is None else each.flags[0]
-    return written if value is None else f"{written} {value}"
+    if value == "False":
+        return flag((each and each.opposite) or f"no_{name}")
+    return written if value in (None, "True") else f"{written} {value}"
 
 
 def sentence_of(error: BaseException, settings: Mapping[str, Setting] = NO_SETTINGS) -> str:

@@ -106,7 +106,7 @@ def _save_untrained(run: Path, folder: Path, engine: str, seed: int) -> None:
     from ramlet.training.run_folder import RunFolder
     from ramlet.training.settings import RunSettings
 
-    noted = RunFolder(run).noted() or {}
+    noted = RunFolder(run, only_read=True).noted() or {}
     settings = RunSettings.from_dict(noted.get("all_settings", {"seed": seed}))
     shape = find_model(run).shape()
     trainee = open_engine("cpu", name=engine).trainee(shape, Choice(micro_batch=1, chunk=1), settings, seq_len=1)

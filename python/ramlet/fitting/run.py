@@ -85,6 +85,8 @@ class EvalLoader:
     loader: Any
     most: int | None
     """Batches."""
+    fingerprint: str = ""
+    """Nothing is known of its data."""
 
     @property
     def batches(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -12,10 +13,12 @@ from ramlet.inputs.staging_folder import StagingFolder
 from ramlet.runtime.digest import new_hash
 
 CHUNK = 1 << 20
+_copied: dict[str, Any] = {}
+"""By the path of a copy, the stream it is of: a stream can be read once, and a command may need its text again."""
 
 
 class StandardInput:
-    """Copied in every run, because only its content, once read, shows whether it is the same."""
+    """Copied once in every run, because only its content, once read, shows whether it is the same."""
 
     size = None
 
@@ -28,6 +31,9 @@ class StandardInput:
             raise SourceError("there is no standard input to read: give a file instead of -")
         stream: Any = sys.stdin.buffer
         path = folder.place("standard", self._name)
+        copy = os.path.abspath(path)
+        if _copied.get(copy) is sys.stdin and path.exists():
+            return [str(path)]
         with folder.writing(path, content.hexdigest) as file:
             while True:
                 try:
@@ -39,4 +45,5 @@ class StandardInput:
                 content.update(chunk)
                 file.write(chunk)
                 folder.report(len(chunk))
+        _copied[copy] = sys.stdin
         return [str(path)]

@@ -27,7 +27,7 @@ up to a third."""
 LONGEST_USUAL = 4096
 """Published models have contexts up to 131,072 tokens, and few texts or machines for them."""
 
-_NAMES = {
+NAMES = {
     "vocab_size": ("vocab_size",),
     "context": (
         "context",
@@ -175,7 +175,7 @@ class Shape:
     def from_config(cls, config: Mapping[str, Any], **given: Any) -> Shape:
         """From a dictionary with our names, transformers' or nanoGPT's; `given` takes precedence."""
         values: dict[str, Any] = rope_of(config)
-        for name, aliases in _NAMES.items():
+        for name, aliases in NAMES.items():
             found = [config[alias] for alias in aliases if config.get(alias) is not None]
             if name in given and given[name] is not None:
                 values[name] = given[name]

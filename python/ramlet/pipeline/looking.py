@@ -93,6 +93,8 @@ def look_at_text(inputs: Sequence[str]) -> TextFound:
         text += size * FORMATS[source.format].text_per_byte * (COMPRESSED if source.compression else 1)
         parts += -(-size // WHOLE_FILE_BYTES)
         formats[source.format] = None
+    if not text and len(local) == len(inputs):
+        raise SourceError(f"there is no text in {', '.join(inputs)}, every file is empty: give files that have some")
     column = _column(kept)
     sample = tuple(_sample(kept, column))
     return TextFound(tuple(inputs), files, disk, int(text), parts, tuple(formats), column, sample)

@@ -165,7 +165,8 @@ class _Choice:
     def _candidate(self, params: int) -> Candidate:
         machine, vocab_size = self._machine, self._vocab_size(params)
         bytes_per_token = self._measured(vocab_size)
-        tokens = int(self._text.text_bytes / bytes_per_token * 0.9)
+        # 0 would be an unknown amount.
+        tokens = max(min(1, self._text.text_bytes), int(self._text.text_bytes / bytes_per_token * 0.9))
         seq_len = 128 if 0 < tokens < 1_000_000 else default_seq_len(params)
         while tokens and seq_len > SHORTEST_SEQUENCE and 4 * seq_len > tokens:
             seq_len //= 2

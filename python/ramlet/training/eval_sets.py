@@ -31,6 +31,7 @@ class Named:
     split: str
     count: int
     """Tokens in the split."""
+    fingerprint: str
     has_ends: bool
     """Whether its documents end with a token, by which a document mask tells them apart."""
 
@@ -41,13 +42,13 @@ def named_sets(feed: Feed, evals: Mapping[str, str], *, seq_len: int, val_fracti
     for name, data in feed.validation():
         tokens = open_tokens(data, "val", val_fraction)
         if _long_enough(tokens, seq_len):
-            sets.append(Named(name, data, "val", tokens.count, tokens.end_id is not None))
+            sets.append(Named(name, data, "val", tokens.count, tokens.fingerprint, tokens.end_id is not None))
     for name, data in evals.items():
         if any(name == known.name for known in sets):
             raise SettingsError(f"{name} is the validation split of the data itself: give the set {data} another name")
         tokens = usable_split(data, seq_len=seq_len, val_fraction=val_fraction)
         _check_ids(tokens, feed)
-        sets.append(Named(name, data, tokens.split, tokens.count, tokens.end_id is not None))
+        sets.append(Named(name, data, tokens.split, tokens.count, tokens.fingerprint, tokens.end_id is not None))
     return sets
 
 
@@ -74,7 +75,7 @@ def own_sets(run: Path, split: str | None, *, seq_len: int) -> dict[str, str]:
 
     As in training, without validation splits that are shorter than a sequence, if others are not.
     """
-    noted = RunFolder(run).noted() if (run / SETTINGS).is_file() else None
+    noted = RunFolder(run, only_read=True).noted() if (run / SETTINGS).is_file() else None
     if noted is None:
         raise SettingsError(f"{run} does not say which data it was trained on: give a dataset as {option('data')}")
     if any("path" not in each for each in noted["data"]):

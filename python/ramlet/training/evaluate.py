@@ -8,7 +8,7 @@ between models with different ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,8 @@ class EvalSet:
     micro_batch: int
     tokens: int
     lengths: npt.NDArray[np.int64] | None
+    fingerprint: str = ""
+    """Of the data."""
     val_fraction: float = 0.1
     document_mask: bool = False
 
@@ -112,13 +114,18 @@ def judged_by(scores: Mapping[str, Score], *, continued: bool) -> Score | None:
     Without one it is that of the first other set; but not if the run started from another model (`continued`), because
     then the other sets measure what it forgets, and the first model would always be the best.
     """
-    own = [score for name, score in scores.items() if is_validation(name)]
-    if not own and not continued:
-        own = list(scores.values())[:1]
+    own = [scores[name] for name in judging(scores, continued=continued)]
     if len(own) < 2:
         return own[0] if own else None
     tokens = sum(score.tokens for score in own)
     return Score(math.fsum(score.loss * score.tokens for score in own) / max(1, tokens), tokens, None)
+
+
+def judging(names: Iterable[str], *, continued: bool) -> list[str]:
+    """The sets whose scores `judged_by` takes."""
+    listed = list(names)
+    own = [name for name in listed if is_validation(name)]
+    return own if own or continued else listed[:1]
 
 
 def byte_lengths(tokenizer: Tokenizer) -> npt.NDArray[np.int64] | None:

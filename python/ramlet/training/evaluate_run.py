@@ -147,7 +147,7 @@ class _Learned:
 def _learned_with(found: ModelFolder) -> _Learned:
     if not (found.described / SETTINGS).is_file():
         return _Learned()
-    noted = RunFolder(found.described).noted() or {}
+    noted = RunFolder(found.described, only_read=True).noted() or {}
     settings = RunSettings.from_dict(noted["settings"])
     return _Learned(noted["job"]["seq_len"], settings.document_mask, settings.val_fraction)
 

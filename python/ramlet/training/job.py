@@ -16,7 +16,7 @@ from ramlet.errors import DatasetError, ModelError, SettingsError, option
 from ramlet.model.shape import Shape
 from ramlet.model.sizing import shape_for
 from ramlet.training.feed import Feed
-from ramlet.training.model_config import refuse_other_norm, shape_from_file
+from ramlet.training.model_config import refuse_other_shape, shape_from_file
 from ramlet.training.pace import times_left
 from ramlet.training.recipe import QK_NORM, Recipe, default_rate, recipe_for, recipe_of
 from ramlet.training.schedule import Schedule
@@ -194,7 +194,7 @@ def _known_shape(settings: RunSettings, feed: Feed) -> Shape | None:
             raise SettingsError(
                 f"the model has the size of {settings.init_from}: do not give {option('params')} or {option('config')}"
             )
-        refuse_other_norm(settings, shape, settings.init_from)
+        refuse_other_shape(settings, shape, settings.init_from)
         return shape
     if settings.config is None:
         return None

@@ -21,7 +21,7 @@ from ramlet.engines import Pending, training_names
 from ramlet.errors import Interrupted, TrainingStopped, option
 from ramlet.model.tensor_file import send_tensors
 from ramlet.training import checkpoint
-from ramlet.training.evaluate import Score, evaluate_model, judged_by
+from ramlet.training.evaluate import Score, evaluate_model, judged_by, judging
 from ramlet.training.kept import Averaged
 from ramlet.training.progress import AVERAGE, EVAL, SAMPLE, SAVE
 from ramlet.training.running import Run
@@ -33,6 +33,8 @@ SPIKE_WINDOW = 64
 def run_steps(run: Run) -> None:
     """Runs the remaining steps; when interrupted, saves a checkpoint to resume from."""
     progress = run.progress
+    continued = run.job.settings.init_from is not None
+    progress.evaluates({each.name: each.fingerprint for each in run.evals}, partial(judging, continued=continued))
     with run.signals as signals:
         if _run_tasks(run, _initial_tasks(run)):
             raise _interrupted(run)
@@ -162,8 +164,10 @@ def _report(run: Run, metrics: _StepMetrics) -> None:
 def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
     recent = run.progress.recent
     usual = sum(recent) / len(recent) if recent else loss
+    spiked = False
     if math.isfinite(loss) and math.isfinite(grad_norm):
-        spiked = run.job.settings.spike and len(recent) >= SPIKE_WINDOW and loss > usual + run.job.settings.spike
+        spike = run.job.settings.spike
+        spiked = spike > 0 and len(recent) >= SPIKE_WINDOW and loss > usual + spike
         if not spiked:
             return
         what = f"the loss jumped to {loss:.3f} from about {usual:.3f}"
@@ -171,23 +175,29 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
     else:
         what = f"the {'gradients' if math.isfinite(loss) else 'loss'} became NaN or infinite"
         check = ""
-    raise _stopped(run, step, what, check)
+    # The loss of a step is that of the weights before it: if it is wrong, they may be.
+    suspect = (spiked or not math.isfinite(loss)) and run.progress.evaluated != step - 1
+    raise _stopped(run, step, what, check, good_until=step - 2 if suspect else step - 1)
 
 
-def _stopped(run: Run, step: int, what: str, check: str = "") -> TrainingStopped:
-    good = checkpoint.latest(run.path)
-    remedy = (
-        f"the last good checkpoint is {good}: {run.remedy}"
-        if good
-        else f"there is no checkpoint before it: run it again with a lower {option('lr')}"
-    )
+def _stopped(run: Run, step: int, what: str, check: str = "", *, good_until: int) -> TrainingStopped:
+    """`good_until`: the last step whose weights are known to be good."""
+    found = checkpoint.checkpoints(run.path)
+    good = [path for at, path in found if at <= good_until]
+    if good:
+        remedy = f"the last good checkpoint is {good[-1]}: {run.remedy}"
+    elif found:
+        again = f"{option('resume', False)} and a lower {option('lr')}"
+        remedy = f"there is no good checkpoint before it: start over with {again}"
+    else:
+        remedy = f"there is no checkpoint before it: run it again with a lower {option('lr')}"
     return TrainingStopped(f"{what} at step {step:,}, so the run was stopped; {remedy}{check}")
 
 
 def _broken(run: Run, name: str) -> TrainingStopped:
     """About an evaluation set on which the loss is no number."""
-    if run.progress.step:
-        return _stopped(run, run.progress.step, f"the loss on {name} became NaN or infinite")
+    if step := run.progress.step:
+        return _stopped(run, step, f"the loss on {name} became NaN or infinite", good_until=step - 1)
     return TrainingStopped(
         f"the loss on {name} is NaN or infinite before the first step: the weights of {run.job.settings.init_from} "
         f"are damaged, or need {option('precision', 'fp32')}"
@@ -217,9 +227,12 @@ def _initial_tasks(run: Run) -> list[str]:
     if progress.step == 0:
         first = bool(run.evals) and run.job.settings.init_from is not None
         return [*([EVAL] if first else []), *([SAMPLE] if run.sampler is not None else [])]
-    if not progress.owed:
-        return []
-    return [name for name in _due_tasks(run) if name in (*progress.owed, SAVE)]
+    owed = progress.owed and [name for name in _due_tasks(run) if name in (*progress.owed, SAVE)]
+    # Without a step left, as with fewer of them than it has made, or with other sets.
+    measured = progress.evaluated == progress.step and progress.scores.keys() == {each.name for each in run.evals}
+    if progress.step < run.job.steps or measured or not run.evals:
+        return owed
+    return [EVAL, *(name for name in owed if name == SAMPLE), SAVE]
 
 
 def _run_tasks(run: Run, tasks: list[str], *, stopping: bool = False) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 from ramlet.errors import SettingsError, option
 from ramlet.model.hf_config import TYPES, shape_from_hf
-from ramlet.model.shape import Shape
+from ramlet.model.shape import NAMES, Shape
+from ramlet.runtime.plurals import plural
 from ramlet.runtime.small_files import YAML, parse_json, parse_yaml, read_text
 from ramlet.settings.declared import declared
 from ramlet.training.settings import RunSettings
@@ -41,17 +42,26 @@ def shape_from_file(
             raise SettingsError(
                 f"{path} has a vocabulary of {stated}, the data one of {vocab_size:,}: remove vocab_size from it"
             )
-        qk_norm = None if {"qk_norm", "use_qk_norm"} & config.keys() else settings.qk_norm
-        shape = Shape.from_config(config, vocab_size=vocab_size, context=context, qk_norm=qk_norm)
-    refuse_other_norm(settings, shape, path)
+        unsaid = {name: getattr(settings, name) for name in ("qk_norm", "tied") if not set(NAMES[name]) & config.keys()}
+        shape = Shape.from_config(config, vocab_size=vocab_size, context=context, **unsaid)
+        if not set(NAMES["kv_heads"]) & config.keys() and not shape.heads % settings.kv_groups:
+            shape = replace(shape, kv_heads=shape.heads // settings.kv_groups)
+    refuse_other_shape(settings, shape, path)
     return shape
 
 
-def refuse_other_norm(settings: RunSettings, shape: Shape, source: str) -> None:
-    """Refuses a setting that contradicts the file or folder that the model's shape is from."""
+def refuse_other_shape(settings: RunSettings, shape: Shape, source: str) -> None:
+    """Refuses settings that contradict the file or folder that the model's shape is from."""
     if settings.qk_norm not in (declared(RunSettings)["qk_norm"].default, shape.qk_norm):
         what, kind = ("has QK-norm", "a Qwen3") if shape.qk_norm else ("has no QK-norm", "a Llama")
         raise SettingsError(f"the model of {source} {what}, like {kind}: do not give {option('qk_norm')}")
+    if shape.tied and not settings.tied:
+        raise SettingsError(f"the head of {source} is tied to its embedding: do not give {option('tied', False)}")
+    if settings.kv_groups not in (1, shape.heads // shape.kv_heads):
+        raise SettingsError(
+            f"the model of {source} has {plural(shape.heads, 'head')} and {plural(shape.kv_heads, 'key/value head')}: "
+            f"do not give {option('kv_groups')}"
+        )
 
 
 def read_model_config(path: str) -> dict[str, Any]:

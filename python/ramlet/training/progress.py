@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 EVAL, SAMPLE, AVERAGE, SAVE = "eval", "sample", "average", "save"
 """The tasks between steps, in this order."""
-_LATER = ("owed", "evaluated", "best_tokens", "best_scores")
+_LATER = ("owed", "evaluated", "best_tokens", "best_scores", "sets")
 """Older checkpoints do not have these."""
 
 
@@ -31,6 +31,8 @@ class Progress:
     best_tokens: int | None = None
     """How many tokens that evaluation had: only those of the same size are compared."""
     best_scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sets: dict[str, str] = field(default_factory=dict)
+    """What is evaluated: the fingerprint of each set's data."""
     evaluated: int | None = None
     """The step of the last evaluation; its scores are in `scores`."""
     before: dict[str, float] = field(default_factory=dict)
@@ -56,8 +58,20 @@ class Progress:
             self.best, self.best_loss, self.best_tokens = self.step, judged.loss, judged.tokens
             self.best_scores = self.scores
 
+    def evaluates(self, sets: Mapping[str, str], judging: Callable[[Iterable[str]], list[str]]) -> None:
+        """Notes the sets from here on; scores on others than before are not compared with those.
+
+        `judging` returns the names of those that models are compared by.
+        """
+        if self.sets:
+            before, now = ([(name, known[name]) for name in judging(known)] for known in (self.sets, sets))
+            if before != now:
+                self.forget_best()
+            self.before = {name: loss for name, loss in self.before.items() if sets.get(name) == self.sets.get(name)}
+        self.sets = dict(sets)
+
     def forget_best(self) -> None:
-        """Its checkpoint is gone."""
+        """Its checkpoint is gone, or what made it the best."""
         self.best = self.best_loss = self.best_tokens = None
         self.best_scores = {}
 
@@ -81,13 +95,13 @@ class Progress:
         kinds: dict[str, tuple[type, ...]] = {
             **dict.fromkeys(("step", "tokens", "best", "best_tokens", "evaluated"), (int,)),
             **dict.fromkeys(("seconds", "loss", "best_loss"), (int, float)),
-            **dict.fromkeys(("before", "scores", "best_scores"), (dict,)),
+            **dict.fromkeys(("before", "scores", "best_scores", "sets"), (dict,)),
             **dict.fromkeys(("recent", "owed"), (list,)),
         }
         parts: dict[str, tuple[type, ...]] = {
             **dict.fromkeys(("before", "recent"), (int, float)),
             **dict.fromkeys(("scores", "best_scores"), (dict,)),
-            "owed": (str,),
+            **dict.fromkeys(("owed", "sets"), (str,)),
         }
         found: dict[str, Any] = {}
         for each in fields(cls):
@@ -101,7 +115,20 @@ class Progress:
             good = (value is None and empty) or (isinstance(value, kinds[each.name]) and not isinstance(value, bool))
             if not good or (wanted and not all(isinstance(one, wanted) for one in inside)):
                 raise ValueError(f"progress.{each.name} is invalid")
+            if each.name in ("scores", "best_scores") and not all(map(_is_score, inside)):
+                raise ValueError(f"progress.{each.name} is invalid")
             found[each.name] = value
         if found["step"] < 1 or found["tokens"] < 0 or not set(found.get("owed", ())) <= {EVAL, SAMPLE}:
             raise ValueError("progress is invalid")
         return cls(**found)
+
+
+def _is_score(values: Mapping[str, Any]) -> bool:
+    """What `Score.to_dict` makes."""
+    bits = values.get("bits_per_byte")
+    return (
+        isinstance(values.get("loss"), (int, float))
+        and isinstance(values.get("perplexity"), (int, float))
+        and isinstance(values.get("tokens"), int)
+        and (bits is None or isinstance(bits, (int, float)))
+    )

@@ -37,6 +37,8 @@ _BEFORE = {".lock", "data", "stream", NEW, NEXT}
 """What may exist before a run has started: its prepared text, a stream's tokenizer."""
 EXTENDABLE = ("max_steps", "epochs", "tokens", "lr", "min_lr", "warmup", "schedule", "decay")
 """What the setting `resume` may change: a run that continues for longer than planned."""
+PLACES = ("init_from", "config")
+"""Paths, which can be written in several ways."""
 MODULE = "module"
 """The key of `job` that only a run of `ramlet.fit` has: the class of its module."""
 KEPT = ("optimizer", "weights")
@@ -82,8 +84,10 @@ F = TypeVar("F", bound="RunFolder")
 class RunFolder:
     """RUN, locked against other runs inside the `with` block."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, only_read: bool = False) -> None:
+        """`only_read`: by a command that cannot write to another folder instead."""
         self.path = Path(path)
+        self._remedy = "give another run" if only_read else f"choose another {option('out')}"
         self.place = self.path
         """Where this run's files are: the folder, or one inside it until they replace those of an old run."""
         self._lock: Lock | None = None
@@ -146,18 +150,17 @@ class RunFolder:
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise SettingsError(
-                f"{self.path / SETTINGS} cannot be read ({reason}): choose another {option('out')}"
+                f"{self.path / SETTINGS} cannot be read ({reason}): restore it, or {self._remedy}"
             ) from None
         if not isinstance(noted, dict) or not {"settings", "data", "job", "plan"} <= set(noted):
-            raise SettingsError(f"{self.path / SETTINGS} is not that of a run: choose another {option('out')}")
+            raise SettingsError(f"{self.path / SETTINGS} is not that of a run: {self._remedy}")
         return noted
 
     def invalid(self, noted: Mapping[str, Any]) -> str | None:
         """The first key of settings.yaml that is missing or of the wrong type."""
         if isinstance(noted["job"], dict) and MODULE in noted["job"]:
             raise SettingsError(
-                f"{self.path} has a module that ramlet.fit trained ({noted['job'][MODULE]}): "
-                f"choose another {option('out')}"
+                f"{self.path} has a module that ramlet.fit trained ({noted['job'][MODULE]}): {self._remedy}"
             )
         return _invalid(noted)
 
@@ -188,6 +191,8 @@ class RunFolder:
             before = known[name]
             if name in resolved and value is not None:
                 before = resolved[name]
+            if name in PLACES and before is not None and value is not None:
+                before, value = os.path.normpath(before), os.path.normpath(value)
             if before == value or (resume and name in EXTENDABLE) or (value is None and name in resolved):
                 continue
             if name in KEPT:

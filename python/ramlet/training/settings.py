@@ -27,6 +27,8 @@ EVAL_TOKENS = 131_072
 """The default size of an evaluation; less in a short run (job.py)."""
 EVAL_SHARE = 0.1
 """The largest share of a run's time that evaluations take by default."""
+MOST_EPOCHS, MOST_GROUPS = 1e9, 1024
+"""More are mistakes, with which the length of a run or the shape of its model cannot be computed."""
 LARGE = 50_000_000
 """From this many parameters on, the default sequence length is longer."""
 MODEL, DATA, LENGTH, LEARNING = "Model", "Data", "Batches and steps", "Learning rate and optimizer"
@@ -69,7 +71,7 @@ class RunSettings(Declared):
         f"or 1024 from {LARGE // 10**6}M parameters",
     )
     kv_groups: int = setting(
-        1, Count(), "Query heads per key/value head (GQA); 1 is multi-head attention.", panel=MODEL
+        1, Count(most=MOST_GROUPS), "Query heads per key/value head (GQA); 1 is multi-head attention.", panel=MODEL
     )
     tied: bool = setting(True, Switch(), "Tie the LM head to the embedding.", opposite="untied", panel=MODEL)
 
@@ -99,7 +101,7 @@ class RunSettings(Declared):
         None, Count(), "Length of the run in steps.", called=("max_steps", "max_iters"), panel=LENGTH
     )
     epochs: float | None = setting(
-        None, Number(above=0, metavar="N"), "Length of the run in epochs.", panel=LENGTH, shown="1"
+        None, Number(above=0, most=MOST_EPOCHS, metavar="N"), "Length of the run in epochs.", panel=LENGTH, shown="1"
     )
     tokens: int | None = setting(None, Count(), "Length of the run in tokens.", panel=LENGTH)
 

@@ -324,6 +324,7 @@ class Trainer:
                 micro_batch=min(micro_batch, self.engine.eval_rows(job.seq_len)),
                 tokens=job.eval_tokens,
                 lengths=self._lengths,
+                fingerprint=each.fingerprint,
                 val_fraction=job.settings.val_fraction,
                 document_mask=job.settings.document_mask and each.has_ends,
             )

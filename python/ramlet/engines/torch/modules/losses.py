@@ -119,7 +119,8 @@ def _is_sum(found: Any) -> bool:
 def _count_of(given: Any) -> float:
     """The second of a pair; of other pairs, such as (loss, logits), it is no count."""
     try:
-        count = float(given.detach() if isinstance(given, Tensor) else given)
+        # What has a gradient is another loss.
+        count = math.nan if isinstance(given, Tensor) and given.requires_grad else float(given)
     except (TypeError, ValueError, RuntimeError):
         count = math.nan
     if not 0 <= count < math.inf:
