@@ -156,7 +156,7 @@ def test_settings(whole: Path, tmp_path: Path) -> None:
             noted = inner = copy.deepcopy(good)
             for key in keys[:-1]:
                 inner = inner[key]
-            if value is ... and keys[-1] in ("held", "dropout", "shard"):
+            if value is ... and keys[-1] in ("held", "dropout", "shard", "keeps_qk"):
                 continue  # which runs of before do not have
             if value is ...:
                 del inner[keys[-1]]

@@ -270,7 +270,8 @@ def _invalid(noted: Mapping[str, Any]) -> str | None:
         **{f"plan.choice.{name}": isinstance(chosen.get(name), str) for name in ("optimizer", "weights", "compute")},
         **{f"plan.choice.{name}": _is_count(chosen.get(name)) for name in ("micro_batch", "chunk")},
         **{f"plan.choice.{name}": isinstance(chosen.get(name), bool) for name in ("recompute", "reuse")},
-        # Older runs do not have it.
+        # Older runs do not have these.
+        "plan.choice.keeps_qk": isinstance(chosen.get("keeps_qk", False), bool),
         "plan.choice.held": chosen.get("held", 0) == 0 or _is_count(chosen.get("held")),
         "plan.choice.dropout": _is_share(chosen.get("dropout", 0.0)),
         "plan.choice.shard": chosen.get("shard", "none") in SHARDS,
