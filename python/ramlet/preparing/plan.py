@@ -54,6 +54,7 @@ def make_plan(
 ) -> Planned:
     """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset to append to."""
     planned = Planned({}, {})
+    _refuse_not_utf8(folder, settings)
     reading = settings.reading()
     tasks, files, total, fingerprint = _native.plan_tasks(
         _listing(folder, settings, local, planned),
@@ -114,6 +115,21 @@ def make_plan(
         planned.decoding = max(planned.decoding, excluded.decoding)
     planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
     return planned
+
+
+def _refuse_not_utf8(folder: OutFolder, settings: PrepareSettings) -> None:
+    """The plan is JSON, which the native core reads; inputs are not in it, and may have any name."""
+    given = {
+        "out": folder.npy and folder.npy.name,
+        "dedup_cache": settings.cache_folder and os.path.abspath(settings.cache_folder),
+        "text_field": settings.text_field,
+        "doc_separator": settings.doc_separator,
+    }
+    for name, value in given.items():
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise SettingsError(f"{option(name)} is {value!r}, which is not UTF-8: choose another name") from None
 
 
 def _listing(
