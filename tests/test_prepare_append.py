@@ -13,10 +13,16 @@ import pytest
 import oracles_prepare as oracle
 from conftest import AMPLE
 from ramlet.cli.wording import as_flag
+from ramlet.cluster.parts import Slice
+from ramlet.dataset.adopt import adopt
 from ramlet.dataset.verify import verify
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.preparing.entry import prepare
+from ramlet.preparing.parts import prepare_stage
 from ramlet.preparing.run import Prepared
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 
@@ -153,6 +159,25 @@ def test_shards_moved_in_by_hand_are_not_written_over(tmp_path: Path, first: Pat
     for ending in ("bin", "idx"):
         (made.path / f"train/shard_00001.{ending}").unlink()
     assert verify(run(second, tmp_path / "out", append=True).path).problems == []
+
+
+def test_shards_of_an_unfinished_append_are_not_adopted(tmp_path: Path, first: Path, second: Path) -> None:
+    made = run(first, tmp_path / "out", tokenizer="byte")
+    before = snapshot(made.path)
+    stages = ["plan", "scan", "settle", "write", "layout", "assemble"]
+    settings, whole = PrepareSettings(tokenizer="byte"), Slice()
+    for stage in stages:
+        with Meter(Budget.parse(AMPLE)) as meter:
+            prepare_stage([second], made.path, settings, stage, whole, meter=meter, append=True)
+    found = verify(made.path)
+    assert (found.problems, found.adoptable) == ([], [])
+    assert "train/shard_00001.bin: of the `ramlet prepare` that was interrupted" in found.notes
+    with pytest.raises(DatasetError, match="run that again first"):
+        adopt(made.path)
+    assert before.items() <= snapshot(made.path).items()
+    appended = run(second, made.path, append=True, tokenizer="byte")
+    assert verify(made.path).problems == []
+    assert len(appended.manifest["runs"]) == 2
 
 
 @pytest.mark.parametrize("unit", ["doc", "line"])
