@@ -209,3 +209,18 @@ def test_names_that_are_not_utf8(ramlet: RunRamlet, corpus: Path) -> None:
     for refused in (("--format", "npy", "--out", odd + ".npy"), ("--out", "new", "--dedup-cache", odd)):
         done = ramlet("prepare", "in.txt", "-T", "byte", *refused, *MEMORY)
         assert re.fullmatch(r"error: --[a-z-]+ is '.*', which is not UTF-8: choose another name\n", done.stderr)
+
+
+def test_a_document_of_many_sequences_is_packed_within_the_budget(ramlet: RunRamlet, tmp_path: Path) -> None:
+    text = " ".join(map(str, range(140_000)))
+    (tmp_path / "long.txt").write_text(text)
+    whole = ("--document-bytes", "1MiB", "--max-line-chars", "0", "--max-symbols", "1", "--threads=1")
+    done = ramlet(
+        "prepare", "long.txt", "--out", "o", "-T", "byte", "--pack", "2", *whole, "--memory", "80MB", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["memory"]["peak"] < 70_000_000
+    found = manifest(tmp_path / "o")
+    tokens, packed = found["ledger"]["tokens"]["train"], found["packed"]
+    assert tokens == 2 * packed["sequences"] == len(text) + 1 + packed["padding"]
+    assert packed["truncated_documents"] == 1
