@@ -16,7 +16,7 @@ from ramlet.cli.wording import as_flag
 from ramlet.cluster.parts import Slice
 from ramlet.dataset.adopt import adopt
 from ramlet.dataset.verify import verify
-from ramlet.errors import DatasetError, RamletError, SettingsError
+from ramlet.errors import DatasetError, RamletError, SettingsError, SourceError
 from ramlet.preparing.entry import prepare
 from ramlet.preparing.parts import prepare_stage
 from ramlet.preparing.run import Prepared
@@ -215,6 +215,17 @@ def test_caches_that_cannot_be_used(tmp_path: Path, first: Path, second: Path) -
     made = run(second, tmp_path / "d", **given, dedup="none")
     assert made.manifest["ledger"]["documents"]["kept"] == 3
     assert len(os.listdir(tmp_path / "cache")) == 1
+
+
+def test_a_document_that_only_an_earlier_run_dropped_is_kept(tmp_path: Path, first: Path) -> None:
+    given = {"tokenizer": "byte", "dedup_cache": str(tmp_path / "cache"), "min_tokens": 10}
+    made = run(first, tmp_path / "a", **given)
+    assert made.manifest["ledger"]["documents"]["dropped"]["too_few_tokens"] == 1
+    for other in ({"min_tokens": 1}, {"max_tokens": 30, "long_documents": "drop"}):
+        with pytest.raises(SettingsError, match="limits of tokens"):
+            run(first, tmp_path / "b", **{**given, **other})
+    with pytest.raises(SourceError, match="3 as duplicate"):  # as long as what is dropped is the same
+        run(first, tmp_path / "b", **given)
 
 
 def test_characters_that_the_dataset_lacks(tmp_path: Path, first: Path) -> None:

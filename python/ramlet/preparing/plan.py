@@ -6,6 +6,7 @@ an unfinished run with the same plan is resumed, and a finished one is not repea
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ def make_plan(
         "cache": settings.cache_folder and os.path.abspath(settings.cache_folder),
         # The content of the cache matters too, except what this run added to it.
         "cache_listing": {name: size for name, size in _cached(settings.cache_folder) if not name.startswith(identity)},
-        "cache_fingerprint": digest([settings.cleaning_parts()]),
+        "cache_fingerprint": digest([settings.cleaning_parts(), *_token_limits(settings, tokenizer)]),
         "characters": tokenizer is None,
         "val_fraction": 0.0 if folder.npy else settings.val_fraction,
         "min_tokens": settings.min_tokens,
@@ -115,6 +116,13 @@ def make_plan(
         planned.decoding = max(planned.decoding, excluded.decoding)
     planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
     return planned
+
+
+def _token_limits(settings: PrepareSettings, tokenizer: Tokenizer | None) -> Iterator[bytes]:
+    """What drops documents whose hashes a cache has: with other limits they would be duplicates of nothing."""
+    most = settings.max_tokens if settings.long_documents == "drop" else None
+    if settings.min_tokens > 1 or most is not None:  # the caches of earlier versions have no limits
+        yield json.dumps([settings.min_tokens, most, tokenizer.fingerprint if tokenizer else "char"]).encode()
 
 
 def _refuse_not_utf8(folder: OutFolder, settings: PrepareSettings) -> None:
