@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from ramlet.errors import SettingsError
+from ramlet.dataset.manifest import Manifest
+from ramlet.errors import DatasetError, SettingsError
 from ramlet.pipeline.stages import Stage
 from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
 from ramlet.runtime.folder_lock import Lock, hold
@@ -145,9 +148,14 @@ class Record:
         return any(name not in LOCKS and not is_temporary(name) for _, _, names in os.walk(path) for name in names)
 
     @staticmethod
-    def set_aside(path: str) -> str:
-        """Renames what is there to the first free name; refused while a command writes to it."""
+    def set_aside(path: str, cache: str | None = None) -> str:
+        """Renames what is there to the first free name; refused while a command writes to it.
+
+        What a dataset has put into a dedup cache goes with it: the new one would lack all documents of the old one.
+        """
         with hold(path, "run", instead="`work`"):
+            if cache is not None:
+                _take_along(Path(path), Path(cache))
             number = 1
             while os.path.lexists(f"{path}.old-{number}"):
                 number += 1
@@ -155,3 +163,16 @@ class Record:
             os.rename(path, aside)
             sync_folder(os.path.dirname(path) or ".")
         return aside
+
+
+def _take_along(dataset: Path, cache: Path) -> None:
+    """Moves what the runs of a dataset have put into the cache to DATASET/dedup-cache."""
+    try:
+        runs = Manifest.read(dataset).runs
+    except DatasetError:
+        return
+    names = [f"{run['id']}.{ending}" for run in runs for ending in ("hashes", "near") if run["id"].isalnum()]
+    for name in names:
+        if (cache / name).is_file():
+            (dataset / "dedup-cache").mkdir(exist_ok=True)
+            shutil.move(cache / name, dataset / "dedup-cache" / name)
