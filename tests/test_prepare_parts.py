@@ -190,6 +190,19 @@ def test_what_cannot_be_run(tmp_path: Path, lines: Path, monkeypatch: pytest.Mon
         stage(lines, out, "scan", "1/3")
 
 
+def test_a_cache_of_many_runs(tmp_path: Path, lines: Path) -> None:
+    """The plan lists its files, and is then larger than other files of its kind."""
+    more = {"near": None, "dedup_cache": str(tmp_path / "cache")}
+    (tmp_path / "early.txt").write_text("a line of an earlier run")
+    prepared(tmp_path / "early.txt", tmp_path / "early", **more)
+    (one,) = (tmp_path / "cache").iterdir()
+    for number in range(21_000):
+        (tmp_path / "cache" / f"{number:032x}.hashes").hardlink_to(one)
+    stage(lines, tmp_path / "out", "plan", **more)
+    assert (tmp_path / "out/.work/plan.json").stat().st_size > 1_000_000
+    assert stage(lines, tmp_path / "out", "scan", **more).parts > 3
+
+
 @pytest.mark.parametrize("part", ["0/3", "4/3", "3", "a/b", "1/0", "-1/3", ""])
 def test_a_part_that_does_not_exist(part: str) -> None:
     with pytest.raises(SettingsError, match=r"does not exist|as in 3/16"):

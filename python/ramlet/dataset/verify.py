@@ -23,7 +23,7 @@ from ramlet.errors import DatasetError, RamletError
 from ramlet.runtime.atomic_files import is_temporary
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
-from ramlet.runtime.small_files import read_json_object
+from ramlet.runtime.small_files import LARGE, read_json_object
 
 T = TypeVar("T")
 
@@ -242,7 +242,7 @@ def _check_tokenizer(folder: Path, manifest: Manifest, report: Report) -> None:
 def is_being_appended_to(folder: Path, manifest: Manifest) -> bool:
     """Whether an interrupted `prepare` is to go on here: shards that the manifest does not list may be its own."""
     try:
-        plan = read_json_object(folder / ".work" / "plan.json", DatasetError)
+        plan = read_json_object(folder / ".work" / "plan.json", DatasetError, LARGE)
     except (OSError, DatasetError):
         return False
     return all(run["id"] != plan.get("id") for run in manifest.runs)

@@ -27,7 +27,7 @@ from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import is_temporary, remove, remove_left, replacing, sync_folder
 from ramlet.runtime.folder_lock import PARTS_LOCK, Lock, alone, hold, share
-from ramlet.runtime.small_files import CHARACTERS, read_json_object
+from ramlet.runtime.small_files import CHARACTERS, LARGE, read_json_object
 
 CONTAMINATED = "contaminated.jsonl"
 """Examples of documents that share a passage with an evaluation set."""
@@ -148,7 +148,7 @@ class OutFolder:
     def plan(self) -> dict[str, Any] | None:
         """The plan of an unfinished run."""
         try:
-            return read_json_object(self.work / "plan.json", DatasetError)
+            return read_json_object(self.work / "plan.json", DatasetError, LARGE)  # with the files of a dedup cache
         except (OSError, ValueError):
             return None
 
