@@ -108,7 +108,7 @@ def prepare_stage(
         if own:
             require_ready(folder.work, work.plan, stage)
             if stage == "exclude":
-                Run(folder, work.settings, meter, threads, progress).read_excluded()
+                Run(folder, work.settings, meter, threads, progress).read_excluded(work.planned.excluded)
             else:
                 worker = Worker(folder.work, os.uname().nodename)
                 worker.begins(stage, own)

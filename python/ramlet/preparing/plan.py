@@ -39,6 +39,8 @@ class Planned:
     """Whether all inputs are text files with one document each."""
     decoding: int = 0
     """The least memory that the decoder of an input takes; 0 if all are plain text."""
+    excluded: str = ""
+    """Identity of the evaluation set, if there is one."""
     samples: list[tuple[str, int]] = field(default_factory=list)
     """Path and size of some inputs, by which another machine shows that it sees them."""
 
@@ -113,6 +115,7 @@ def make_plan(
         planned.plan["npy"] = folder.npy.name
     if excluded is not None:
         planned.plan["exclude_ngram"] = settings.exclude_ngram
+        planned.excluded = excluded.identity
         planned.decoding = max(planned.decoding, excluded.decoding)
     planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
     return planned
