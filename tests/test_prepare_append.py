@@ -161,6 +161,26 @@ def test_shards_moved_in_by_hand_are_not_written_over(tmp_path: Path, first: Pat
     assert verify(run(second, tmp_path / "out", append=True).path).problems == []
 
 
+def test_shards_moved_in_while_an_append_is_unfinished(tmp_path: Path, first: Path, second: Path) -> None:
+    made = run(first, tmp_path / "out", tokenizer="byte", val_fraction=0)
+    settings = PrepareSettings(tokenizer="byte", val_fraction=0)
+    for stage in ("plan", "scan", "settle", "write"):
+        with Meter(Budget.parse(AMPLE)) as meter:
+            prepare_stage([second], made.path, settings, stage, Slice(), meter=meter, append=True)
+    for ending in ("bin", "idx"):
+        shutil.copy(made.path / f"train/shard_00000.{ending}", made.path / f"train/shard_00001.{ending}")
+    with Meter(Budget.parse(AMPLE)) as meter, pytest.raises(DatasetError, match="run data verify with adopt"):
+        prepare_stage([second], made.path, settings, "layout", Slice(), meter=meter, append=True)
+    third = write(tmp_path / "third.jsonl", "more")
+    for inputs in (second, third):  # it would be written over, or removed
+        with pytest.raises(DatasetError, match="run data verify with adopt"):
+            run(inputs, made.path, append=True, tokenizer="byte", val_fraction=0)
+    assert len(adopt(made.path).shards) == 1
+    appended = run(second, made.path, append=True, tokenizer="byte", val_fraction=0)
+    assert verify(made.path).problems == []
+    assert [shard["run"] for shard in appended.manifest["splits"]["train"]["shards"]] == [0, 1, 2]
+
+
 def test_shards_of_an_unfinished_append_are_not_adopted(tmp_path: Path, first: Path, second: Path) -> None:
     made = run(first, tmp_path / "out", tokenizer="byte")
     before = snapshot(made.path)

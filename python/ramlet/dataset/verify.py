@@ -240,7 +240,9 @@ def _check_tokenizer(folder: Path, manifest: Manifest, report: Report) -> None:
 
 
 def is_being_appended_to(folder: Path, manifest: Manifest) -> bool:
-    """Whether an interrupted `prepare` is to go on here: shards that the manifest does not list may be its own."""
+    """Whether an interrupted `prepare` is to go on here, and shards that the manifest does not list may be its own."""
+    if not (folder / ".work/shards/layout.json").exists():
+        return False
     try:
         plan = read_json_object(folder / ".work" / "plan.json", DatasetError, LARGE)
     except (OSError, DatasetError):

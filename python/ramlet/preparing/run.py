@@ -172,6 +172,7 @@ class Run:
         # With a character vocabulary these are known only after the scan.
         learned = {"end_id": None, "wide": False} if self.work.plan["characters"] else {}
         if noted is not None and {**noted, **learned} == self.work.plan:
+            self.folder.refuse_strangers()
             self.work.planned.plan = noted
         else:
             self.folder.begin(self.work.plan)
