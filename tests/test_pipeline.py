@@ -342,6 +342,12 @@ def test_a_longer_run_goes_on_and_old_results_are_moved_aside(place: Path) -> No
     assert package.Dataset("model/dataset.old-1").tokenizer.vocab_size == 280
 
 
+def test_a_file_whose_name_is_not_utf8(place: Path) -> None:
+    path = write(place, os.fsdecode(b"p\xe9.yaml"), model=None, training=None, tokenizer="byte")
+    run_pipeline(path)
+    assert due(path) == []
+
+
 def test_a_dataset_made_again_is_not_compared_with_the_one_that_it_replaces(place: Path) -> None:
     text = {"model": None, "training": None, "tokenizer": "byte", "data__dedup": "doc", "data__dedup_cache": "seen"}
     (place / "other.txt").write_text((place / "corpus" / "a.txt").read_text().splitlines()[0])

@@ -15,7 +15,6 @@ moved together:
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from typing import Any
 from ramlet.dataset.manifest import Manifest
 from ramlet.errors import DatasetError, SettingsError
 from ramlet.pipeline.stages import Stage
-from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
+from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder, write_json_to
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import read_json
 
@@ -87,7 +86,7 @@ class Record:
 
     def _read(self) -> dict[str, Recorded]:
         try:
-            found = read_json(self._path, SettingsError, LARGEST)
+            found = read_json(self._path, SettingsError, LARGEST, lone_surrogates=True)
             if found["format"] != FORMAT or found["version"] != VERSION:
                 raise ValueError(f"version {found['version']}")
             self._file = found.get("file")
@@ -137,8 +136,7 @@ class Record:
         stages = {name: asdict(each) for name, each in self._stages.items()}
         with replacing(self._path) as file:
             content = {"format": FORMAT, "version": VERSION, "file": self._file, "stages": stages}
-            json.dump(content, file, ensure_ascii=False, indent=1)
-            file.write("\n")
+            write_json_to(file, content)
 
     @staticmethod
     def holds_work(path: str) -> bool:
