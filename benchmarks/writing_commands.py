@@ -118,7 +118,7 @@ def build(forks: Forks, world: Path, *, models: bool = True) -> None:
             (world / name / f"{part}.txt").write_text("\n".join(lines) + "\n")
     (world / "pipeline.yaml").write_text(_PIPELINE)
     (world / "ids.bin").write_bytes(b"what was there before")
-    (world / "page.html").write_text("what was there before")
+    (world / "page.html").write_text("<!DOCTYPE html>what was there before")
     commands = [
         f"tokenizer train in --vocab-size 300 --out tok {READ}",
         f"tokenizer train in --vocab-size 280 --out small-tok {READ}",

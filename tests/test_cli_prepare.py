@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,41 @@ def test_mistakes(ramlet: RunRamlet, corpus: Path, arguments: list[str], code: i
     assert "Traceback" not in done.stderr
     assert "bug in ramlet" not in done.stderr
     assert sorted(path.name for path in corpus.iterdir()) == ["in.txt"]
+
+
+def test_names_that_are_not_utf8(ramlet: RunRamlet, corpus: Path) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    (corpus / odd).mkdir()
+    texts = [" ".join(f"{name}{n}" for n in range(20)) for name in ("one", "two")]
+    for number, text in enumerate(texts):
+        (corpus / odd / os.fsdecode(b"t\xe9xt%d" % number)).write_text(text)
+    done = ramlet("prepare", odd, "--out", odd + ".data", "-T", "byte", "--json", *MEMORY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["path"] == odd + ".data"
+    (corpus / "more.txt").write_text(f"{texts[0]} and more")
+    given = ("prepare", odd, "more.txt", "in.txt", "--out", "kept", "-T", "byte", "--exclude", odd, *MEMORY)
+    assert ramlet(*given, "--stage", "plan").returncode == 0
+    assert ramlet(*given, "--stage", "exclude").returncode == 0  # reads back what the first one noted
+    assert ramlet(*given).returncode == 0
+    assert manifest(corpus / "kept")["ledger"]["documents"]["dropped"]["contaminated"] == 3
+    assert manifest(corpus / "kept")["runs"][0]["settings"]["exclude"] == ["caf?"]
+    found = [json.loads(line) for line in (corpus / "kept" / "contaminated.jsonl").read_text().splitlines()]
+    assert os.fsencode(found[0]["excluded_source"]) == b"caf\xe9/t\xe9xt0"
+    for refused in (("--format", "npy", "--out", odd + ".npy"), ("--out", "new", "--dedup-cache", odd)):
+        done = ramlet("prepare", "in.txt", "-T", "byte", *refused, *MEMORY)
+        assert re.fullmatch(r"error: --[a-z-]+ is '.*', which is not UTF-8: choose another name\n", done.stderr)
+
+
+def test_a_document_of_many_sequences_is_packed_within_the_budget(ramlet: RunRamlet, tmp_path: Path) -> None:
+    text = " ".join(map(str, range(140_000)))
+    (tmp_path / "long.txt").write_text(text)
+    whole = ("--document-bytes", "1MiB", "--max-line-chars", "0", "--max-symbols", "1", "--threads=1")
+    done = ramlet(
+        "prepare", "long.txt", "--out", "o", "-T", "byte", "--pack", "2", *whole, "--memory", "80MB", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["memory"]["peak"] < 70_000_000
+    found = manifest(tmp_path / "o")
+    tokens, packed = found["ledger"]["tokens"]["train"], found["packed"]
+    assert tokens == 2 * packed["sequences"] == len(text) + 1 + packed["padding"]
+    assert packed["truncated_documents"] == 1

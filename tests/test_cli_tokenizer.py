@@ -397,6 +397,8 @@ class TestEncodeAndDecode:
             (["decode", "1", "x", "-T", "gpt2"], "'x' is not a token id"),
             (["decode", "1" * 5000, "-T", "byte"], "is not a token id"),
             (["encode", "odd.bin", "-T", "byte", "-o", "."], ". is a folder, not a file: choose another path"),
+            (["encode", "odd.bin", "-T", "byte", "-o", "./odd.bin"], "odd.bin is one of the inputs"),
+            (["encode", ".", "-T", "byte", "--format", "text", "-o", "link.txt"], "link.txt is one of the inputs"),
             (["decode", "none.bin", "-T", "gpt2"], "cannot read none.bin: No such file"),
             (["decode", "odd.bin", "-T", "gpt2"], "does not contain uint16 ids"),
             (["decode", "odd.bin", "-T", "gpt2", "--dtype", "int8"], "uint16 or uint32, not 'int8'"),
@@ -408,8 +410,10 @@ class TestEncodeAndDecode:
         self, tmp_path: Path, ramlet: RunRamlet, words: list[str], sentence: str
     ) -> None:
         (tmp_path / "odd.bin").write_bytes(b"abc")
+        (tmp_path / "link.txt").symlink_to("odd.bin")
         done = ramlet("tokenizer", *words)
         assert done.returncode == 1
+        assert (tmp_path / "odd.bin").read_bytes() == b"abc"
         assert done.stderr.startswith("error: ")
         assert sentence in done.stderr
 

@@ -114,6 +114,13 @@ class TestLlmC:
         assert not (tmp_path / "out").exists()
         assert not (tmp_path / ".out.ramlet-tmp").exists()
 
+    @pytest.mark.parametrize("name", ["../other", "a/b", "a\0b", "a" * 300])
+    def test_names_that_are_no_beginning_of_a_file(self, tmp_path: Path, name: str) -> None:
+        path = write_dataset(tmp_path / "d", TRAIN)
+        with pytest.raises(SettingsError, match="give a short one without slashes"):
+            export(path, "llm.c", tmp_path / "out", name=name)
+        assert os.listdir(tmp_path) == ["d"]
+
 
 def read_megatron(prefix: Path) -> list[list[int]]:
     """One field after another, as the layout is written down."""

@@ -342,6 +342,29 @@ def test_a_longer_run_goes_on_and_old_results_are_moved_aside(place: Path) -> No
     assert package.Dataset("model/dataset.old-1").tokenizer.vocab_size == 280
 
 
+def test_a_file_whose_name_is_not_utf8(place: Path) -> None:
+    path = write(place, os.fsdecode(b"p\xe9.yaml"), model=None, training=None, tokenizer="byte")
+    run_pipeline(path)
+    assert due(path) == []
+
+
+def test_a_dataset_made_again_is_not_compared_with_the_one_that_it_replaces(place: Path) -> None:
+    text = {"model": None, "training": None, "tokenizer": "byte", "data__dedup": "doc", "data__dedup_cache": "seen"}
+    (place / "other.txt").write_text((place / "corpus" / "a.txt").read_text().splitlines()[0])
+    package.prepare("other.txt", "other", tokenizer="byte", dedup_cache="seen", documents="line", memory=AMPLE)
+    run_pipeline(write(place, **text, data__documents="line"))
+    first = package.Dataset("model/dataset")
+    (place / "corpus" / "b.txt").write_text("a line that came later")
+    run_pipeline(write(place, **text, data__documents="line", data__val_fraction=0.3))
+    again = package.Dataset("model/dataset")
+    kept = [dataset.manifest.ledger["documents"]["kept"] for dataset in (first, again)]
+    assert kept[1] == kept[0] + 1
+    # What other datasets have is still a duplicate.
+    assert again.manifest.ledger["documents"]["dropped"]["duplicate"] >= 1
+    assert len(list((place / "seen").iterdir())) == 2
+    assert len(list((place / "model/dataset.old-1/dedup-cache").iterdir())) == 1
+
+
 def test_a_report_is_of_what_is_there(place: Path) -> None:
     """Also where that was made anew from the same."""
     path = write(place, model=None, training=None, report=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 import shlex
@@ -270,6 +271,14 @@ def test_an_engine_that_was_asked_for(place: Path) -> None:
     assert trained is not None
     assert trained.settings.engine == "native"
     assert "engine" not in proposed("a.txt").yaml()
+
+
+def test_text_whose_name_is_not_utf8(place: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    (place / name).write_text(words(500))
+    with pytest.raises(SettingsError, match=r"caf.* is not UTF-8, so no config file can have it: rename it"):
+        starter.write(proposed(name))
+    assert not list(place.glob("*.yaml"))
 
 
 def test_never_written_over(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

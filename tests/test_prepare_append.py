@@ -13,10 +13,16 @@ import pytest
 import oracles_prepare as oracle
 from conftest import AMPLE
 from ramlet.cli.wording import as_flag
+from ramlet.cluster.parts import Slice
+from ramlet.dataset.adopt import adopt
 from ramlet.dataset.verify import verify
-from ramlet.errors import DatasetError, RamletError, SettingsError
+from ramlet.errors import DatasetError, RamletError, SettingsError, SourceError
 from ramlet.preparing.entry import prepare
+from ramlet.preparing.parts import prepare_stage
 from ramlet.preparing.run import Prepared
+from ramlet.preparing.settings import PrepareSettings
+from ramlet.runtime.budget import Budget
+from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.tokenizer import Tokenizer
 
 
@@ -155,6 +161,45 @@ def test_shards_moved_in_by_hand_are_not_written_over(tmp_path: Path, first: Pat
     assert verify(run(second, tmp_path / "out", append=True).path).problems == []
 
 
+def test_shards_moved_in_while_an_append_is_unfinished(tmp_path: Path, first: Path, second: Path) -> None:
+    made = run(first, tmp_path / "out", tokenizer="byte", val_fraction=0)
+    settings = PrepareSettings(tokenizer="byte", val_fraction=0)
+    for stage in ("plan", "scan", "settle", "write"):
+        with Meter(Budget.parse(AMPLE)) as meter:
+            prepare_stage([second], made.path, settings, stage, Slice(), meter=meter, append=True)
+    for ending in ("bin", "idx"):
+        shutil.copy(made.path / f"train/shard_00000.{ending}", made.path / f"train/shard_00001.{ending}")
+    with Meter(Budget.parse(AMPLE)) as meter, pytest.raises(DatasetError, match="run data verify with adopt"):
+        prepare_stage([second], made.path, settings, "layout", Slice(), meter=meter, append=True)
+    third = write(tmp_path / "third.jsonl", "more")
+    for inputs in (second, third):  # it would be written over, or removed
+        with pytest.raises(DatasetError, match="run data verify with adopt"):
+            run(inputs, made.path, append=True, tokenizer="byte", val_fraction=0)
+    assert len(adopt(made.path).shards) == 1
+    appended = run(second, made.path, append=True, tokenizer="byte", val_fraction=0)
+    assert verify(made.path).problems == []
+    assert [shard["run"] for shard in appended.manifest["splits"]["train"]["shards"]] == [0, 1, 2]
+
+
+def test_shards_of_an_unfinished_append_are_not_adopted(tmp_path: Path, first: Path, second: Path) -> None:
+    made = run(first, tmp_path / "out", tokenizer="byte")
+    before = snapshot(made.path)
+    stages = ["plan", "scan", "settle", "write", "layout", "assemble"]
+    settings, whole = PrepareSettings(tokenizer="byte"), Slice()
+    for stage in stages:
+        with Meter(Budget.parse(AMPLE)) as meter:
+            prepare_stage([second], made.path, settings, stage, whole, meter=meter, append=True)
+    found = verify(made.path)
+    assert (found.problems, found.adoptable) == ([], [])
+    assert "train/shard_00001.bin: of the `ramlet prepare` that was interrupted" in found.notes
+    with pytest.raises(DatasetError, match="run that again first"):
+        adopt(made.path)
+    assert before.items() <= snapshot(made.path).items()
+    appended = run(second, made.path, append=True, tokenizer="byte")
+    assert verify(made.path).problems == []
+    assert len(appended.manifest["runs"]) == 2
+
+
 @pytest.mark.parametrize("unit", ["doc", "line"])
 def test_the_cache_over_two_runs(tmp_path: Path, first: Path, second: Path, unit: str) -> None:
     given = {"tokenizer": "byte", "dedup": unit, "dedup_cache": str(tmp_path / "cache"), "val_fraction": 0}
@@ -190,6 +235,17 @@ def test_caches_that_cannot_be_used(tmp_path: Path, first: Path, second: Path) -
     made = run(second, tmp_path / "d", **given, dedup="none")
     assert made.manifest["ledger"]["documents"]["kept"] == 3
     assert len(os.listdir(tmp_path / "cache")) == 1
+
+
+def test_a_document_that_only_an_earlier_run_dropped_is_kept(tmp_path: Path, first: Path) -> None:
+    given = {"tokenizer": "byte", "dedup_cache": str(tmp_path / "cache"), "min_tokens": 10}
+    made = run(first, tmp_path / "a", **given)
+    assert made.manifest["ledger"]["documents"]["dropped"]["too_few_tokens"] == 1
+    for other in ({"min_tokens": 1}, {"max_tokens": 30, "long_documents": "drop"}):
+        with pytest.raises(SettingsError, match="limits of tokens"):
+            run(first, tmp_path / "b", **{**given, **other})
+    with pytest.raises(SourceError, match="3 as duplicate"):  # as long as what is dropped is the same
+        run(first, tmp_path / "b", **given)
 
 
 def test_characters_that_the_dataset_lacks(tmp_path: Path, first: Path) -> None:

@@ -19,6 +19,7 @@ from ramlet import Budget, BudgetError, DatasetError, Meter, SettingsError
 from ramlet.cluster.parts import Slice
 from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.verify import verify
+from ramlet.errors import SourceChanged
 from ramlet.preparing import parts, work
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.manifest import add_run
@@ -190,6 +191,19 @@ def test_what_cannot_be_run(tmp_path: Path, lines: Path, monkeypatch: pytest.Mon
         stage(lines, out, "scan", "1/3")
 
 
+def test_a_cache_of_many_runs(tmp_path: Path, lines: Path) -> None:
+    """The plan lists its files, and is then larger than other files of its kind."""
+    more = {"near": None, "dedup_cache": str(tmp_path / "cache")}
+    (tmp_path / "early.txt").write_text("a line of an earlier run")
+    prepared(tmp_path / "early.txt", tmp_path / "early", **more)
+    (one,) = (tmp_path / "cache").iterdir()
+    for number in range(21_000):
+        (tmp_path / "cache" / f"{number:032x}.hashes").hardlink_to(one)
+    stage(lines, tmp_path / "out", "plan", **more)
+    assert (tmp_path / "out/.work/plan.json").stat().st_size > 1_000_000
+    assert stage(lines, tmp_path / "out", "scan", **more).parts > 3
+
+
 @pytest.mark.parametrize("part", ["0/3", "4/3", "3", "a/b", "1/0", "-1/3", ""])
 def test_a_part_that_does_not_exist(part: str) -> None:
     with pytest.raises(SettingsError, match=r"does not exist|as in 3/16"):
@@ -312,6 +326,18 @@ def test_an_evaluation_set_that_is_of_no_use(tmp_path: Path, lines: Path, monkey
     with pytest.raises(SettingsError, match=r"has 13 words"):
         prepared(lines, out, exclude=(str(short),))
     assert not (out / ".work").exists()
+
+
+def test_an_evaluation_set_that_changes_after_the_plan(tmp_path: Path, lines: Path) -> None:
+    more = {"near": None, "dedup": "none", "exclude": (str(tmp_path / "eval.txt"),), "exclude_ngram": 2}
+    (tmp_path / "eval.txt").write_text("line 7")
+    stage(lines, tmp_path / "out", "plan", **more)
+    (tmp_path / "eval.txt").write_text("line 8")
+    with pytest.raises(SourceChanged, match=r"eval\.txt changed since the run was planned"):
+        stage(lines, tmp_path / "out", "exclude", **more)
+    stages(lines, tmp_path / "out", **more)
+    prepared(lines, tmp_path / "whole", **more)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_a_slice_counts_the_memory_of_the_tokenizer(tmp_path: Path, lines: Path) -> None:

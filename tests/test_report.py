@@ -120,6 +120,20 @@ def test_the_default_place_is_in_the_first_folder(made: Path, tmp_path: Path) ->
     assert list(tmp_path.rglob("*ramlet-tmp")) == []
 
 
+def test_only_a_page_is_replaced(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "data", tmp_path / "data")
+    manifest = tmp_path / "data" / "dataset_metadata.json"
+    before = manifest.read_bytes()
+    with pytest.raises(SettingsError, match="is not a report, and would be replaced"):
+        library.report(tmp_path / "data", manifest)
+    assert manifest.read_bytes() == before
+    page = tmp_path / "page.html"
+    page.write_text("")
+    for _ in range(2):
+        library.report(tmp_path / "data", page)
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
 def test_a_dataset_and_a_tokenizer_alone(made: Path, tmp_path: Path) -> None:
     words = said(page_of(made / "data", out=tmp_path / "data.html"))
     assert "documents kept60" in words

@@ -278,8 +278,8 @@ class TestErrors:
             (["all.tar.zst"], "no such file or folder: all.tar.zst; did you mean all.tar.gz?"),
             (["corpsu/books.txt"], "no such file or folder: corpsu/books.txt; did you mean corpus?"),
             (["corpus/books.txt/x"], "no such file or folder: corpus/books.txt/x; did you mean corpus/books.txt?"),
-            (["empty"], "no text in the folder empty: it is empty, or everything in it is hidden or binary"),
-            (["pictures"], "no text in the folder pictures: it is empty, or everything in it is hidden or binary"),
+            (["empty"], "no text in the folder empty: all in it is hidden, binary or made by ramlet"),
+            (["pictures"], "no text in the folder pictures: all in it is hidden, binary or made by ramlet"),
             (["corpus/*.csv"], "nothing matches corpus/*.csv: check the pattern"),
             (["nowhere/**/*.txt"], "nothing matches nowhere/**/*.txt: check the pattern"),
             (["corpus/[z-a].txt"], "cannot read corpus/[z-a].txt as a pattern: check its [...]"),
@@ -329,6 +329,19 @@ class TestErrors:
         with pytest.raises(SourceError, match=r"^r is a run, not text: "):
             expand(["log", "r"])
         assert [source.path for source in expand("log")] == ["log/metrics.jsonl"]
+
+    @pytest.mark.parametrize("name", [".", "**", "**/*.txt", "*"])
+    def test_what_ramlet_wrote_inside_of_a_folder_is_skipped(self, here: Path, name: str) -> None:
+        make(here, "a.txt", "new/d/dataset_metadata.json", "new/d/readme.txt", "new/r/metrics.jsonl")
+        make(here, "new/r/settings.yaml", "new/z.txt", "new/r/samples/s.txt")
+        skipped: dict[str, int] = {}
+        found = [os.path.normpath(source.path) for source in expand(name, skipped=skipped)]
+        assert (found, skipped["result"]) == (["a.txt", "new/z.txt"], 2)
+        assert paths("new/*") == ["new/z.txt"]
+        assert paths("new/*/readme.txt") == ["new/d/readme.txt"]
+        # Unless it is named.
+        found = [os.path.normpath(source.path) for source in expand([name, "new/d/readme.txt"])]
+        assert found == ["a.txt", "new/z.txt", "new/d/readme.txt"]
 
     def test_unknown_format(self) -> None:
         with pytest.raises(SettingsError, match=r"unknown format 'csv': use text, jsonl, parquet"):

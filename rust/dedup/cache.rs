@@ -156,7 +156,7 @@ impl CacheFile {
         }
         if found[16..32] != fingerprint {
             return Err(Error::Invalid(format!(
-                "{} was made with different cleaning settings, so its hashes cannot be compared: use the same settings, or choose another {}",
+                "{} was made with different cleaning settings or limits of tokens, so its hashes cannot be compared: use the same settings, or choose another {}",
                 path.display(),
                 option("dedup_cache")
             )));

@@ -55,7 +55,7 @@ impl Made {
         } else if (self.threshold, self.bands, self.rows) != (wanted.threshold, wanted.bands, wanted.rows) {
             format!("with the similarity {}, not {}", self.threshold, wanted.threshold)
         } else if self.fingerprint != wanted.fingerprint {
-            "with different cleaning settings".into()
+            "with different cleaning settings or limits of tokens".into()
         } else {
             return Ok(());
         };

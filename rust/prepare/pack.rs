@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const WINDOW: u64 = 4 << 20;
 /// Pieces in a window: each takes about 100 bytes while it is placed, more than the ids of a short document.
 const WINDOW_PIECES: usize = 64 << 10;
+/// The same of a document with more pieces than that.
+const MOST_PIECES: usize = 2 * WINDOW_PIECES;
 
 #[derive(Default, Serialize, Deserialize)]
 pub struct Packed {
@@ -47,10 +49,15 @@ pub fn lay_out(
         Stream::new(job, tasks, split).for_each(|document| {
             progress.check()?;
             progress.done.fetch_add(1, Relaxed);
-            let pieces = divide(document, length);
-            packed.truncated_documents += u64::from(pieces.len() > 1);
-            gathered += pieces.iter().map(Piece::len).sum::<u64>();
-            window.extend(pieces);
+            gathered += document.tokens.end - document.tokens.start;
+            packed.truncated_documents += u64::from(document.tokens.end - document.tokens.start > length);
+            for piece in divide(document, length) {
+                // A window ends with a document, unless that alone has more pieces than fit in memory.
+                if window.len() == MOST_PIECES {
+                    sequences.add_window(&std::mem::take(&mut window), &mut packed)?;
+                }
+                window.push(piece);
+            }
             if gathered >= WINDOW || window.len() >= WINDOW_PIECES {
                 gathered = 0;
                 sequences.add_window(&std::mem::take(&mut window), &mut packed)?;
@@ -63,19 +70,15 @@ pub fn lay_out(
     Ok(packed)
 }
 
-fn divide(document: Extent, length: u64) -> Vec<Piece> {
+fn divide(document: Extent, length: u64) -> impl Iterator<Item = Piece> {
     let Extent { task, from, tokens, .. } = document;
     let step = usize::try_from(length).unwrap_or(usize::MAX);
-    tokens
-        .clone()
-        .step_by(step)
-        .map(|start| Piece {
-            task,
-            from,
-            tokens: start..tokens.end.min(start.saturating_add(length)),
-            padding: 0,
-        })
-        .collect()
+    tokens.clone().step_by(step).map(move |start| Piece {
+        task,
+        from,
+        tokens: start..tokens.end.min(start.saturating_add(length)),
+        padding: 0,
+    })
 }
 
 /// Which pieces go into which sequence, in order.
@@ -200,7 +203,7 @@ mod tests {
             let tokens_of = start..start + tokens;
             let extent =
                 Extent { task: 0, from: Split::Train, documents: 0..1, tokens: tokens_of, dropped_before: 0 };
-            let pieces = divide(extent, length);
+            let pieces: Vec<Piece> = divide(extent, length).collect();
             prop_assert_eq!(pieces[0].tokens.start, start);
             prop_assert_eq!(pieces.last().unwrap().tokens.end, start + tokens);
             for pair in pieces.windows(2) {

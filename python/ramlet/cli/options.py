@@ -24,6 +24,7 @@ from ramlet.cli.color import marked
 from ramlet.cli.help_page import Group
 from ramlet.cli.parameters import GENERAL, Argument, GroupedOption, Option
 from ramlet.errors import SettingsError
+from ramlet.runtime.atomic_files import in_utf8
 from ramlet.runtime.plurals import plural
 
 MEMORY, CLUSTER = "Memory and speed", "Clusters"
@@ -63,7 +64,7 @@ def print_json(value: Mapping[str, Any]) -> None:
     """
     import json
 
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(in_utf8(json.dumps(value, ensure_ascii=False)), flush=True)
 
 
 def note(line: str, *, quiet: bool = False) -> None:

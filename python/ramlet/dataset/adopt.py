@@ -28,7 +28,7 @@ from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Shard, Split, add_lengths
 from ramlet.dataset.reader import BLOCK_IDS, read_at
 from ramlet.dataset.shard_check import Problem, ShardCheck
-from ramlet.dataset.verify import ADOPTED, Progress, unknown_files, with_progress
+from ramlet.dataset.verify import ADOPTED, Progress, is_being_appended_to, unknown_files, with_progress
 from ramlet.errors import DatasetError, option
 from ramlet.runtime.atomic_files import remove, replacing, sync_folder
 from ramlet.runtime.checksum import file_checksum
@@ -83,6 +83,11 @@ def adopt(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
         if not candidates:
             remove(folder / RENAMES)
             return Adopted()
+        if is_being_appended_to(folder, manifest):
+            # Its shards would be in the dataset twice, once it is finished.
+            raise DatasetError(
+                f"{folder} has an unfinished `ramlet prepare`, and shards that may be of it: run that again first"
+            )
         written: list[Path] = []
         try:
             for candidate in candidates:

@@ -7,6 +7,7 @@ checksum and once for their content; the second time they come from the page cac
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,18 @@ from ramlet.dataset import ledger
 from ramlet.dataset.manifest import SPLITS, Manifest, Shard
 from ramlet.dataset.reader import END_BYTES
 from ramlet.dataset.shard_check import Problem, ShardCheck
-from ramlet.errors import RamletError
+from ramlet.errors import DatasetError, RamletError
 from ramlet.runtime.atomic_files import is_temporary
 from ramlet.runtime.checksum import file_checksum
 from ramlet.runtime.plurals import plural
+from ramlet.runtime.small_files import LARGE, read_json_object
 
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the total."""
+
+_SHARD = re.compile(r"shard_\d{5,}\.(bin|idx)")
 
 ADOPTED = "adopted"
 """The run id of shards that were moved in by hand."""
@@ -235,9 +239,23 @@ def _check_tokenizer(folder: Path, manifest: Manifest, report: Report) -> None:
         )
 
 
+def is_being_appended_to(folder: Path, manifest: Manifest) -> bool:
+    """Whether an interrupted `prepare` is to go on here, and shards that the manifest does not list may be its own."""
+    if not (folder / ".work/shards/layout.json").exists():
+        return False
+    try:
+        plan = read_json_object(folder / ".work" / "plan.json", DatasetError, LARGE)
+    except (OSError, DatasetError):
+        return False
+    return all(run["id"] != plan.get("id") for run in manifest.runs)
+
+
 def _list_unknown(folder: Path, manifest: Manifest, report: Report) -> None:
+    unfinished = is_being_appended_to(folder, manifest)
     for split, name in unknown_files(folder, manifest):
-        if name.startswith("shard_") and name.endswith((".bin", ".idx")):
+        if unfinished and _SHARD.fullmatch(name):
+            report.notes.append(f"{split}/{name}: of the `ramlet prepare` that was interrupted")
+        elif name.startswith("shard_") and name.endswith((".bin", ".idx")):
             report.add(f"{split}/{name}", "not in the manifest")
             report.adoptable.append(f"{split}/{name}")
         else:

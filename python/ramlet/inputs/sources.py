@@ -13,7 +13,8 @@ mistake: it is refused unless a format is given.
 **A folder** is walked all the way down, in path order. Every regular file is read, source code and files without a
 suffix included, except: hidden ones (and hidden folders), those with a suffix of pictures, archives, programs and the
 like, and, if the suffix says nothing, those with a NUL byte in their first kilobyte. Linked folders are not followed,
-linked files are read. A dataset or a run that ramlet wrote is not a folder of text, and refused.
+linked files are read. A dataset or a run that ramlet wrote is not a folder of text: it is refused, or skipped if it is
+inside of a folder.
 
 **A glob** reads what it matches, by the rules of a folder; `*` never matches a hidden name. If it ends in a suffix
 (`*.log`), files with it are text. Without `**`, a folder that it matches is walked.
@@ -35,7 +36,7 @@ from dataclasses import dataclass
 from ramlet.errors import SettingsError, SourceError, option
 from ramlet.inputs.formats import ARCHIVES, FORMAT_OF, FORMATS, first_bytes, split_suffixes
 from ramlet.inputs.paths import check_path, nearest_path
-from ramlet.inputs.walk import WILDCARD, Excluded, Source, Walk
+from ramlet.inputs.walk import WILDCARD, Excluded, Source, Walk, is_result
 from ramlet.runtime.digest import new_hash
 
 __all__ = ["Paths", "Source", "Survey", "expand", "survey"]
@@ -56,8 +57,8 @@ def expand(
     """The files that the inputs name, in order.
 
     Errors in the inputs are raised at once, before the first file. `skipped` is filled during the walk with the number
-    of skipped files by reason: `hidden`, `binary`, `special` (sockets, devices, broken links), `repeated`. `without`
-    are real paths of files and folders to skip silently: where the results go.
+    of skipped files by reason: `hidden`, `binary`, `special` (sockets, devices, broken links), `repeated`, and of
+    skipped folders: `result`. `without` are real paths of files and folders to skip silently: where the results go.
     """
     if format is not None and format not in FORMATS:
         raise SettingsError(f"unknown format {format!r}: use {', '.join(FORMATS)}")
@@ -138,7 +139,7 @@ def _recognize(name: str, form: str | None, excluded: Excluded) -> Source | Walk
         _refuse_own(name)
         folder = Walk.of_folder(name, form, excluded)
         if next(folder.files({}), None) is None:
-            raise SourceError(f"no text in the folder {name}: it is empty, or everything in it is hidden or binary")
+            raise SourceError(f"no text in the folder {name}: all in it is hidden, binary or made by ramlet")
         return folder
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or _is_standard_input(status)):
         raise SourceError(f"{name} is a device or a socket, which has no end: give a file, or pipe it in as -")
@@ -171,12 +172,9 @@ def _has_no_size(path: str, status: os.stat_result) -> bool:
 
 def _refuse_own(folder: str) -> None:
     """Results of ramlet contain JSON, which would silently be read as text."""
-    for names, what, use in (
-        (("dataset_metadata.json",), "a dataset", "train on it as data"),
-        (("metrics.jsonl", "settings.yaml"), "a run", "use it with ramlet generate"),
-    ):
-        if all(os.path.exists(os.path.join(folder, name)) for name in names):
-            raise SourceError(f"{folder} is {what}, not text: {use}, or give the text it was made from")
+    if what := is_result(folder):
+        use = "train on it as data" if what == "a dataset" else "use it with ramlet generate"
+        raise SourceError(f"{folder} is {what}, not text: {use}, or give the text it was made from")
 
 
 def _begins_binary(path: str) -> bool:

@@ -48,6 +48,20 @@ class Source:
         return self.path, self.format, self.compression, -1 if self.size is None else self.size, self.modified
 
 
+_RESULTS = {"a dataset": ("dataset_metadata.json",), "a run": ("metrics.jsonl", "settings.yaml")}
+"""Folders of ramlet with JSON in them, which would silently be read as text: the files that each has."""
+
+
+def result_in(names: Collection[str]) -> str:
+    """What kind of result a folder with these names is; "" if it is none."""
+    return next((what for what, files in _RESULTS.items() if all(file in names for file in files)), "")
+
+
+def is_result(folder: str) -> str:
+    """The same for a folder on disk."""
+    return result_in([name for names in _RESULTS.values() for name in names if os.path.exists(f"{folder}/{name}")])
+
+
 class Excluded:
     """Paths to skip. Checked for every entry, so the name is compared before the path is resolved."""
 
@@ -126,7 +140,11 @@ class Walk:
                 # A linked folder may lead back up: it is entered only if the glob names it.
                 enter = listed == name + "/" and not name.startswith(".")
             if enter:
-                above.append((path + "/", iter(_listing(self.base + path + "/"))))
+                names_inside = _listing(self.base + path + "/")
+                if depth + 1 >= len(self.known) and result_in(names_inside):
+                    skipped["result"] = skipped.get("result", 0) + 1
+                    continue
+                above.append((path + "/", iter(names_inside)))
             elif listed == name and (self.is_folder or self.path.fullmatch(path)):
                 source = _take(self.base + path, name, self.form, skipped, self._means(path))
                 if source:
@@ -140,9 +158,17 @@ class Walk:
         if not real.startswith(self.inside):
             return False
         path = real[len(self.inside) :]
-        return self.path.fullmatch(path) is not None and (
-            self._means(path) or is_text(real, *split_suffixes(os.path.basename(path)), self.form)
+        return (
+            self.path.fullmatch(path) is not None
+            and (self._means(path) or is_text(real, *split_suffixes(os.path.basename(path)), self.form))
+            and not self._in_result(path)
         )
+
+    def _in_result(self, path: str) -> bool:
+        """Whether the walk does not come to this path, because a folder above it is a result."""
+        parts = path.split("/")[:-1]
+        above = ("/".join(parts[:depth]) for depth in range(max(1, len(self.known)), len(parts) + 1))
+        return any(is_result(self.inside + folder) for folder in above)
 
 
 def _part(pattern: str) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from ramlet.errors import SettingsError
 from ramlet.inputs.named import Input, needs_staging
 from ramlet.model.shape import Shape
 from ramlet.pipeline.looking import TextFound
@@ -174,6 +175,10 @@ _NOT_STRINGS = ("yes", "no", "on", "off", "true", "false", "null", "y", "n", "~"
 def _quoted(text: str) -> str:
     """In quotes if YAML could read it as something else."""
     plain = re.fullmatch(r"[A-Za-z_./][\w./-]*", text) and text.lower() not in _NOT_STRINGS
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SettingsError(f"the name {text!r} is not UTF-8, so no config file can have it: rename it") from None
     return text if plain else json.dumps(text)
 
 

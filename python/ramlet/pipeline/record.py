@@ -15,14 +15,16 @@ moved together:
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from ramlet.errors import SettingsError
+from ramlet.dataset.manifest import Manifest
+from ramlet.errors import DatasetError, SettingsError
 from ramlet.pipeline.stages import Stage
-from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder
+from ramlet.runtime.atomic_files import is_temporary, replacing, sync_folder, write_json_to
 from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.small_files import read_json
 
@@ -84,7 +86,7 @@ class Record:
 
     def _read(self) -> dict[str, Recorded]:
         try:
-            found = read_json(self._path, SettingsError, LARGEST)
+            found = read_json(self._path, SettingsError, LARGEST, lone_surrogates=True)
             if found["format"] != FORMAT or found["version"] != VERSION:
                 raise ValueError(f"version {found['version']}")
             self._file = found.get("file")
@@ -134,8 +136,7 @@ class Record:
         stages = {name: asdict(each) for name, each in self._stages.items()}
         with replacing(self._path) as file:
             content = {"format": FORMAT, "version": VERSION, "file": self._file, "stages": stages}
-            json.dump(content, file, ensure_ascii=False, indent=1)
-            file.write("\n")
+            write_json_to(file, content)
 
     @staticmethod
     def holds_work(path: str) -> bool:
@@ -145,9 +146,14 @@ class Record:
         return any(name not in LOCKS and not is_temporary(name) for _, _, names in os.walk(path) for name in names)
 
     @staticmethod
-    def set_aside(path: str) -> str:
-        """Renames what is there to the first free name; refused while a command writes to it."""
+    def set_aside(path: str, cache: str | None = None) -> str:
+        """Renames what is there to the first free name; refused while a command writes to it.
+
+        What a dataset has put into a dedup cache goes with it: the new one would lack all documents of the old one.
+        """
         with hold(path, "run", instead="`work`"):
+            if cache is not None:
+                _take_along(Path(path), Path(cache))
             number = 1
             while os.path.lexists(f"{path}.old-{number}"):
                 number += 1
@@ -155,3 +161,16 @@ class Record:
             os.rename(path, aside)
             sync_folder(os.path.dirname(path) or ".")
         return aside
+
+
+def _take_along(dataset: Path, cache: Path) -> None:
+    """Moves what the runs of a dataset have put into the cache to DATASET/dedup-cache."""
+    try:
+        runs = Manifest.read(dataset).runs
+    except DatasetError:
+        return
+    names = [f"{run['id']}.{ending}" for run in runs for ending in ("hashes", "near") if run["id"].isalnum()]
+    for name in names:
+        if (cache / name).is_file():
+            (dataset / "dedup-cache").mkdir(exist_ok=True)
+            shutil.move(cache / name, dataset / "dedup-cache" / name)

@@ -168,7 +168,7 @@ class _Run:
         if decision.due and not dry_run:
             moved = None
             if decision.action == "rebuild" and stage.name != "report" and self.record.holds_work(stage.out):
-                moved = self.record.set_aside(stage.out)
+                moved = self.record.set_aside(stage.out, stage.options.get("dedup_cache"))
                 self.listener.noted(f"{stage.out} is now {moved}: remove it when you no longer need it")
             self.record.note(stage, done=False, resumes=decision.resumes)
             self.listener.began(result)

@@ -26,7 +26,7 @@ from ramlet.inputs.staging_folder import Progress, StagingFolder, key_of
 from ramlet.inputs.staging_process import stage_in_subprocess
 from ramlet.preparing.folder import CONTAMINATED
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.runtime.atomic_files import replacing, write_json
+from ramlet.runtime.atomic_files import in_utf8, replacing, write_json
 from ramlet.runtime.digest import digest
 from ramlet.runtime.small_files import read_json_object
 
@@ -224,7 +224,7 @@ def write_examples(dataset: Path, work: Path, run: str, earlier_runs: Iterable[s
         file.writelines(lines)
         for each in examples:
             each["excluded_source"] = names.get(each.pop("excluded_file"), "")
-            file.write(json.dumps({**each, "run": run}, ensure_ascii=False) + "\n")
+            file.write(in_utf8(json.dumps({**each, "run": run}, ensure_ascii=False)) + "\n")
 
 
 def _run_of(line: str) -> Any:

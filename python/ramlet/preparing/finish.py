@@ -21,7 +21,7 @@ from ramlet.errors import SettingsError, SourceError, option
 from ramlet.preparing import exclude, near
 from ramlet.preparing.core import Core, decoder_of
 from ramlet.preparing.manifest import add_run, check_same, manifest_of_run, run_ledger, skipped_records, why_empty
-from ramlet.preparing.work import Work, as_json
+from ramlet.preparing.work import Work, as_noted
 from ramlet.runtime.atomic_files import replacing, write_json
 from ramlet.runtime.small_files import read_json_object
 from ramlet.tokenizer.tokenizer import Tokenizer
@@ -127,7 +127,7 @@ class _End:
         nodes = by_node(self.folder.work)
         return {
             "ramlet": __version__,
-            "settings": as_json(self.settings),
+            "settings": as_noted(self.settings),
             "threads": self.core.threads,
             "ledger": ledger,
             **compared,
@@ -144,7 +144,7 @@ class _End:
         number, name = len(before.runs) if before else 0, self.folder.tokenizer_file
         skipped = self.work.planned.skipped
         run = manifest_of_run(settings, plan, tokenizer, assembled, self.notes, skipped, number, name)
-        noted = {"id": plan["id"], "command": self.work.command, "settings": as_json(settings), "inputs": self.inputs}
+        noted = {"id": plan["id"], "command": self.work.command, "settings": as_noted(settings), "inputs": self.inputs}
         manifest = add_run(run, before, self.notes, noted)
         self.core.meter.stage("finishing")
         statistics = self._statistics(run.ledger)

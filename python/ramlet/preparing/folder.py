@@ -27,7 +27,7 @@ from ramlet.dataset.manifest import SPLITS, TOKENIZER, Manifest, beside
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.runtime.atomic_files import is_temporary, remove, remove_left, replacing, sync_folder
 from ramlet.runtime.folder_lock import PARTS_LOCK, Lock, alone, hold, share
-from ramlet.runtime.small_files import CHARACTERS, read_json_object
+from ramlet.runtime.small_files import CHARACTERS, LARGE, read_json_object
 
 CONTAMINATED = "contaminated.jsonl"
 """Examples of documents that share a passage with an evaluation set."""
@@ -148,7 +148,7 @@ class OutFolder:
     def plan(self) -> dict[str, Any] | None:
         """The plan of an unfinished run."""
         try:
-            return read_json_object(self.work / "plan.json", DatasetError)
+            return read_json_object(self.work / "plan.json", DatasetError, LARGE)  # with the files of a dedup cache
         except (OSError, ValueError):
             return None
 
@@ -171,21 +171,33 @@ class OutFolder:
         with replacing(self.work / "plan.json") as file:
             json.dump(plan, file, indent=1)
 
+    def refuse_strangers(self) -> None:
+        """Refuses shards that someone else put into a dataset, which a run that goes on would write over."""
+        for path in () if self.npy or self._may_have_shards() else self._unlisted():
+            raise DatasetError(
+                f"the manifest does not list {path}: run data verify with {option('adopt')} to add it, or move it away"
+            )
+
     def _remove_shards(self) -> None:
         """Removes shards of an unfinished run; never one that a manifest lists, or that someone else put there."""
+        self.refuse_strangers()
+        for path in [*self._unlisted(), *self._temporary()]:
+            path.unlink()
+
+    def _may_have_shards(self) -> bool:
+        """Whether shards that no manifest lists may be those of the unfinished run."""
+        return self.manifest() is None or (self.plan() is not None and (self.work / "shards/layout.json").exists())
+
+    def _unlisted(self) -> list[Path]:
         manifest = self.manifest()
         counted = {name for shard in (manifest.shards if manifest else ()) for name in (shard.file, shard.index)}
-        for split in SPLITS:
-            for path in sorted((self.out / split).glob("*")):
-                name = f"{split}/{path.name}"
-                if name in counted or not (_SHARD.fullmatch(path.name) or is_temporary(path.name)):
-                    continue
-                if manifest is not None and self.plan() is None and not is_temporary(path.name):
-                    raise DatasetError(
-                        f"the manifest does not list {self.out / name}: run data verify with {option('adopt')} "
-                        "to add it, or move it away"
-                    )
-                path.unlink()
+        found = [path for split in SPLITS for path in sorted((self.out / split).glob("*"))]
+        return [
+            path for path in found if _SHARD.fullmatch(path.name) and f"{path.parent.name}/{path.name}" not in counted
+        ]
+
+    def _temporary(self) -> list[Path]:
+        return [path for split in SPLITS for path in (self.out / split).glob("*") if is_temporary(path.name)]
 
     def notes(self, stage: str, count: int, **types: type) -> Iterator[dict[str, Any]]:
         """The notes of a finished stage's tasks, in order; `types` are those of values that were not checked yet.

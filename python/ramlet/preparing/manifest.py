@@ -130,7 +130,7 @@ def manifest_of_run(
             file=tokenizer_file,
             fingerprint=tokenizer.fingerprint,
             kind=tokenizer.kind,
-            name=settings.tokenizer,
+            name=settings.tokenizer.encode("utf-8", "replace").decode("utf-8"),
         ),
         end_id=plan["end_id"],
         max_tokens=settings.max_tokens,

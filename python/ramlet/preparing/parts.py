@@ -107,8 +107,10 @@ def prepare_stage(
         own = part.of(count)
         if own:
             require_ready(folder.work, work.plan, stage)
+            if stage == "layout":
+                folder.refuse_strangers()
             if stage == "exclude":
-                Run(folder, work.settings, meter, threads, progress).read_excluded()
+                Run(folder, work.settings, meter, threads, progress).read_excluded(work.planned.excluded)
             else:
                 worker = Worker(folder.work, os.uname().nodename)
                 worker.begins(stage, own)

@@ -6,6 +6,7 @@ an unfinished run with the same plan is resumed, and a finished one is not repea
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class Planned:
     """Whether all inputs are text files with one document each."""
     decoding: int = 0
     """The least memory that the decoder of an input takes; 0 if all are plain text."""
+    excluded: str = ""
+    """Identity of the evaluation set, if there is one."""
     samples: list[tuple[str, int]] = field(default_factory=list)
     """Path and size of some inputs, by which another machine shows that it sees them."""
 
@@ -54,6 +57,7 @@ def make_plan(
 ) -> Planned:
     """Lists the inputs in `folder.work` and makes the plan. `before` is the dataset to append to."""
     planned = Planned({}, {})
+    _refuse_not_utf8(folder, settings)
     reading = settings.reading()
     tasks, files, total, fingerprint = _native.plan_tasks(
         _listing(folder, settings, local, planned),
@@ -91,7 +95,7 @@ def make_plan(
         "cache": settings.cache_folder and os.path.abspath(settings.cache_folder),
         # The content of the cache matters too, except what this run added to it.
         "cache_listing": {name: size for name, size in _cached(settings.cache_folder) if not name.startswith(identity)},
-        "cache_fingerprint": digest([settings.cleaning_parts()]),
+        "cache_fingerprint": digest([settings.cleaning_parts(), *_token_limits(settings, tokenizer)]),
         "characters": tokenizer is None,
         "val_fraction": 0.0 if folder.npy else settings.val_fraction,
         "min_tokens": settings.min_tokens,
@@ -111,9 +115,32 @@ def make_plan(
         planned.plan["npy"] = folder.npy.name
     if excluded is not None:
         planned.plan["exclude_ngram"] = settings.exclude_ngram
+        planned.excluded = excluded.identity
         planned.decoding = max(planned.decoding, excluded.decoding)
     planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
     return planned
+
+
+def _token_limits(settings: PrepareSettings, tokenizer: Tokenizer | None) -> Iterator[bytes]:
+    """What drops documents whose hashes a cache has: with other limits they would be duplicates of nothing."""
+    most = settings.max_tokens if settings.long_documents == "drop" else None
+    if settings.min_tokens > 1 or most is not None:  # the caches of earlier versions have no limits
+        yield json.dumps([settings.min_tokens, most, tokenizer.fingerprint if tokenizer else "char"]).encode()
+
+
+def _refuse_not_utf8(folder: OutFolder, settings: PrepareSettings) -> None:
+    """The plan is JSON, which the native core reads; inputs are not in it, and may have any name."""
+    given = {
+        "out": folder.npy and folder.npy.name,
+        "dedup_cache": settings.cache_folder and os.path.abspath(settings.cache_folder),
+        "text_field": settings.text_field,
+        "doc_separator": settings.doc_separator,
+    }
+    for name, value in given.items():
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise SettingsError(f"{option(name)} is {value!r}, which is not UTF-8: choose another name") from None
 
 
 def _listing(

@@ -23,7 +23,7 @@ from typing import Any
 
 from ramlet.cluster import Executor, Job, Report, Status
 from ramlet.cluster.here import ThisMachine
-from ramlet.errors import SettingsError, SourceError, option
+from ramlet.errors import SettingsError, SourceChanged, SourceError, option
 from ramlet.inputs.paths import check_path
 from ramlet.inputs.sources import Paths
 from ramlet.inputs.staging_folder import Progress
@@ -172,17 +172,21 @@ class Run:
         # With a character vocabulary these are known only after the scan.
         learned = {"end_id": None, "wide": False} if self.work.plan["characters"] else {}
         if noted is not None and {**noted, **learned} == self.work.plan:
+            self.folder.refuse_strangers()
             self.work.planned.plan = noted
         else:
             self.folder.begin(self.work.plan)
         self.folder.remove_left()
         self.work.save()
 
-    def read_excluded(self) -> None:
-        """The n-grams of the evaluation set, unless they are there already."""
+    def read_excluded(self, planned: str | None = None) -> None:
+        """The n-grams of the evaluation set, unless they are there already; `planned` is its identity in the plan."""
         self.excluded = self.excluded or exclude.find(self.settings, self.folder.work / "staged", self.progress)
         if self.excluded is None:
             return
+        if planned not in (None, self.excluded.identity):
+            names = ", ".join(self.settings.exclude)
+            raise SourceChanged(f"{names} changed since the run was planned: run {option('stage', 'plan')} again")
         self.meter.stage("excluding")
         budget = self.meter.budget or Budget.parse("auto")
         memory = max(0, budget.available() - self.excluded.decoding)

@@ -68,7 +68,7 @@ class Work:
         """The run that was planned here; refuses one of another version."""
         plan = folder.plan()
         try:
-            saved = read_json_object(folder.work / "run.json", DatasetError, LARGE)
+            saved = read_json_object(folder.work / "run.json", DatasetError, LARGE, lone_surrogates=True)
             if plan is None:
                 raise FileNotFoundError
         except (FileNotFoundError, NotADirectoryError):
@@ -110,4 +110,10 @@ def command_of(
 def as_json(settings: PrepareSettings) -> Json:
     """The settings as they are read back from a file: with lists for tuples."""
     found: Json = json.loads(json.dumps(asdict(settings)))
+    return found
+
+
+def as_noted(settings: PrepareSettings) -> Json:
+    """The same for people, and for any JSON parser: what is not UTF-8 in a name becomes a question mark."""
+    found: Json = json.loads(json.dumps(asdict(settings), ensure_ascii=False).encode("utf-8", "replace"))
     return found

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramlet.errors import SettingsError, option
+from ramlet.inputs.formats import first_bytes
 from ramlet.reporting.found import Progress
 from ramlet.reporting.lineage import Lineage, LineageFinder
-from ramlet.reporting.page import page
+from ramlet.reporting.page import BEGINNING, page
 from ramlet.runtime.atomic_files import replacing
 from ramlet.runtime.budget import Budget
-from ramlet.runtime.folder_lock import hold
+from ramlet.runtime.folder_lock import hold, is_stream
 
 NAME = "report.html"
 
@@ -46,6 +47,10 @@ def write_report(
     target = Path(out) if out is not None else Path(paths[0]) / NAME
     if target.is_dir():
         raise SettingsError(f"{target} is a folder: name a file for the page, as in {option('out', target / NAME)}")
+    if first_bytes(os.fspath(target), len(BEGINNING)) not in (b"", BEGINNING.encode()) and not is_stream(target):
+        raise SettingsError(
+            f"{target} is not a report, and would be replaced: choose another file with {option('out')}"
+        )
     try:
         with hold(target, "report", makes_folder=False), replacing(target, streams=True) as file:
             file.write(page(lineages))

@@ -25,6 +25,8 @@ from ramlet.reporting.lineage import Lineage
 from ramlet.reporting.markup import escape, setting_value, table, write_time
 from ramlet.reporting.repeat import commands
 
+BEGINNING = "<!DOCTYPE html>"
+
 
 def page(lineages: Sequence[Lineage], *, live: bool = False) -> str:
     """One article per lineage; several runs are compared first."""
@@ -50,7 +52,7 @@ def _document(names: str, body: str, *, live: bool) -> str:
     )
     refresh = "<noscript><meta http-equiv=refresh content=5></noscript>" if live else ""
     return (
-        "<!DOCTYPE html>\n"
+        f"{BEGINNING}\n"
         '<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

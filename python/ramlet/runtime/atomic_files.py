@@ -73,8 +73,14 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
 
 def write_json_to(file: IO[Any], content: Any) -> None:
     """The same, to a file that is open."""
-    json.dump(content, file, ensure_ascii=False, indent=1)
+    file.writelines(map(in_utf8, json.JSONEncoder(ensure_ascii=False, indent=1).iterencode(content)))
     file.write("\n")
+
+
+def in_utf8(text: str) -> str:
+    """JSON as text that UTF-8 can encode: the bytes of a file's name that are not UTF-8 are lone surrogates to Python,
+    and to JSON `\\udce9`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:

@@ -21,6 +21,9 @@ from typing import Any
 from ramlet.errors import BudgetError
 from ramlet.runtime.amounts import COUNTS, SIZES, amount, seconds
 
+LARGEST = (1 << 63) - 1
+"""Counts that files of ours can have, and the native core can add."""
+
 
 class NotANumber(ValueError):
     """A string that cannot be parsed as a number, which on the command line is a usage error."""
@@ -64,6 +67,8 @@ class Count(Kind):
             raise NotANumber(f"must be {self.like}, {_not(value)}")
         if found is None:
             raise ValueError(f"must be a whole number, {_not(value)}")
+        if self.most is None and found > LARGEST:
+            raise ValueError(f"must be at most {LARGEST:,}, not {found}")
         if found < self.least or (self.most is not None and found > self.most):
             bounds = f"at least {self.least:,}" if self.most is None else f"between {self.least:,} and {self.most:,}"
             raise ValueError(f"must be {bounds}, not {found}")

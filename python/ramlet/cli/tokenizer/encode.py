@@ -144,7 +144,11 @@ def _write_ids(
     from ramlet.runtime.folder_lock import hold
     from ramlet.tokenizer.encode import encode_files
 
-    total = sum(source.size or 0 for source in sources.expand(names, format=settings.format))
+    total = 0
+    for source in sources.expand(names, format=settings.format):
+        total += source.size or 0
+        if source.size is not None and out.exists() and out.samefile(source.path):
+            raise SettingsError(f"{out} is one of the inputs, which --out would replace: choose another file")
     read: dict[str, Any] = {}
 
     def show_progress(counters: dict[str, Any]) -> None:

@@ -19,7 +19,8 @@ from ramlet.dataset.new_folder import is_export, new_folder, note_export
 from ramlet.dataset.reader import Dataset, Ids
 from ramlet.dataset.unchanged import identity, refuse_changed
 from ramlet.dataset.verify import Progress
-from ramlet.errors import DatasetError
+from ramlet.errors import DatasetError, SettingsError, option
+from ramlet.runtime.folder_lock import LONGEST_NAME
 
 
 @dataclass
@@ -74,6 +75,8 @@ def export(
     dataset = Dataset(path)
     chosen = _chosen(dataset, splits)
     prefix = (name or Path(out).resolve().name) if to == "llm.c" else ""
+    if "/" in prefix or "\0" in prefix or len(os.fsencode(prefix)) > LONGEST_NAME:
+        raise SettingsError(f"{option('name')} begins the names of files: give a short one without slashes")
     origin = {"dataset": identity(dataset.manifest), "to": to, "splits": list(chosen), "name": prefix}
     with new_folder(out, "data export", lambda: is_export(out, origin)) as folder:
         if folder is None:
