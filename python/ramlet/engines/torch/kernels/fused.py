@@ -217,7 +217,7 @@ def _cross_entropy_kernel(logits, labels, losses, vocab, width, scale, ROWS: tl.
             wide = tl.load(logits + column, mask=column < width, other=-float("inf")).to(tl.float32)
             highest, total = _more(highest, total, tl.where(column < vocab, wide, -float("inf")))
         top = tl.max(highest, axis=0)
-        log_sum = top * _LOG2_E + tl.log2(tl.sum(total * tl.exp2((highest - top) * _LOG2_E), axis=0))
+        log_sum = top + tl.log2(tl.sum(total * tl.exp2(highest - top), axis=0))
         tl.store(losses + token, log_sum / _LOG2_E - wanted)
         for first in range(0, whole, ROWS * COLUMNS):
             wide = tl.load(logits + first + within).to(tl.float32)
@@ -233,10 +233,13 @@ def _cross_entropy_kernel(logits, labels, losses, vocab, width, scale, ROWS: tl.
 
 @triton.jit
 def _more(highest, total, wide):
-    """The maxima and sums of columns, with another tile; sums are of powers relative to the maxima."""
-    higher = tl.maximum(highest, tl.max(wide, axis=0))
-    scaled = higher * _LOG2_E
-    total = total * tl.exp2(highest * _LOG2_E - scaled) + tl.sum(tl.exp2(wide * _LOG2_E - scaled[None, :]), axis=0)
+    """The maxima of columns, times log2(e), and the sums of powers relative to them, with another tile.
+
+    The maxima are multiplied before they are compared. The difference of two products may be one fused operation, which
+    does not round the first: where a thread has seen only padding, that would be a power of 1e31 instead of 0.
+    """
+    higher = tl.maximum(highest, tl.max(wide, axis=0) * _LOG2_E)
+    total = total * tl.exp2(highest - higher) + tl.sum(tl.exp2(wide * _LOG2_E - higher[None, :]), axis=0)
     return higher, total
 
 
