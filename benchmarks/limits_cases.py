@@ -1,11 +1,13 @@
 """The commands that `limits.py` runs: every one with --memory, with each option that affects memory.
 
 A case is a command with placeholders: {text} is the input, {out} the output; {vocabulary}, {chars}, {wordpiece},
-{dataset}, {other} and {run} are created by `make_fixtures`.
+{dataset}, {other}, {inspected}, {run} and {questions} are created by `make_fixtures`.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -86,6 +88,7 @@ def _preparing() -> list[Case]:
         Case("prepare, --near", f"{prepare} -T byte --near 0.8 --threads 2 {KEEP}", (*SOME, *ROUGH, *NEAR)),
         Case("prepare, --near", f"{prepare} -T gpt2 --near 0.7 --threads 1 --dedup none {KEEP}", (*ROUGH, *NEAR)),
         Case("prepare, --near", f"{prepare} -T {{vocabulary}} --near 0.9 --dedup-cache {{out}}-cache {KEEP}", NEAR),
+        Case("prepare, --exclude", f"{prepare} -T byte --exclude {{other}} --threads 2 {KEEP}", (*SOME, *ROUGH)),
         Case("prepare, --docs line", f"{prepare} -T byte --docs line --threads 2", (*SOME, "short lines")),
         Case("prepare, --pack", f"{prepare} -T byte --pack 64 --docs line --threads 1", (*SOME, "short lines")),
         Case("prepare, --pack", f"{prepare} -T {{vocabulary}} --pack 512 --threads 2 {KEEP}", ("jsonl", *ROUGH)),
@@ -101,6 +104,8 @@ def _preparing() -> list[Case]:
 def _datasets() -> list[Case]:
     return [
         Case("data verify", "data verify {dataset} --quiet"),
+        Case("data inspect", "data inspect {dataset} --samples 20 --sample-tokens 1000 --no-repetition"),
+        Case("data inspect, --repetition", "data inspect {inspected} --repetition"),
         Case("data merge", "data merge {dataset} {other} --out {out} --quiet"),
         *(Case(f"data export, {to}", f"data export {{dataset}} --to {to} --out {{out}} --quiet")
           for to in ("nanogpt", "llm.c", "megatron", "npy")),
@@ -119,6 +124,7 @@ def _models() -> list[Case]:
         Case("train", f"train --data {{dataset}} --out {{out}} {model} --document-mask {steps}", weight=0.1),
         Case("train", f"train --stream {{text}} -T {{vocabulary}} --out {{out}} {model} {steps}", weight=0.1),
         Case("eval", "eval {run} --data {dataset} --tokens 4096 --device cpu --quiet", weight=0.1),
+        Case("eval --task", "eval {run} --task {questions} --device cpu --quiet", weight=0.1),
         Case("generate", "generate {run} --prompt abc --max-tokens 40 --seed 1 --device cpu --quiet", weight=0.1),
         Case("plan", "plan --params 1M --device cpu --threads 1 --quiet", weight=0.1),
         Case("export", "export {run} {out}/model --quiet", weight=0.1),
@@ -148,6 +154,12 @@ def make_fixtures(
         *("train", "--data", made["dataset"], "--out", made["run"], "--params", "60k", "--seq-len", 32),
         *("--batch-size", 4, "--max-steps", 4, "--eval-tokens", 1024, "--device", "cpu", "--threads", 1),
     )
+    made["inspected"] = folder / "inspected"  # `data inspect --repetition` writes into it
+    shutil.copytree(made["dataset"], made["inspected"])
+    made["questions"] = folder / "questions.jsonl"
+    lines = texts["prose"].read_text(encoding="utf-8", errors="replace").splitlines()[:200]
+    asked = ({"question": line[:60], "choices": [line[60:90] + "a", "b" * (1 + n % 9)]} for n, line in enumerate(lines))
+    made["questions"].write_text("".join(json.dumps({**each, "answer": 0}) + "\n" for each in asked))
     made["wordpiece"] = folder / "wordpiece.json"
     code = (
         "import sys, tokenizers as t\n"
