@@ -153,7 +153,7 @@ def _task_line(name: str, score: dict[str, Any]) -> str:
         if measure in score:
             error = score[f"{measure}_stderr"]
             parts.append(f"{measure} {score[measure]:.4f}" + ("" if error is None else f" ± {error:.4f}"))
-    return f"  {name}: {', '.join(parts)}, {plural(score['items'], 'item')}"
+    return f"{name}: {', '.join(parts)}, {plural(score['items'], 'item')}"
 
 
 def _tokens(text: str) -> int | str:
