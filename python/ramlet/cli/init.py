@@ -49,7 +49,7 @@ def init(
 
     `ramlet run` then makes the tokenizer, the dataset, the model and a report, as the file says.
     """
-    from ramlet.pipeline.starter import propose_pipeline, write
+    from ramlet.pipeline.init import propose_pipeline, write
 
     try:
         seconds = Duration().read(time)
