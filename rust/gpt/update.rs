@@ -1,4 +1,4 @@
-//! An optimizer step: clipping, the update of every group, and zero gradients.
+//! An optimizer step: clipping, the update of every group, and zero gradients. choice.rs says what a new one needs.
 //!
 //! Scalars are computed in fp64, with operations that are the same on every system, and rounded to fp32 once.
 
