@@ -95,7 +95,7 @@ def train(
             metavar="[NAME=]DIR",
             panel=WATCHING,
             shown=False,
-            help="Also evaluate on this dataset; may be given several times.",
+            help="Also evaluate on this dataset, called general without a NAME; may be given several times.",
         ),
     ] = None,
     resume: Annotated[
