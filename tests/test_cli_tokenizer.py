@@ -234,6 +234,12 @@ class TestTrain:
         assert ramlet("tokenizer", "train", str(corpus), "--tokenizer-type", "byte", "-o", "b").returncode == 0
         assert Tokenizer.load(tmp_path / "b").encode("é") == [0xC3, 0xA9]
 
+    def test_an_unknown_character_names_the_option(self, tmp_path: Path, ramlet: RunRamlet) -> None:
+        (tmp_path / "a.txt").write_text("na")
+        ramlet("tokenizer", "train", "a.txt", "--type", "char", "-o", "c")
+        done = ramlet("tokenizer", "encode", "-T", "c", "--text", "naï")
+        assert done.stderr.endswith(", or with --unknown unk\n")
+
     def test_the_spill_folder_is_used_and_left_clean(self, tmp_path: Path, ramlet: RunRamlet) -> None:
         (tmp_path / "words.txt").write_text(many_words(20_000_000))
         words = ("tokenizer", "train", "words.txt", "-v", "1000", "-t", "2")

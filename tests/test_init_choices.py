@@ -10,7 +10,7 @@ import pytest
 
 from oracles_training import sentences
 from ramlet.cli import main
-from ramlet.pipeline import looking, starter
+from ramlet.pipeline import init, looking
 from ramlet.training.machine import Machine
 
 
@@ -18,19 +18,19 @@ from ramlet.training.machine import Machine
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder, and a machine whose speed need not be measured."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(starter, "open_engine", lambda **_: None)
-    monkeypatch.setattr(starter, "_plan", lambda *_: None)
+    monkeypatch.setattr(init, "open_engine", lambda **_: None)
+    monkeypatch.setattr(init, "_plan", lambda *_: None)
     machine = Machine("cpu", 2, 8 * 10**9, 20e9, "fp32")
-    monkeypatch.setattr(starter, "look", lambda engine: machine)
-    monkeypatch.setattr(starter, "free_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(init, "look", lambda engine: machine)
+    monkeypatch.setattr(init, "free_memory", lambda: 8 * 10**9)
     (tmp_path / "a.txt").write_text(sentences(200))
     return tmp_path
 
 
-def proposed(monkeypatch: pytest.MonkeyPatch, text_bytes: int, **given: Any) -> starter.Proposal:
+def proposed(monkeypatch: pytest.MonkeyPatch, text_bytes: int, **given: Any) -> init.Proposal:
     found = looking.TextFound(("a.txt",), 1, text_bytes, text_bytes, 1000, ("text",))
-    monkeypatch.setattr(starter, "look_at_text", lambda inputs: found)
-    return starter.propose_pipeline(["a.txt"], out="p.yaml", **given)
+    monkeypatch.setattr(init, "look_at_text", lambda inputs: found)
+    return init.propose_pipeline(["a.txt"], out="p.yaml", **given)
 
 
 @pytest.mark.parametrize("text_bytes", [10**5, 12 * 10**6, 10**8, 10**10])

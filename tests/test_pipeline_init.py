@@ -16,32 +16,32 @@ import pytest
 from oracles_training import sentences
 from ramlet.cli import main
 from ramlet.errors import BudgetError, SettingsError, SourceError
-from ramlet.pipeline import looking, starter
+from ramlet.pipeline import init, looking
 from ramlet.pipeline.file import load
 from ramlet.pipeline.looking import look_at_text
 from ramlet.pipeline.run import run_pipeline
 from ramlet.training.course import MOST_EPOCHS
 from ramlet.training.machine import Machine
 
-PLAN = starter._plan
+PLAN = init._plan
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder, and a machine whose speed need not be measured."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(starter, "open_engine", lambda **_: None)
-    monkeypatch.setattr(starter, "_plan", lambda *_: None)
+    monkeypatch.setattr(init, "open_engine", lambda **_: None)
+    monkeypatch.setattr(init, "_plan", lambda *_: None)
     machine = Machine("cpu", 2, 8 * 10**9, 200e9, "fp32")
-    monkeypatch.setattr(starter, "look", lambda engine: machine)
-    monkeypatch.setattr(starter, "free_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(init, "look", lambda engine: machine)
+    monkeypatch.setattr(init, "free_memory", lambda: 8 * 10**9)
     return tmp_path
 
 
-def proposed(*inputs: str, **given: Any) -> starter.Proposal:
+def proposed(*inputs: str, **given: Any) -> init.Proposal:
     """And what the file says is what was proposed."""
-    proposal = starter.propose_pipeline(list(inputs), out=given.pop("out", "pipeline.yaml"), force=True, **given)
-    starter.write(proposal, force=True)
+    proposal = init.propose_pipeline(list(inputs), out=given.pop("out", "pipeline.yaml"), force=True, **given)
+    init.write(proposal, force=True)
     pipeline = load(proposal.out)
     assert pipeline.learned is not None
     assert pipeline.trained is not None
@@ -172,9 +172,9 @@ def test_text_that_is_elsewhere(place: Path) -> None:
 )
 def test_refused(place: Path, inputs: list[str], error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
-        starter.propose_pipeline(inputs, out="pipeline.yaml")
+        init.propose_pipeline(inputs, out="pipeline.yaml")
     with pytest.raises(SettingsError, match="there is no folder"):
-        starter.propose_pipeline(inputs, out="gone/pipeline.yaml")
+        init.propose_pipeline(inputs, out="gone/pipeline.yaml")
 
 
 def test_many_files_are_looked_at_in_part(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +197,9 @@ def test_many_files_are_looked_at_in_part(place: Path, monkeypatch: pytest.Monke
 def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "a.txt").write_text("x")
 
-    def sized(text_bytes: int, seconds: float = 1e9) -> starter.Proposal:
+    def sized(text_bytes: int, seconds: float = 1e9) -> init.Proposal:
         found = looking.TextFound(("a.txt",), 1, text_bytes, text_bytes, 1000, ("text",))
-        monkeypatch.setattr(starter, "look_at_text", lambda inputs: found)
+        monkeypatch.setattr(init, "look_at_text", lambda inputs: found)
         return proposed("a.txt", seconds=seconds)
 
     by_text = [sized(size) for size in (100_000, 5_000_000, 10**8, 10**9, 10**10)]
@@ -213,13 +213,13 @@ def test_size_follows_text_time_and_memory(place: Path, monkeypatch: pytest.Monk
     assert quick.params < slow.params
     assert quick.seconds < 600 * 1.05
     assert slow.seconds < 36_000 * 1.05
-    monkeypatch.setattr(starter, "_plan", PLAN)
+    monkeypatch.setattr(init, "_plan", PLAN)
 
     def plan(params: int, *given: Any) -> None:
         if params > most:
             raise BudgetError("needs at least 900MB")
 
-    monkeypatch.setattr(starter, "_plan", plan)
+    monkeypatch.setattr(init, "_plan", plan)
     most = 3_000_000
     assert sized(10**10).params == 3_000_000
     most = 0
@@ -235,9 +235,9 @@ def test_a_budget_that_no_model_fits_is_refused_at_once(place: Path, monkeypatch
     with pytest.raises(
         BudgetError, match=r"needs at least \d+MB.*; and 32.0 MB for the pipeline's own process"
     ) as refused:
-        starter.propose_pipeline(["a.txt"], out="p.yaml", memory=50_000_000)
+        init.propose_pipeline(["a.txt"], out="p.yaml", memory=50_000_000)
     least = int(re.findall(r"needs at least (\d+)MB", str(refused.value))[0]) + 41
-    assert starter.propose_pipeline(["a.txt"], out="p.yaml", memory=least * 10**6).params >= 100_000
+    assert init.propose_pipeline(["a.txt"], out="p.yaml", memory=least * 10**6).params >= 100_000
     assert main(["init", "a.txt", "--memory", "50MB"]) == 1
     assert not (place / "pipeline.yaml").exists()
 
@@ -248,7 +248,7 @@ def test_a_text_of_a_few_words_has_short_sequences(place: Path) -> None:
     assert found.course.seq_len <= found.tokens // 4
     (place / "a.txt").write_text("a")
     found = proposed("a.txt")
-    assert (found.tokens, found.params) == (1, starter.SIZES[0])
+    assert (found.tokens, found.params) == (1, init.SIZES[0])
     (place / "a.txt").write_text("")
     with pytest.raises(SourceError, match=r"no text in a\.txt, every file is empty"):
         proposed("a.txt")
@@ -258,7 +258,7 @@ def test_a_size_that_was_asked_for(place: Path) -> None:
     (place / "a.txt").write_text(sentences(500))
     assert proposed("a.txt", params=1_000_000).params == 1_000_000
     with pytest.raises(SettingsError, match="too few for a vocabulary of 1,000"):
-        starter.propose_pipeline(["a.txt"], out="p.yaml", params=1000)
+        init.propose_pipeline(["a.txt"], out="p.yaml", params=1000)
 
 
 # -- the command
@@ -277,7 +277,7 @@ def test_text_whose_name_is_not_utf8(place: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     (place / name).write_text(words(500))
     with pytest.raises(SettingsError, match=r"caf.* is not UTF-8, so no config file can have it: rename it"):
-        starter.write(proposed(name))
+        init.write(proposed(name))
     assert not list(place.glob("*.yaml"))
 
 

@@ -1,4 +1,7 @@
 //! How a model is trained, as `ramlet.engines.plan.Choice`: everything besides the shape that decides the layout.
+//!
+//! A new optimizer is a variant of [`Optimizer`] here, its states in states.rs, its step in update/, and its name in
+//! `BUILT_IN` of engines/native/plan.py.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {

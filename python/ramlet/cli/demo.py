@@ -51,16 +51,14 @@ def demo(
         ),
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Train a smaller model on less text, in under a minute.")] = False,
-    memory: Annotated[
-        str, memory_option("Memory budget of all stages", "1GB, 1GiB, 50% or auto", default="1GB")
-    ] = "1GB",
+    memory: Annotated[str, memory_option("Memory budget for each stage", default="1GB")] = "1GB",
     threads: Threads = None,
     *,
     given: Given,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go from raw text to a model that writes, in a few minutes.
+    """Go from raw text to a model that generates text, in a few minutes.
 
     The text is Python's own standard library, which every machine has. Each command is shown before it is run, so you
     can reuse them for your own text.

@@ -30,7 +30,7 @@ def doctor(
 ) -> None:
     """Show what this machine has, what ramlet would do with it, and any problems.
 
-    Takes a few seconds: the disk is measured with a 64 MB file, and the engine is queried. The exit code is 1 if there
+    Takes a few seconds: the disk is measured with a 64 MB file, and the engine is loaded. The exit code is 1 if there
     is a problem, 0 if there are only warnings.
 
       ramlet doctor

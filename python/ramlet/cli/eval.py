@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         RunSettings,
         "precision",
         kind=Choice(OF_WEIGHTS),
-        help="Dtype of the weights; auto: fp32 on a CPU, else bf16 or fp16.",
+        help="Dtype of the weights; auto: fp32 on a CPU, else bf16 or fp16, in half the memory.",
         stands_for={},
     ),
     panels=(DATA, MEMORY),
@@ -47,7 +47,7 @@ def evaluate(
     run: Annotated[
         str,
         Argument(
-            metavar="RUN", shown=False, help="A run, one of its checkpoints, or a folder of a Llama or Qwen3 model."
+            metavar="RUN", shown=False, help="A run, one of its checkpoints, or the folder of a Llama or Qwen3 model."
         ),
     ],
     data: Annotated[
@@ -153,7 +153,7 @@ def _task_line(name: str, score: dict[str, Any]) -> str:
         if measure in score:
             error = score[f"{measure}_stderr"]
             parts.append(f"{measure} {score[measure]:.4f}" + ("" if error is None else f" ± {error:.4f}"))
-    return f"  {name}: {', '.join(parts)}, {plural(score['items'], 'item')}"
+    return f"{name}: {', '.join(parts)}, {plural(score['items'], 'item')}"
 
 
 def _tokens(text: str) -> int | str:

@@ -42,7 +42,7 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not 
         RunSettings,
         "precision",
         kind=Choice(OF_WEIGHTS),
-        help="Dtype of the weights; bf16, and fp16 on a GPU, take half the memory.",
+        help="Dtype of the weights; auto: fp32 on a CPU, else bf16 or fp16, in half the memory.",
         stands_for={},
     ),
     panels=(TEXT, SAMPLING, MEMORY),
@@ -51,7 +51,10 @@ def generate(
     run: Annotated[
         Path | None,
         Argument(
-            metavar="RUN", shown=False, help="A run, one of its checkpoints, or a folder of a Llama or Qwen3 model."
+            metavar="RUN",
+            shown=False,
+            needed=True,
+            help="A run, one of its checkpoints, or the folder of a Llama or Qwen3 model.",
         ),
     ] = None,
     prompt: Annotated[

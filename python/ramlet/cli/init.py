@@ -30,26 +30,26 @@ def init(
     out: Annotated[str, Option("--out", "-o", metavar="FILE", help="The file to write.")] = "pipeline.yaml",
     *,
     given: Given,
-    time: Annotated[str, Option("--time", metavar="T", help="Time limit of training: 20min, 1h, 2d.")] = "1h",
+    time: Annotated[str, Option("--time", metavar="T", help="Time limit for training: 20min, 1h, 2d.")] = "1h",
     memory: Annotated[
         str | None,
-        memory_option("Memory budget to put into the file", "2GB, 2GiB, 50%", default="half of free memory"),
+        memory_option("Memory budget to write into the file", "512MB, 2GB, 50% of what is free", default="50%"),
     ] = None,
     threads: Threads = None,
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a config file with comments for `ramlet run`, to suit this text and this machine.
+    """Write a commented config file for `ramlet run`, chosen for this text and this machine.
 
     Reads a small part of the text, and measures for a second how fast this machine is.
 
       ramlet init corpus/
       ramlet init book.txt --time 20min --memory 2GB --out book.yaml
 
-    Then `ramlet run` makes the tokenizer, the dataset, the model and a report from the file.
+    `ramlet run` then makes the tokenizer, the dataset, the model and a report, as the file says.
     """
-    from ramlet.pipeline.starter import propose_pipeline, write
+    from ramlet.pipeline.init import propose_pipeline, write
 
     try:
         seconds = Duration().read(time)

@@ -116,14 +116,14 @@ Inputs = Annotated[
         metavar="INPUT...",
         shown=False,
         help="Files, folders, globs, or - for standard input. Text, .jsonl or .parquet, "
-        "each also .gz, .zst, .xz or .bz2.",
+        "each also compressed (.gz, .zst, .xz, .bz2).",
     ),
 ]
 
 
 def memory_option(
     what: str = "Memory budget",
-    sizes: str = "512MB, 2GB, 2GiB, 50% or auto (60% of free memory)",
+    sizes: str = "512MB, 2GB, 50% of what is free, or auto (60%)",
     *,
     default: str = "auto",
 ) -> Any:
@@ -132,7 +132,7 @@ def memory_option(
 
 def data_option(panel: str, metavar: str, more: str = "", shown: str | bool = False) -> Any:
     names = ("--data", "-d", "--dataset-dir")
-    line = f"A dataset of `ramlet prepare`, or a .npy file{more}."
+    line = f"A dataset written by `ramlet prepare`, or a .npy file{more}."
     return Option(*names, metavar=metavar, shown=shown, panel=panel, help=line)
 
 

@@ -57,6 +57,8 @@ class Argument:
     metavar: str
     help: str = ""
     shown: str | bool = True
+    needed: bool = False
+    """It has another, hidden name, so the function checks that one of them was given."""
 
 
 class GroupedOption(click.Option):
@@ -73,14 +75,15 @@ class DescribedArgument(click.Argument):
     def __init__(self, declared: list[str], how: Argument, **options: Any) -> None:
         super().__init__(declared, metavar=how.metavar, **options)
         self.how = how
+        self.shown_required = self.required or how.needed
 
     def make_metavar(self, ctx: click.Context) -> str:
         name = self.how.metavar
-        return name if self.required or name.startswith("[") else f"[{name}]"
+        return name if self.shown_required or name.startswith("[") else f"[{name}]"
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         shown = f"  [default: {self.how.shown}]" if isinstance(self.how.shown, str) else ""
-        return self.how.metavar, self.how.help + shown + ("  [required]" if self.required else "")
+        return self.how.metavar, self.how.help + shown + ("  [required]" if self.shown_required else "")
 
 
 def parameters(function: Callable[..., Any]) -> Iterator[click.Parameter]:

@@ -18,7 +18,7 @@ from ramlet.training.settings import DATA, LENGTH, MEMORY, MODEL, RunSettings
 @with_settings(
     *options(RunSettings, "params", "config", "seq_len"),
     *options(
-        TrainSettings, "vocab_size", help="Vocabulary size.", short="", panel=MODEL, shown="that of the data, or 8192"
+        TrainSettings, "vocab_size", help="Vocabulary size.", short="", panel=MODEL, shown="that of the data, or 8,192"
     ),
     *options(RunSettings, "document_mask", "device", "engine", "batch_size", "precision", "optimizer", "shard"),
     panels=(MODEL, DATA, LENGTH, MEMORY),
@@ -41,9 +41,9 @@ def plan(
         Option(
             "--num-sequences",
             metavar="N",
-            shown=False,
+            shown="that of --data",
             panel=DATA,
-            help="Number of sequences of the data, to compare with loading all of it into memory.",
+            help="Number of sequences in the data: the plan says what loading all of them would take.",
         ),
     ] = None,
     *,

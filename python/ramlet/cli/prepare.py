@@ -25,6 +25,7 @@ from ramlet.cli.progress import Progress, show_status
 from ramlet.cluster.parts import Slice
 from ramlet.errors import SettingsError
 from ramlet.preparing.settings import OUTPUT, PrepareSettings
+from ramlet.preparing.stages import NAMES
 from ramlet.runtime.budget import AUTO, Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.plurals import noun, plural
@@ -48,7 +49,14 @@ def prepare(
     ],
     out: Annotated[
         Path | None,
-        Option("--out", "-o", "--out-dir", metavar="DIR", shown=False, help="Folder for the dataset."),
+        Option(
+            "--out",
+            "-o",
+            "--out-dir",
+            metavar="DIR",
+            shown="named like CONFIG.yaml or, for npy, like the text file; otherwise required",
+            help="Folder for the dataset, or the .npy file.",
+        ),
     ] = None,
     memory: Memory = "",
     threads: Threads = None,
@@ -64,8 +72,9 @@ def prepare(
             metavar="STAGE",
             panel=CLUSTER,
             shown="all",
-            help="Run only this stage, as a job of Slurm or another scheduler; docs/clusters.md has the order and "
-            "which stages have parts.",
+            help="Run only this stage, as a job of Slurm or another scheduler. In this order: "
+            + ", ".join(NAMES)
+            + ".",
         ),
     ] = None,
     part: Annotated[

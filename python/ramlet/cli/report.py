@@ -40,7 +40,7 @@ def report(
 
     It shows loss, speed, memory and budget, which documents were dropped, samples and settings. The page is one file
     that opens from disk without a network. The report of a run includes its dataset and tokenizer; several runs are
-    compared. An unfinished run is shown up to its last step; --watch shows it live until Ctrl-C (exit code 0).
+    compared. An unfinished run is shown up to its last step; --watch shows it live until Ctrl-C.
 
       ramlet report my-run
 

@@ -16,11 +16,11 @@ from ramlet.runtime.budget import format_bytes
 def run(
     file: Annotated[
         Path,
-        Argument(metavar="FILE.yaml", shown=False, help="The pipeline; `ramlet init` writes one."),
+        Argument(metavar="FILE.yaml", shown=False, help="The config file; `ramlet init` writes one."),
     ],
     memory: Annotated[
         str | None,
-        memory_option("Memory budget of all stages", "512MB, 2GB, 50% or auto", default="as in the file, or auto"),
+        memory_option("Memory budget for each stage", default="as in the file, or auto"),
     ] = None,
     threads: Threads = None,
     only: Annotated[
@@ -38,17 +38,17 @@ def run(
             "--force",
             metavar="STAGE",
             shown=False,
-            help="Run this stage again; its old result is moved aside. May be given several times.",
+            help="Run this stage again, and move its old result aside; may be given several times.",
         ),
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be run, and why.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go from text to a trained model as described in one file, running only the stages that changed.
+    """Go from text to a trained model as one config file says, running only the stages that changed.
 
-    Each stage (tokenizer, data, training, report) is run by its own command, all within one memory budget. After an
-    interruption, the same command resumes. `ramlet init` writes a file to start with.
+    Each stage (tokenizer, data, training, report) is a ramlet command of its own; all keep the same memory budget.
+    After an interruption, the same command resumes.
 
       ramlet run pipeline.yaml
       ramlet run pipeline.yaml --dry-run

@@ -46,7 +46,7 @@ def train(
             metavar="FILE",
             panel=DATA,
             shown=False,
-            help="Text file to prepare and train on. Tokenizer: characters up to 16 MB, BPE above, or --tokenizer.",
+            help="Text file to prepare and train on; without --tokenizer it gets one: char up to 16 MB, BPE above.",
         ),
     ] = None,
     stream: Annotated[
@@ -71,7 +71,8 @@ def train(
             metavar="TOKENIZER",
             panel=DATA,
             shown=False,
-            help="Folder, file, gpt2, char or a Hugging Face name; for --stream and --input.",
+            help="gpt2, byte, char, a tokenizer file or folder, or a Hugging Face name; for --input, and for --stream "
+            "(not char).",
         ),
     ] = None,
     memory: DeviceMemory = "auto",
@@ -94,7 +95,7 @@ def train(
             metavar="[NAME=]DIR",
             panel=WATCHING,
             shown=False,
-            help="Also evaluate on this dataset; may be given several times.",
+            help="Also evaluate on this dataset, called general without a NAME; may be given several times.",
         ),
     ] = None,
     resume: Annotated[
@@ -104,7 +105,7 @@ def train(
             panel=KEEPING,
             shown="resume if all settings are the same, else an error",
             help="--resume continues the run in --out even if the number of steps or the learning rate changed; "
-            "--no-resume starts over and deletes the old run at its first checkpoint.",
+            "--no-resume starts over, and deletes the old run once the new one has a checkpoint.",
         ),
     ] = None,
     *,
@@ -114,7 +115,7 @@ def train(
 ) -> None:
     """Train a model within a memory budget.
 
-    Give the data by --data, --input or --stream, and the model by --params, --config or --init-from.
+    Give the data with --data, --input or --stream, and the model with --params, --config or --init-from.
 
     The budget decides how a step is split into micro-batches, never the batch size. After an interruption,
     run the same command again to resume.

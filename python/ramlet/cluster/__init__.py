@@ -12,6 +12,9 @@ where, changes nothing in the result, so an executor may lose and repeat parts a
     this machine     `here.py`              all parts in this process, on its threads
     Ray              `ray_executor.py`      a Ray task for some parts at a time, on any node
     a scheduler      `parts.py`             the parts of slice 3 of 16, as one of many processes (`--part 3/16`)
+
+A new cluster is a file like `ray_executor.py`; `Run.executor` in preparing/run.py chooses the one of a run, and
+`_counting` in tokenizer/folder.py that of counting.
 """
 
 from __future__ import annotations

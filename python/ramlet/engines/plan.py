@@ -207,7 +207,11 @@ class Plan:
             "activations": f"{choice.micro_batch} x {self.seq_len} tokens, {choice.compute}"
             + (", activation checkpointing" if choice.recompute else ""),
             "logits": f"{choice.chunk} tokens at a time"
-            + ("" if self.parts["logits"] else f"; {format_bytes(self.logits)}, freed before the peak"),
+            + (
+                ""
+                if self.parts["logits"] or not self.logits
+                else f"; {format_bytes(self.logits)}, freed before the peak"
+            ),
             "data": "the loader and the micro-batch"
             + (f", instead of {format_bytes(self.whole_data)} for all data" if self.whole_data else ""),
             "overhead": "Python and libraries" if self.device == "cpu" else "workspace of the libraries",

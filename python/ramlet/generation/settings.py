@@ -25,12 +25,15 @@ class SampleSettings(Declared):
         200, Count(), "Maximum new tokens.", called=("max_tokens", "max_new_tokens"), short="n", panel=SAMPLING
     )
     temperature: float = setting(0.8, Number(), "Sampling temperature; 0 is greedy.", panel=SAMPLING)
-    top_k: int | None = setting(None, Count(most=MOST), "Sample only from the k most likely tokens.", panel=SAMPLING)
+    top_k: int | None = setting(
+        None, Count(most=MOST), "Sample only from the k most likely tokens.", panel=SAMPLING, shown="off"
+    )
     top_p: float | None = setting(
         None,
         Number(above=0, most=1),
         "Sample only from the most likely tokens whose probabilities add up to p (nucleus sampling).",
         panel=SAMPLING,
+        shown="off",
     )
     repetition_penalty: float = setting(
         1.0, Number(above=0), "Above 1 makes tokens that already occurred less likely.", panel=SAMPLING

@@ -27,13 +27,13 @@ class ReadSettings(Declared):
     doc_separator: str | None = setting(
         None,
         Text(what="a string that stands between two documents", spaces=True),
-        "In text files documents end at this string.",
+        "String between the documents of a text file.",
         panel=READING,
     )
     text_field: str = setting(
         "text",
         Text(what="the name of a field", metavar="NAME"),
-        "Field of JSON lines and Parquet rows that holds the text.",
+        "JSON field, or column of a Parquet file or dataset, that holds the text.",
         keys=("text_column",),
         panel=READING,
     )

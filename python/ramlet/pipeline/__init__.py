@@ -5,5 +5,5 @@ stages.py    what the file asks for, as stages: the command of each, and everyth
 record.py    what is already made, in WORK/pipeline.json; due.py what is out of date
 run.py       the main loop; executor.py how a stage is run: the contract; process.py as a process
 wording.py   the error of a stage, with the keys of the file
-starter.py   a file for this text and this machine; proposal.py what is in it; looking.py the text
+init.py      chooses a file for this text and this machine; proposal.py what is in it; looking.py the text
 """

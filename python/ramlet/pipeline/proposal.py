@@ -1,4 +1,4 @@
-"""What `ramlet init` writes: a commented pipeline.yaml, each value with a comment that says why.
+"""What `ramlet init` writes: a commented pipeline.yaml, each value with a comment that says why (chosen in init.py).
 
 proposal = propose_pipeline(["corpus/"], out="pipeline.yaml")
 proposal.yaml(), proposal.summary(), proposal.notes()

@@ -55,14 +55,14 @@ class PrepareSettings(ReadSettings):
     end_token: str | None = setting(
         None,
         Text(what="a token of the tokenizer, or none"),
-        "Special token to append to every document, or none.",
+        "EOS token to append to every document, or none.",
         panel=OUTPUT,
         shown="the tokenizer's own",
     )
     unknown: str = setting(
         "error",
         Choice(("error", "unk")),
-        "A character that the tokenizer lacks is an error, or becomes the unk token.",
+        "A character that the vocabulary lacks is an error, or becomes the unk token.",
         panel=OUTPUT,
     )
 
@@ -73,13 +73,16 @@ class PrepareSettings(ReadSettings):
         panel=CLEANING,
     )
     collapse_blanks: bool = for_cleaner(
-        False, Switch(), "When normalizing, also replace runs of spaces inside a line by one.", panel=CLEANING
+        False,
+        Switch(),
+        "When normalizing, also replace runs of spaces and tabs inside a line by one space.",
+        panel=CLEANING,
     )
 
     filter: bool = for_cleaner(
         True,
         Switch(),
-        "Apply the filters below; those by tokens always apply, and empty documents are always dropped.",
+        "Apply the filters below; if off, only {min_tokens} and {max_tokens} apply, and empty documents are dropped.",
         panel=FILTERS,
     )
     min_chars: int = for_cleaner(1, Count(least=0), "Drop documents with fewer characters.", panel=FILTERS)
@@ -94,7 +97,7 @@ class PrepareSettings(ReadSettings):
         0.5, share(), "Drop documents with a larger fraction of their text in repeated lines.", panel=FILTERS
     )
     max_invalid: float = for_cleaner(
-        0.02, share(), "Drop documents with a larger fraction of undecodable characters.", panel=FILTERS
+        0.02, share(), "Drop documents with a larger fraction of undecodable characters (U+FFFD).", panel=FILTERS
     )
     min_line_chars: int = for_cleaner(
         0, Count(least=0), "Drop lines with fewer characters; blank lines stay.", panel=FILTERS
@@ -107,7 +110,7 @@ class PrepareSettings(ReadSettings):
     dedup: str = setting(
         "doc",
         Choice(("doc", "line", "none")),
-        "Drop repeated documents (doc) or lines (line), keeping the first, or none.",
+        "Drop repeated documents (doc) or repeated lines (line), keeping the first of each; none keeps all.",
         stands_for={"no_dedup": "none"},
         panel=DUPLICATES,
     )
@@ -129,7 +132,7 @@ class PrepareSettings(ReadSettings):
     exclude: tuple[str, ...] = setting(
         (),
         Places(what="files, folders, or datasets of ramlet", metavar="SOURCE"),
-        "Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable.",
+        "Drop documents that share a passage with this evaluation set (text or a dataset); may be given several times.",
         panel=EVALUATION,
         later=True,
     )
@@ -143,7 +146,7 @@ class PrepareSettings(ReadSettings):
     exclude_field: str | None = setting(
         None,
         Text(what="the name of a field", metavar="NAME"),
-        "Field of JSON lines and Parquet rows in {exclude} that holds the text.",
+        "The same as {text_field}, for {exclude}.",
         panel=EVALUATION,
         shown="{text_field}",
         later=True,
@@ -152,7 +155,7 @@ class PrepareSettings(ReadSettings):
     document_bytes: int | None = setting(
         None,
         Size(least=LEAST_DOCUMENT_BYTES, most=LARGEST_DOCUMENT_BYTES),
-        "Split longer documents.",
+        "Split documents that are longer than this.",
         panel=READING,
         shown="1MiB; 64KiB for text files that are one document",
     )

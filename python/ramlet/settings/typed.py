@@ -20,7 +20,7 @@ class TrainSettings(TypedDict, total=False):
     params: Amount | None
     """Approximate number of parameters, embedding included: 10M, 124M, 1.3B."""
     config: PathName | None
-    """Model config, JSON or YAML (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model."""
+    """Shape of the model: JSON or YAML (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 folder."""
     init_from: PathName | None
     """Initialize the weights from a run, a checkpoint, or a Llama or Qwen3 model saved by transformers."""
     seq_len: Amount | None
@@ -38,7 +38,7 @@ class TrainSettings(TypedDict, total=False):
     tokens_per_step: Amount | None
     """Tokens per optimizer step, instead of batch_size; rounded up to whole sequences."""
     max_steps: Amount | None
-    """Length of the run in steps."""
+    """Length of the run in steps; or give epochs or tokens."""
     epochs: float | str | None
     """Length of the run in epochs."""
     tokens: Amount | None
@@ -52,9 +52,9 @@ class TrainSettings(TypedDict, total=False):
     schedule: Literal["cosine", "linear", "constant", "wsd"] | None
     """Schedule after the warmup; wsd: constant, then linear decay."""
     decay: float | str | None
-    """Final fraction of the steps, over which wsd decays the learning rate."""
+    """Fraction of the steps, at the end of the run, over which wsd decays the learning rate."""
     average: float | str
-    """Average the weights over this final fraction of the steps; kept if its validation loss is lower; 0 disables."""
+    """Average the weights over this last fraction of the run; kept if that lowers the validation loss; 0 disables."""
     weight_decay: float | str
     """Weight decay; not for norms or, with muon, embeddings."""
     beta1: float | str
@@ -68,7 +68,7 @@ class TrainSettings(TypedDict, total=False):
     clip: float | str
     """Clip the gradient norm to this; 0 disables."""
     optimizer: Literal["auto", "adamw", "adamw8bit", "muon", "muon8bit"]
-    """auto: muon, or adamw for small batches and trained models; the 8-bit version only if needed to fit."""
+    """Optimizer; auto: muon, or adamw for small batches and trained models; 8-bit states only if needed to fit."""
     precision: Literal["auto", "fp8", "bf16", "fp16", "fp32"]
     """Compute dtype; auto: bf16 if fast, else fp16 on a GPU, fp32 on a CPU; fp8 is faster on recent GPUs."""
     weights: Literal["auto", "fp32", "bf16"]
@@ -76,7 +76,7 @@ class TrainSettings(TypedDict, total=False):
     device: Literal["auto", "cpu", "cuda", "tpu"]
     """Device; auto uses a GPU or TPU if there is one."""
     engine: Literal["auto", "torch", "native", "jax"]
-    """auto: torch (if installed) on a GPU, on a CPU with AMX and with torchrun; jax on a TPU; else native, in Rust."""
+    """What runs the model; auto: torch (if installed) on a GPU, with AMX or torchrun; jax on a TPU; else native."""
     seed: Amount
     """Seed for the initial weights, the data order and the samples."""
     stride: Amount | None
@@ -94,7 +94,7 @@ class TrainSettings(TypedDict, total=False):
     micro_batch: Amount | None
     """Sequences per forward pass."""
     shard: Literal["auto", "none", "states", "gradients", "weights"]
-    """Shard over torchrun processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: if needed."""
+    """Shard over torchrun processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); auto: as needed."""
     recompute: bool | None
     """Activation checkpointing: less memory, slower."""
     eval_every: Amount | None
@@ -102,7 +102,7 @@ class TrainSettings(TypedDict, total=False):
     eval_tokens: Amount | None
     """Tokens per evaluation."""
     forgetting: float | str
-    """With init_from: warn when the loss on an evaluation set, except val, rises by this many nats."""
+    """With init_from: warn when the loss on an evaluation set other than val rises by this many nats."""
     sample_every: Amount | None
     """Steps between samples of generated text; 0 disables."""
     sample_prompt: str
@@ -129,23 +129,23 @@ class PrepareSettings(TypedDict, total=False):
     documents: Literal["file", "line"]
     """What a document is in a text file: the whole file, or each line."""
     doc_separator: str | None
-    """In text files documents end at this string."""
+    """String between the documents of a text file."""
     text_field: str
-    """Field of JSON lines and Parquet rows that holds the text."""
+    """JSON field, or column of a Parquet file or dataset, that holds the text."""
     format: Literal["text", "jsonl", "parquet"] | None
     """Format of all inputs."""
     on_error: Literal["stop", "skip"]
     """At a broken line or file: stop, or skip it and count it."""
     end_token: str | None
-    """Special token to append to every document, or none."""
+    """EOS token to append to every document, or none."""
     unknown: Literal["error", "unk"]
-    """A character that the tokenizer lacks is an error, or becomes the unk token."""
+    """A character that the vocabulary lacks is an error, or becomes the unk token."""
     normalize: bool
     """Normalize line ends and Unicode (NFC), remove control characters, trailing spaces and extra blank lines."""
     collapse_blanks: bool
-    """When normalizing, also replace runs of spaces inside a line by one."""
+    """When normalizing, also replace runs of spaces and tabs inside a line by one space."""
     filter: bool
-    """Apply the filters below; those by tokens always apply, and empty documents are always dropped."""
+    """Apply the filters below; if off, only min_tokens and max_tokens apply, and empty documents are dropped."""
     min_chars: Amount
     """Drop documents with fewer characters."""
     max_chars: Amount
@@ -155,7 +155,7 @@ class PrepareSettings(TypedDict, total=False):
     max_repeated: float | str
     """Drop documents with a larger fraction of their text in repeated lines."""
     max_invalid: float | str
-    """Drop documents with a larger fraction of undecodable characters."""
+    """Drop documents with a larger fraction of undecodable characters (U+FFFD)."""
     min_line_chars: Amount
     """Drop lines with fewer characters; blank lines stay."""
     max_line_chars: Amount
@@ -163,19 +163,19 @@ class PrepareSettings(TypedDict, total=False):
     max_line_symbols: float | str
     """Drop lines with a larger fraction of symbols."""
     dedup: Literal["doc", "line", "none"]
-    """Drop repeated documents (doc) or lines (line), keeping the first, or none."""
+    """Drop repeated documents (doc) or repeated lines (line), keeping the first of each; none keeps all."""
     near: float | str | None
     """Also drop near-duplicates: documents with at least this Jaccard similarity to one that is kept; 0.8 is usual."""
     dedup_cache: PathName | None
     """Folder of hashes of kept documents; later runs with the same folder drop duplicates of these too."""
     exclude: PathName | Iterable[PathName]
-    """Drop documents that share a passage with this evaluation set: files, or a dataset; repeatable."""
+    """Drop documents that share a passage with this evaluation set (text or a dataset); may be given several times."""
     exclude_ngram: Amount
     """Words in a row that count as a shared passage; in Chinese, Japanese or Thai, characters."""
     exclude_field: str | None
-    """Field of JSON lines and Parquet rows in exclude that holds the text."""
+    """The same as text_field, for exclude."""
     document_bytes: Amount | None
-    """Split longer documents."""
+    """Split documents that are longer than this."""
     min_tokens: Amount
     """Drop documents with fewer tokens."""
     max_tokens: Amount | None
@@ -200,21 +200,21 @@ class TokenizerSettings(TypedDict, total=False):
     documents: Literal["file", "line"]
     """What a document is in a text file: the whole file, or each line."""
     doc_separator: str | None
-    """In text files documents end at this string."""
+    """String between the documents of a text file."""
     text_field: str
-    """Field of JSON lines and Parquet rows that holds the text."""
+    """JSON field, or column of a Parquet file or dataset, that holds the text."""
     format: Literal["text", "jsonl", "parquet"] | None
     """Format of all inputs."""
     on_error: Literal["stop", "skip"]
     """At a broken line or file: stop, or skip it and count it."""
     vocab_size: Amount | None
-    """Vocabulary size with special tokens, such as 32k; required for bpe. char keeps the most frequent characters."""
+    """Vocabulary size, special tokens included: 32k; required for bpe. char keeps the most frequent characters."""
     kind: Literal["bpe", "char", "byte"]
     """Byte-pair encoding, one token per character of the text, or one per byte."""
     pattern: str
     """Pre-tokenization: how text is split before merging."""
     special_tokens: str | Iterable[str]
-    """Special token; skipped in the training text. Repeatable; they get the last ids, in this order."""
+    """Special token, ignored in the text; may be given several times. They get the last ids, in this order."""
     tie_break: Literal["hf", "bytes"]
     """Of equally frequent pairs, merge the one with the smallest ids (hf) or the largest bytes (bytes) first."""
     min_frequency: Amount
@@ -222,7 +222,7 @@ class TokenizerSettings(TypedDict, total=False):
     max_token_bytes: Amount | None
     """Learn no token longer than this many bytes."""
     unknown: Literal["error", "unk"]
-    """With kind char: unknown characters are an error, or become the token <unk>."""
+    """With kind char: a character that the vocabulary lacks is an error, or becomes the token <unk>."""
 
 
 class GenerateSettings(TypedDict, total=False):

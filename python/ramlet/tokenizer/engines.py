@@ -110,7 +110,7 @@ def _guarded(call: Callable[[], T]) -> T:
             "which UTF-8 cannot encode: replace it, for example with text.encode('utf-8', 'replace').decode()"
         ) from None
     except SettingsError as error:
-        raise TokenizerError(str(error)) from None
+        raise TokenizerError(error.sentence) from None  # with its settings marked, for the command line
 
 
 def _decoded(number: int, text: str | bytes) -> str:

@@ -25,7 +25,7 @@ class TrainSettings(ReadSettings):
     vocab_size: int | None = setting(
         None,
         Count(most=LARGEST),
-        "Vocabulary size with special tokens, such as 32k; required for bpe. char keeps the most frequent characters.",
+        "Vocabulary size, special tokens included: 32k; required for bpe. char keeps the most frequent characters.",
         short="v",
         panel=VOCABULARY,
     )
@@ -45,7 +45,7 @@ class TrainSettings(ReadSettings):
     special_tokens: tuple[str, ...] = setting(
         (),
         Strings(empty=True),
-        "Special token; skipped in the training text. Repeatable; they get the last ids, in this order.",
+        "Special token, ignored in the text; may be given several times. They get the last ids, in this order.",
         called=("special_token", "special_tokens"),
         short="s",
         panel=VOCABULARY,
@@ -61,7 +61,7 @@ class TrainSettings(ReadSettings):
     unknown: str = setting(
         "error",
         Choice(("error", "unk")),
-        "With {kind} char: unknown characters are an error, or become the token <unk>.",
+        "With {kind} char: a character that the vocabulary lacks is an error, or becomes the token <unk>.",
         panel=VOCABULARY,
     )
 

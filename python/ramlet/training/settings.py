@@ -51,7 +51,7 @@ class RunSettings(Declared):
     config: str | None = setting(
         None,
         Place(metavar="FILE"),
-        "Model config, JSON or YAML (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 model.",
+        "Shape of the model: JSON or YAML (keys of ramlet, transformers or nanoGPT), or a Llama or Qwen3 folder.",
         called=("config", "config_file"),
         panel=MODEL,
     )
@@ -67,8 +67,8 @@ class RunSettings(Declared):
         Count(metavar="T"),
         "Sequence length in tokens.",
         panel=MODEL,
-        shown=f"what the data is packed to; else the model's context, at most {LONGEST_USUAL}; for a new model 256, "
-        f"or 1024 from {LARGE // 10**6}M parameters",
+        shown=f"the length of packed sequences; else the model's context, at most {LONGEST_USUAL:,}; for a new model "
+        f"256, or 1,024 from {LARGE // 10**6}M parameters",
     )
     kv_groups: int = setting(
         1, Count(most=MOST_GROUPS), "Query heads per key/value head (GQA); 1 is multi-head attention.", panel=MODEL
@@ -98,7 +98,11 @@ class RunSettings(Declared):
         panel=LENGTH,
     )
     max_steps: int | None = setting(
-        None, Count(), "Length of the run in steps.", called=("max_steps", "max_iters"), panel=LENGTH
+        None,
+        Count(),
+        "Length of the run in steps; or give {epochs} or {tokens}.",
+        called=("max_steps", "max_iters"),
+        panel=LENGTH,
     )
     epochs: float | None = setting(
         None, Number(above=0, most=MOST_EPOCHS, metavar="N"), "Length of the run in epochs.", panel=LENGTH, shown="1"
@@ -111,13 +115,14 @@ class RunSettings(Declared):
         "Peak learning rate.",
         called=("lr", "learning_rate"),
         panel=LEARNING,
-        shown="by size; muon: 0.006 at 10M, 0.004 at 124M; adamw: 0.0018, 0.0006; a tenth of it with {init_from}",
+        shown="by size: with muon 0.006 at 10M and 0.004 at 124M, with adamw 0.0018 and 0.0006; "
+        "a tenth of that with {init_from}",
     )
     min_lr: float | None = setting(
-        None, Number(), "Final learning rate.", panel=LEARNING, shown="0 with wsd, else lr / 10"
+        None, Number(), "Final learning rate.", panel=LEARNING, shown="0 with wsd, else {lr} / 10"
     )
     warmup: int | None = setting(
-        None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of the steps, at most 2000"
+        None, Count(least=0, metavar="STEPS"), "Warmup steps.", panel=LEARNING, shown="5% of the steps, at most 2,000"
     )
     schedule: str | None = setting(
         None,
@@ -129,7 +134,7 @@ class RunSettings(Declared):
     decay: float | None = setting(
         None,
         share(),
-        "Final fraction of the steps, over which wsd decays the learning rate.",
+        "Fraction of the steps, at the end of the run, over which wsd decays the learning rate.",
         panel=LEARNING,
         shown="0.4",
         later=True,
@@ -137,7 +142,7 @@ class RunSettings(Declared):
     average: float = setting(
         0.0,
         share(below_one=True),
-        "Average the weights over this final fraction of the steps; kept if its validation loss is lower; 0 disables.",
+        "Average the weights over this last fraction of the run; kept if that lowers the validation loss; 0 disables.",
         panel=LEARNING,
         later=True,
     )
@@ -162,7 +167,7 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "auto: muon, or adamw for small batches and trained models; the 8-bit version only if needed to fit.",
+        "Optimizer; auto: muon, or adamw for small batches and trained models; 8-bit states only if needed to fit.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )
@@ -184,7 +189,7 @@ class RunSettings(Declared):
     engine: str = setting(
         "auto",
         Choice(("auto", *ENGINES)),
-        "auto: torch (if installed) on a GPU, on a CPU with AMX and with torchrun; jax on a TPU; else native, in Rust.",
+        "What runs the model; auto: torch (if installed) on a GPU, with AMX or torchrun; jax on a TPU; else native.",
         panel=MEMORY,
         decides=False,
     )
@@ -230,7 +235,7 @@ class RunSettings(Declared):
         "auto",
         Choice(("auto", *SHARDS)),
         "Shard over torchrun processes: states (ZeRO-1), also gradients (ZeRO-2), also weights (FSDP); "
-        "auto: if needed.",
+        "auto: as needed.",
         panel=MEMORY,
         decides=False,
     )
@@ -261,7 +266,7 @@ class RunSettings(Declared):
     forgetting: float = setting(
         0.1,
         Number(),
-        "With {init_from}: warn when the loss on an evaluation set, except val, rises by this many nats.",
+        "With {init_from}: warn when the loss on an evaluation set other than val rises by this many nats.",
         panel=WATCHING,
         decides=False,
     )

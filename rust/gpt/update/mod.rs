@@ -1,4 +1,5 @@
 //! An optimizer step: clipping, the update of every group, and zero gradients; AdamW's here, Muon's in `muon.rs`.
+//! `gpt/choice.rs` says what a new optimizer needs.
 //!
 //! Scalars are computed in fp64, with operations that are the same on every system, and rounded to fp32 once.
 

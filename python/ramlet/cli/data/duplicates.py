@@ -36,7 +36,7 @@ def duplicates(
     ] = 10,
     json: Json = False,
 ) -> None:
-    """Show near-duplicates that prepare --near dropped, next to what it kept, and the texts with the most copies.
+    """Show near-duplicates that `prepare --near` dropped, next to what was kept, and the texts with the most of them.
 
     What differs is in color, or in [-brackets-] and {+braces+}.
 

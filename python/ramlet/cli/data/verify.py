@@ -19,7 +19,7 @@ from ramlet.runtime.plurals import plural
 def verify(
     dataset: DatasetPath,
     adopt: Annotated[
-        bool, Option("--adopt", help="First add shards that were moved into train/ or val/ to the manifest.")
+        bool, Option("--adopt", help="First add the shards in train/ and val/ that the manifest does not list.")
     ] = False,
     memory: Memory = "auto",
     json: Json = False,
@@ -27,8 +27,8 @@ def verify(
 ) -> None:
     """Check every file, checksum, count and id of a dataset, and that kept and dropped documents add up.
 
-    Lists all problems; if there are any, the exit code is 1. --adopt gives shards that are not in the manifest the next
-    numbers; one without an .idx file is split into documents at the EOS id. Copy shards in under unused file names.
+    Lists all problems; if there are any, the exit code is 1. To add shards of your own, copy them into train/ or val/
+    under unused file names: --adopt gives them the next numbers, and splits one without an .idx file at the EOS id.
 
       ramlet data verify my-dataset
       ramlet data verify my-dataset --adopt

@@ -31,7 +31,8 @@ TICK_SECONDS = 0.5
 
 
 @with_settings(
-    *options(TrainSettings, "vocab_size", "pattern", "min_frequency"),
+    *options(TrainSettings, "vocab_size", help="Vocabulary size, special tokens included: 32k; required."),
+    *options(TrainSettings, "pattern", "min_frequency"),
     *options(ReadSettings),
     panels=(VOCABULARY, MERGES, READING, MEMORY),
 )

@@ -36,7 +36,7 @@ def encode(
     tokenizer: TokenizerName,
     inputs: Annotated[
         list[str] | None,
-        Argument(metavar="[INPUT...]", shown="standard input", help="Files, folders or globs."),
+        Argument(metavar="[INPUT...]", shown="standard input", help="Files, folders, globs, or - for standard input."),
     ] = None,
     text: Annotated[str | None, Option("--text", metavar="TEXT", help="Encode this text instead of files.")] = None,
     out: Annotated[

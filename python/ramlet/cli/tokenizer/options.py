@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 from ramlet.cli.parameters import Option
 
-TOKENIZERS = "A tokenizer.json, its folder, vocab.json + merges.txt, a .tiktoken, gpt2, byte, or a Hugging Face name."
+TOKENIZERS = (
+    "A tokenizer.json, its folder, vocab.json + merges.txt, a .tiktoken file, gpt2, byte, or a Hugging Face name."
+)
 
 TokenizerName = Annotated[str, Option("--tokenizer", "-T", metavar="TOKENIZER", shown=False, help=TOKENIZERS)]
 Pattern = Annotated[

@@ -55,7 +55,7 @@ def train(
     ] = None,
     cluster: Cluster = None,
     force: Annotated[
-        bool, Option("--force", help="Replace what --out has, even if it is a different tokenizer.")
+        bool, Option("--force", help="Write into --out even if it is not empty, and replace another tokenizer there.")
     ] = False,
     *,
     given: Given,
