@@ -43,6 +43,8 @@ class LlamaCpp:
         given.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
         given.cache_type_k = given.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         self._server = xllamacpp.Server(given)
+        # Its loop answers this. A server that is closed before its loop has begun, as on a busy machine, waits forever.
+        self._ask("slots")
 
     def greedy(self, prompt: str, count: int) -> Greedy:
         asked = {"temperature": 0.0, "top_k": 1, "samplers": ["top_k"], "n_probs": 4, "return_tokens": True}
@@ -60,9 +62,10 @@ class LlamaCpp:
         tokens: list[int] = self._ask("tokenize", asked)["tokens"]
         return tokens
 
-    def _ask(self, path: str, asked: dict[str, Any]) -> Any:
+    def _ask(self, path: str, asked: dict[str, Any] | None = None) -> Any:
+        body = None if asked is None else json.dumps(asked).encode()
         request = urllib.request.Request(
-            f"{self._server.listening_address}/{path}", json.dumps(asked).encode(), {"Content-Type": "application/json"}
+            f"{self._server.listening_address}/{path}", body, {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
