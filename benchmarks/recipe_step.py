@@ -18,6 +18,7 @@ from statistics import mean
 import budgets
 from bpe_train import HERE, Check, check
 from corpora import DATA
+from engine_option import ENGINES
 from measure import markdown_table, measure, megabytes
 from recipe_race import GPU, Runner, grouped, numbers, scratch
 from recipe_runs import Ramlet, Record, Records
@@ -156,14 +157,15 @@ def random_runs(given: argparse.Namespace, records: Records) -> None:
     code = Ramlet.now()
     budgets.make_ids()
     rng = random.Random(given.seed)
-    drawn = [(number, budgets.drawn(rng, given.device)) for number in range(given.runs)]
+    drawn = [(number, budgets.drawn(rng, given.device) | {"engine": given.engine}) for number in range(given.runs)]
     part, parts = given.part
     mine = drawn[part - 1 :: parts]
 
     def one(numbered: tuple[int, Record]) -> None:
         number, chosen = numbered
         with scratch() as folder:
-            key = {"bar": "random", "contender": f"ramlet, {given.device}", "code": code.code, "seed": given.seed}
+            who = f"ramlet, {given.device}, engine {given.engine}"
+            key = {"bar": "random", "contender": who, "code": code.code, "seed": given.seed}
             run = budgets.run_once
             records.once(lambda: run(number, chosen, given.device, folder), device=given.device, **key, number=number)
 
@@ -173,9 +175,10 @@ def random_runs(given: argparse.Namespace, records: Records) -> None:
 
 def report_random(records: list[Record]) -> tuple[str, list[Check]]:
     tables, checks = [], []
-    for device in sorted({line["device"] for line in records}):
-        table, made = budgets.judged([line for line in records if line["device"] == device], device)
-        tables.append(f"{device}\n\n{table}")
+    for who in sorted({line["contender"] for line in records}):
+        own = [line for line in records if line["contender"] == who]
+        table, made = budgets.judged(own, own[0]["device"])
+        tables.append(f"{who}\n\n{table}")
         checks += made
     return "\n\n".join(tables), checks
 
@@ -213,6 +216,7 @@ def add_options(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--repeats", type=int, default=2)
     parser = command("random", random_runs, "random runs with random budgets: none over, predictions close", "cpu")
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--engine", choices=("auto", *ENGINES), default="auto")
     parser.add_argument("--part", type=part_of, default=(1, 1), help="2/3: the second third of them")
     parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
     parser.add_argument("--seed", type=int, default=1)
