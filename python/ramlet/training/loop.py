@@ -182,6 +182,7 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
 
 def _stopped(run: Run, step: int, what: str, check: str = "", *, good_until: int) -> TrainingStopped:
     """`good_until`: the last step whose weights are known to be good."""
+    run.saver.settle(good_until)
     found = checkpoint.checkpoints(run.path)
     good = [path for at, path in found if at <= good_until]
     if good:

@@ -151,6 +151,13 @@ class Saver:
         if held is not None:
             self._write(*held)
 
+    def settle(self, good_until: int) -> None:
+        """Of a run that diverged: as `wait`, but a copy of a later step is not written, in place of a good one."""
+        self._join()
+        if self._held is not None and self._held.snapshot.step > good_until:
+            self._held = None
+        self.wait()
+
     def _join(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
