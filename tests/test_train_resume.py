@@ -141,7 +141,7 @@ def signalled(step: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "call", "saved"), [("adamw", 14, [1, 2]), ("muon", 27, [3, 4]), ("adamw8bit", 22, [3])]
+    ("kind", "call", "saved"), [("adamw", 16, [1, 2]), ("muon", 27, [3, 4]), ("adamw8bit", 22, [3])]
 )
 def test_a_signal_in_the_middle_of_a_step_does_not_wait_for_its_end(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, call: int, saved: list[int]
