@@ -148,7 +148,7 @@ def _report(run: Run, metrics: _StepMetrics) -> None:
         run.journal.write(
             metrics.step,
             **{run.unit: metrics.so_far},
-            loss=round(loss, 6),
+            loss=round(loss, 6) if math.isfinite(loss) else None,
             lr=metrics.rate,
             grad_norm=round(grad_norm, 6) if math.isfinite(grad_norm) else None,
             **{f"{run.unit}_per_second": round(speed)},
