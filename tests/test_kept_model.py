@@ -157,6 +157,26 @@ def test_what_a_model_forgets_is_measured_on_the_same_data(
     assert run(data, out, evals={"general": other}, **given).statistics["forgetting"].keys() == {"val"}
 
 
+class StopBehindAnEvaluation(Listener):
+    def evaluated(self, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("steps", "scores"), [(4, {"val": 3.0, "general": 2.0}), (8, {"val": 3.0})])
+def test_scores_on_other_data_are_not_told(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, scores: dict[str, float]
+) -> None:
+    """Of a run that was resumed with another set of the same name, with no step left or with a worse model."""
+    general, other, out = make_data(tmp_path, "general", seed=2), make_data(tmp_path, "other", seed=3), tmp_path / "out"
+    evaluations_give(monkeypatch, 3.0, 1.0)
+    with pytest.raises(Interrupted):
+        run(data, out, evals={"general": general}, listener=StopBehindAnEvaluation())
+    evaluations_give(monkeypatch, 3.0, 2.0)
+    done = run(data, out, evals={"general": other}, max_steps=steps, resume=True)
+    assert done.statistics["model"] == {"step": 4, "averaged": 0}
+    assert {name: score["loss"] for name, score in done.scores.items()} == scores
+
+
 def test_what_models_are_judged_by() -> None:
     val, general, code = Score(2.0, 10, None), Score(1.0, 10, None), Score(5.0, 20, None)
     assert judged_by({"general": general, "val": val}, continued=True) == val

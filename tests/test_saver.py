@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from conftest import AMPLE
+from oracles_training import make_data, run, steps_kept
+from ramlet.errors import TrainingStopped
 from ramlet.runtime.budget import Budget
+from ramlet.training import loop
 from ramlet.training import saver as module
 from ramlet.training.run_folder import RunFolder
 from ramlet.training.saver import SHARE, Saver
@@ -91,3 +94,41 @@ def test_without_a_thread_all_are_written(clock: Clock, tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(one, step, best=step)
     assert clock.written == [1, 2, 3]
+
+
+def test_a_run_that_diverged_leaves_out_what_may_be_bad(clock: Clock, tmp_path: Path) -> None:
+    one = saver(tmp_path)
+    for step in (1, 2):
+        save(one, step, best=step)
+    one.settle(1)
+    one.wait()
+    assert clock.written == [1], "it would take the place of the checkpoint that is said to be good"
+
+
+def test_a_run_that_diverged_keeps_what_is_good(clock: Clock, tmp_path: Path) -> None:
+    one = saver(tmp_path)
+    for step in (1, 2):
+        save(one, step, best=step)
+    one.settle(2)
+    assert clock.written == [1, 2], "before it is looked for"
+
+
+def test_the_last_good_checkpoint_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where later ones are copied, to be written when the run ends."""
+    real, step = Saver.__init__, loop._one_step
+
+    def in_the_background(self: Saver, *given: Any, **named: Any) -> None:
+        real(self, *given, **{**named, "background": True, "host": Budget.parse(AMPLE)})
+
+    def poisoned(*given: Any) -> Any:
+        metrics = step(*given)
+        if metrics.step == 7:
+            metrics.loss = float("nan")
+        return metrics
+
+    monkeypatch.setattr(Saver, "__init__", in_the_background)
+    monkeypatch.setattr(module, "SHARE", 1e-9)
+    monkeypatch.setattr(loop, "_one_step", poisoned)
+    with pytest.raises(TrainingStopped, match="step_000002: continue from it"):
+        run(make_data(tmp_path), tmp_path / "out", keep=1, checkpoint_every=None, eval_every=0)
+    assert steps_kept(tmp_path / "out") == [2]

@@ -69,6 +69,18 @@ def test_any_size_or_the_next_that_can_be_had(parameters: int, vocab_size: int, 
     assert (shape.vocab_size, shape.context, shape.tied) == (vocab_size, 128, tied)
 
 
+@pytest.mark.parametrize(("parameters", "kv_groups"), [(980_000, 8), (9_800_000, 16), (10**6, 32), (87 * 10**6, 64)])
+def test_a_size_that_its_groups_rule_out(parameters: int, kv_groups: int) -> None:
+    """The vocabulary is not the reason, and the size that is named can be had."""
+    given_too = {"vocab_size": 3959, "context": 128, "kv_groups": kv_groups}
+    with pytest.raises(SettingsError, match=f"too few for {kv_groups} query heads .* or a smaller kv_groups") as told:
+        shape_for(parameters, **given_too)
+    least = int(str(told.value).partition("params=")[2].partition(" or more")[0])
+    check(shape_for(least, **given_too), least)
+    with pytest.raises(SettingsError, match="too few for a vocabulary of 3,959"):
+        shape_for(20_000, **given_too)
+
+
 def test_usual_sizes_have_usual_proportions() -> None:
     for parameters, width, layers in ((124_000_000, (576, 896), (8, 20)), (1_500_000_000, (1536, 2560), (16, 40))):
         shape = shape_for(parameters, vocab_size=50_257, context=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ import yaml
 import ramlet
 from conftest import AMPLE
 from oracles_training import make_data, metrics, run, steps_kept
+from ramlet.engines.native.trainee import NativeTrainee
 from ramlet.errors import Interrupted, SettingsError, TrainingStopped
 from ramlet.generation.sampler import Sampler
 from ramlet.model.tensor_file import blend_tensors
@@ -120,6 +122,27 @@ def test_an_evaluation_that_is_no_number_stops_the_run(
     with pytest.raises(TrainingStopped, match=r"the loss on val became NaN or infinite at step 8.*step_000006"):
         run(data, tmp_path / "run")
     assert steps_kept(tmp_path / "run") == [4, 6], "the broken model is not saved"
+
+
+def test_a_step_that_overflows_in_fp16_is_valid_json(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradients are skipped, and the run goes on."""
+    real = loop._one_step
+
+    def overflowing(*given: Any) -> Any:
+        metrics = real(*given)
+        if metrics is not None and metrics.step == 2:
+            metrics.loss, metrics.grad_norm = float("inf"), float("inf")
+        return metrics
+
+    monkeypatch.setattr(loop, "_one_step", overflowing)
+    monkeypatch.setattr(NativeTrainee, "overflow_is_normal", True)
+    run(data, tmp_path / "run", max_steps=3, engine="native")
+    odd: list[str] = []
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    second = [json.loads(line, parse_constant=odd.append) for line in lines][1]
+    assert (odd, second["step"], second["loss"], second["grad_norm"]) == ([], 2, None, None)
 
 
 def test_a_best_loss_that_is_no_number_is_none() -> None:

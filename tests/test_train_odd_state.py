@@ -65,10 +65,14 @@ def sentence(error: BaseException) -> str:
         (["data"], []),
         (["data", "seed"], ...),
         (["data", "position"], "x"),
+        (["data", "position"], -5),
+        (["data", "epoch"], -1),
+        (["data", "seed"], -1),
+        (["data", "passed"], [-1, 0, 1]),
         (["journal"], -1),
         (["xxh64"], None),
     ],
-    ids=lambda value: ".".join(value) if isinstance(value, list) and value else repr(value),
+    ids=repr,
 )
 def test_a_checkpoint(data: Path, stopped: Path, tmp_path: Path, keys: list[str], value: Any) -> None:
     out = tmp_path / "out"

@@ -15,7 +15,7 @@ import pytest
 from oracles_training import SMALL, apart, assert_same_run, last_checkpoint, losses, make_data, metrics, run, steps_kept
 from ramlet.engines.torch.step import Trainee
 from ramlet.errors import Interrupted, SettingsError
-from ramlet.training import loop
+from ramlet.training import checkpoint, loop
 from ramlet.training.listener import Listener
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -141,7 +141,7 @@ def signalled(step: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "call", "saved"), [("adamw", 14, [1, 2]), ("muon", 27, [3, 4]), ("adamw8bit", 22, [3])]
+    ("kind", "call", "saved"), [("adamw", 16, [1, 2]), ("muon", 27, [3, 4]), ("adamw8bit", 22, [3])]
 )
 def test_a_signal_in_the_middle_of_a_step_does_not_wait_for_its_end(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, call: int, saved: list[int]
@@ -167,6 +167,35 @@ def test_a_signal_in_the_middle_of_a_step_does_not_wait_for_its_end(
             run(data, tmp_path / "out", **given)
     assert learned == call
     run(data, tmp_path / "out", **given)
+    assert_same_run(tmp_path / "out", tmp_path / "whole")
+
+
+def dies_without(data: Path, out: Path, settings: dict[str, Any], sample: int) -> None:
+    """Ctrl-C while this sequence is learned, and a kill as soon as any checkpoint is removed."""
+    real, learn = checkpoint.remove, Trainee.learn
+
+    def removed(path: Path) -> None:
+        existed = path.exists()
+        real(path)
+        if existed:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def heard(self: Any, batch: Any, scale: float) -> Any:
+        if sample in batch["samples"]:
+            os.kill(os.getpid(), signal.SIGINT)
+        return learn(self, batch, scale)
+
+    checkpoint.remove, Trainee.learn = removed, heard  # type: ignore[method-assign, assignment]
+    run(data, out, **settings)
+
+
+def test_the_checkpoint_of_an_abandoned_step_is_not_written_again(data: Path, tmp_path: Path) -> None:
+    """It was there already: for a moment there would be none, and a kill then would lose the run."""
+    given = {"engine": "torch", "micro_batch": 1, "checkpoint_every": 2, "eval_every": 0, "max_steps": 4, "keep": 1}
+    assert apart(dies_without, data, tmp_path / "out", given, 13) == 1, "interrupted, not killed"
+    assert steps_kept(tmp_path / "out") == [2]
+    run(data, tmp_path / "out", **given)
+    run(data, tmp_path / "whole", **given)
     assert_same_run(tmp_path / "out", tmp_path / "whole")
 
 

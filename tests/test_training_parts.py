@@ -95,6 +95,7 @@ def test_default_rates_fall_with_size() -> None:
         ({"epochs": 0}, "epochs must be above 0"),
         ({"epochs": 1e308}, "epochs must be above 0 and at most 1e+09, not 1e+308"),
         ({"kv_groups": 10**7}, "kv_groups must be between 1 and 1,024, not 10000000"),
+        ({"micro_batch": 2**31}, "micro_batch must be between 1 and 1,048,576, not 2147483648"),
         ({"max_steps": 5, "epochs": 2}, "max_steps and epochs both say when to stop: give only one"),
         ({"params": 5000, "config": "a.yaml"}, "params and config both set the model's size"),
         ({"tokens_per_step": 512, "gradient_accumulation_steps": 2}, "is already the size of a step"),

@@ -38,7 +38,7 @@ from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.batch import Batch, Kind, batches_memory, make_batch
 from ramlet.loading.division import Division, Piece, check_counts, check_seed
-from ramlet.loading.resumable import Read, ResumableLoader
+from ramlet.loading.resumable import Read, ResumableLoader, whole
 from ramlet.loading.tokens import Tokens, open_tokens
 from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural
@@ -248,8 +248,9 @@ class Loader(ResumableLoader):
         return {"epoch": epoch, "position": position}
 
     def _position_from(self, state: Mapping[str, Any]) -> int:
-        self._pass_ended = not int(state["position"])
-        return int(state["epoch"]) * len(self.examples) + int(state["position"])
+        epoch, position = whole(state["epoch"]), whole(state["position"])
+        self._pass_ended = not position
+        return epoch * len(self.examples) + position
 
     def _changed_data(self) -> DatasetError:
         return DatasetError("the data has changed since the state was saved: use the same data, or start over")

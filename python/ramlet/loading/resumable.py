@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ramlet.errors import DatasetError, RamletError, SettingsError
@@ -244,9 +245,10 @@ class ResumableLoader(_Dataset):
             raise DatasetError(
                 f"the state was saved with {name} {state.get(name)}, but now it is {now}: use the same, or start over"
             )
-        self.seed = int(state["seed"])
-        self._move(self._position_from(state))
-        self._passed = Passed(*state["passed"]) if "passed" in state else None
+        seed, position = whole(state["seed"]), self._position_from(state)
+        passed = Passed(*map(whole, state["passed"])) if "passed" in state else None
+        self._move(position)
+        self.seed, self._passed = seed, passed
 
     def state_dict(self) -> dict[str, Any]:
         """`state`, by the name that torch, accelerate and Lightning call."""
@@ -285,6 +287,14 @@ class ResumableLoader(_Dataset):
         if place != (0, 1):  # a process that is spawned knows nothing of torch.distributed here
             settings = {**settings, "rank": place[0], "world": place[1]}
         return _made_again, (kind, given, {**settings, **self._settings_again()}, self.state())
+
+
+def whole(value: Any) -> int:
+    """A number of a state: none is negative."""
+    number = index(value)
+    if number < 0:
+        raise ValueError(f"the state is damaged (it has the number {number}): start over")
+    return number
 
 
 def _made_again(

@@ -32,7 +32,7 @@ from ramlet.errors import SettingsError, SourceChanged, SourceError, option
 from ramlet.inputs.settings import ReadSettings
 from ramlet.loading.batch import Kind, batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts, check_seed
-from ramlet.loading.resumable import Read, ResumableLoader
+from ramlet.loading.resumable import Read, ResumableLoader, whole
 from ramlet.loading.stream_blocks import Block, Blocks
 from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks, whole_text_memory
 from ramlet.runtime.budget import Budget
@@ -246,7 +246,8 @@ class StreamLoader(ResumableLoader):
         return asdict(self._position)
 
     def _position_from(self, state: Mapping[str, Any]) -> _Position:
-        return _Position(**{name: state[name] for name in asdict(_Position())})
+        numbers = {name: whole(state[name]) for name in asdict(_Position()) if name != "cursor"}
+        return _Position(cursor=state["cursor"], **numbers)
 
     def _changed_data(self) -> SourceChanged:
         return SourceChanged(

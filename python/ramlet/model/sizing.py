@@ -40,11 +40,14 @@ def shape_for(
     if parameters > MOST:
         raise SettingsError(f"{option('params')} must be at most {MOST:,}, not {parameters:,}")
     search = _Search(vocab_size, context, tied, kv_groups, layers)
-    best = search.nearest(parameters, _widths()) or search.nearest(parameters, range(16, 1024, 2))
+    best = search.found(parameters)
     if best is None:
+        reason, remedy = f"a vocabulary of {vocab_size:,}", "use a smaller vocabulary"
+        if kv_groups > 1 and replace(search, kv_groups=1).found(parameters):
+            reason, remedy = f"{kv_groups:,} query heads per key/value head", f"a smaller {option('kv_groups')}"
         raise SettingsError(
-            f"{parameters:,} parameters are too few for a vocabulary of {vocab_size:,}: "
-            f"give {option('params', search.least_above(parameters))} or more, or use a smaller vocabulary"
+            f"{parameters:,} parameters are too few for {reason}: "
+            f"give {option('params', search.least_above(parameters))} or more, or {remedy}"
         )
     return replace(best, qk_norm=qk_norm)  # a few gains, which no proportion depends on
 
@@ -67,6 +70,9 @@ class _Search:
     kv_groups: int
     layers: int | None
 
+    def found(self, parameters: int) -> Shape | None:
+        return self.nearest(parameters, _widths()) or self.nearest(parameters, range(16, 1024, 2))
+
     def nearest(self, parameters: int, widths: Iterable[int]) -> Shape | None:
         best: tuple[float, Shape] | None = None
         for width in widths:
@@ -82,10 +88,14 @@ class _Search:
         return best[1] if best else None
 
     def least_above(self, parameters: int) -> int:
-        """The next larger model: with a large vocabulary not every size is possible."""
-        depth = self.layers or 1
-        shapes = (self._shape(width, depth, -(-width // 32) * 32) for width in itertools.count(16, 2))
-        return next(shape.parameters for shape in shapes if shape and shape.parameters > parameters)
+        """The next larger model: with a large vocabulary, or many groups, not every size is possible."""
+        shapes = (self._smallest(width) for width in itertools.count(16, 2))
+        sizes = (shape.parameters for shape in shapes if shape)
+        return next(size for size in sizes if size > parameters and self.found(size))
+
+    def _smallest(self, width: int) -> Shape | None:
+        step = _feed_forward_step(width)
+        return self._shape(width, self.layers or _depths(width)[0], -(-width // step) * step)
 
     def _at_least(self, width: int) -> int:
         """A lower bound for any shape of this width: the search ends when it is too large."""
@@ -94,7 +104,7 @@ class _Search:
 
     def _at_width(self, width: int, parameters: int) -> Iterator[Shape]:
         """For every plausible depth, the shape with the best feed-forward width."""
-        step = 128 if width >= 1024 else 64 if width >= 512 else 32 if width >= 64 else 16
+        step = _feed_forward_step(width)
         for depth in [self.layers] if self.layers else _depths(width):
             bare = self._shape(width, depth, 1)
             if bare is None:
@@ -118,6 +128,10 @@ class _Search:
         if width >= 512 and width % (128 * self.kv_groups) == 0:
             return 128
         return 64 if width >= 256 and width % 64 == 0 else 32 if width % 32 == 0 else 16
+
+
+def _feed_forward_step(width: int) -> int:
+    return 128 if width >= 1024 else 64 if width >= 512 else 32 if width >= 64 else 16
 
 
 def _depths(width: int) -> range:

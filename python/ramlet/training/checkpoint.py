@@ -70,7 +70,7 @@ def path_of(run: Path, step: int) -> Path:
 
 
 def save(run: Path, snapshot: Snapshot, *, only_state: bool = False) -> Path:
-    """Writes a checkpoint; `only_state` of the one that the run resumed from."""
+    """Writes a checkpoint; `only_state` if there is one of this step with the same tensors."""
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     final = path_of(run, snapshot.step)

@@ -148,7 +148,7 @@ def _report(run: Run, metrics: _StepMetrics) -> None:
         run.journal.write(
             metrics.step,
             **{run.unit: metrics.so_far},
-            loss=round(loss, 6),
+            loss=round(loss, 6) if math.isfinite(loss) else None,
             lr=metrics.rate,
             grad_norm=round(grad_norm, 6) if math.isfinite(grad_norm) else None,
             **{f"{run.unit}_per_second": round(speed)},
@@ -182,6 +182,7 @@ def _check_health(run: Run, step: int, loss: float, grad_norm: float) -> None:
 
 def _stopped(run: Run, step: int, what: str, check: str = "", *, good_until: int) -> TrainingStopped:
     """`good_until`: the last step whose weights are known to be good."""
+    run.saver.settle(good_until)
     found = checkpoint.checkpoints(run.path)
     good = [path for at, path in found if at <= good_until]
     if good:

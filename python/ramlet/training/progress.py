@@ -67,7 +67,10 @@ class Progress:
             before, now = ([(name, known[name]) for name in judging(known)] for known in (self.sets, sets))
             if before != now:
                 self.forget_best()
-            self.before = {name: loss for name, loss in self.before.items() if sets.get(name) == self.sets.get(name)}
+            same = {name for name, data in sets.items() if self.sets.get(name) == data}
+            self.before = {name: loss for name, loss in self.before.items() if name in same}
+            self.scores = {name: score for name, score in self.scores.items() if name in same}
+            self.best_scores = {name: score for name, score in self.best_scores.items() if name in same}
         self.sets = dict(sets)
 
     def forget_best(self) -> None:

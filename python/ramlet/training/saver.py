@@ -56,7 +56,9 @@ class Saver:
 
         `background`: whether a thread may write, if the budget `host` has memory for a copy.
         """
-        self._folder, self._keep, self._resumed, self._stable = folder, keep, resumed, stable
+        self._folder, self._keep, self._stable = folder, keep, stable
+        self._written = resumed
+        """The step of the last checkpoint that was read or written: its tensors need not be written again."""
         self._averaging = averaging
         self._background, self._host = background, host
         self._copies = 0
@@ -87,8 +89,9 @@ class Saver:
     def follow(self, snapshot: Snapshot) -> None:
         """On another rank of a run that divides its tensors: what it does while the first one saves."""
         path = checkpoint.path_of(self._folder.place, snapshot.step)
-        if snapshot.step != self._resumed or not checkpoint.is_complete(path):
+        if snapshot.step != self._written or not checkpoint.is_complete(path):
             snapshot.send()
+        self._written = snapshot.step
 
     def average(self, step: int, weights: Mapping[str, Stored]) -> None:
         """Adds the weights to their average: before the checkpoint of the same step, which relies on it."""
@@ -112,7 +115,8 @@ class Saver:
 
     def _write(self, snapshot: Snapshot, best: int | None, saved: Saved) -> None:
         step, began = snapshot.step, time.monotonic()
-        path = checkpoint.save(self._folder.place, snapshot, only_state=step == self._resumed)
+        path = checkpoint.save(self._folder.place, snapshot, only_state=step == self._written)
+        self._written = step
         if self._folder.replaces:
             self._folder.replace()
             path = checkpoint.path_of(self._folder.place, step)
@@ -146,6 +150,13 @@ class Saver:
         held, self._held = self._held, None
         if held is not None:
             self._write(*held)
+
+    def settle(self, good_until: int) -> None:
+        """Of a run that diverged: as `wait`, but a copy of a later step is not written, in place of a good one."""
+        self._join()
+        if self._held is not None and self._held.snapshot.step > good_until:
+            self._held = None
+        self.wait()
 
     def _join(self) -> None:
         thread, self._thread = self._thread, None

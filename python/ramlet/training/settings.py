@@ -27,8 +27,8 @@ EVAL_TOKENS = 131_072
 """The default size of an evaluation; less in a short run (job.py)."""
 EVAL_SHARE = 0.1
 """The largest share of a run's time that evaluations take by default."""
-MOST_EPOCHS, MOST_GROUPS = 1e9, 1024
-"""More are mistakes, with which the length of a run or the shape of its model cannot be computed."""
+MOST_EPOCHS, MOST_GROUPS, MOST_ROWS = 1e9, 1024, 1 << 20
+"""More are mistakes, with which the length of a run, the shape of its model or its memory cannot be computed."""
 LARGE = 50_000_000
 """From this many parameters on, the default sequence length is longer."""
 MODEL, DATA, LENGTH, LEARNING = "Model", "Data", "Batches and steps", "Learning rate and optimizer"
@@ -229,7 +229,7 @@ class RunSettings(Declared):
     )
 
     micro_batch: int | None = setting(
-        None, Count(), "Sequences per forward pass.", panel=MEMORY, shown="what fits", decides=False
+        None, Count(most=MOST_ROWS), "Sequences per forward pass.", panel=MEMORY, shown="what fits", decides=False
     )
     shard: str = setting(
         "auto",
