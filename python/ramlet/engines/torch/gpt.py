@@ -280,9 +280,11 @@ class GPT:
             labels = labels.reshape(-1)
             parts = []
             chunk = min(self.chunk, EVAL_CHUNK)
+            # One place for all: glibc puts few aligned tensors where one of the same size was freed.
+            logits = hidden.new_empty((min(chunk, len(hidden)), self.shape.padded_vocab))
             for some in even_parts(len(hidden), self._unit(ids.shape[1]), chunk):
-                logits = torch.mm(hidden[some], self.head.t())
-                parts.append(self.kernels.cross_entropy_(logits, labels[some], self.shape.vocab_size, 0.0))
+                part = torch.mm(hidden[some], self.head.t(), out=logits[: some.stop - some.start])
+                parts.append(self.kernels.cross_entropy_(part, labels[some], self.shape.vocab_size, 0.0))
             return torch.cat(parts)
 
     def token_losses(self, batch: Mapping[str, Any]) -> list[list[float]]:
