@@ -124,11 +124,11 @@ class Progress:
 
 
 def _is_score(values: Mapping[str, Any]) -> bool:
-    """What `Score.to_dict` makes."""
+    """What `Score.to_dict` makes; one of samples (fitting/run.py) has no perplexity."""
+    needed = ("loss",) if "samples" in values else ("loss", "perplexity")
     bits = values.get("bits_per_byte")
     return (
-        isinstance(values.get("loss"), (int, float))
-        and isinstance(values.get("perplexity"), (int, float))
-        and isinstance(values.get("tokens"), int)
+        all(isinstance(values.get(name), (int, float)) for name in needed)
+        and isinstance(values.get("samples", values.get("tokens")), int)
         and (bits is None or isinstance(bits, (int, float)))
     )
