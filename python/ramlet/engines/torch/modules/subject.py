@@ -146,6 +146,9 @@ class Subject:
         """Those of a run that is done."""
         read_tensors_into(file, stored(named_tensors(self.module)))
 
+    def optimizer_name(self, optimizer: Any) -> str:
+        return optimizers.name_of(optimizer, self.module)
+
     def noted_plan(self, values: Mapping[str, Any]) -> ModulePlan:
         return ModulePlan.from_dict(values)
 
