@@ -185,7 +185,7 @@ class Fitting:
                 self.source.restore(state["data"])
             except RamletError:
                 raise
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise checkpoint.damaged(found, "data is invalid") from None
         else:
             self.folder.begin()
