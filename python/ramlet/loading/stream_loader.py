@@ -196,7 +196,8 @@ class StreamLoader(ResumableLoader):
         batches = batches_memory(rows, self.seq_len, self.read_ahead, self.document_mask)
         block = (self._blocks.size * self.stride + self.seq_len + 1) * width
         step = self.division.batch_size * (self.seq_len + 1) * width
-        text = BLOCK_COPIES * GROWTH * BLOCK_BYTES + (self._files.window_bytes if self._files.windowed else 0)
+        window = self._files.window_bytes if self._files.windowed else 0
+        text = BLOCK_COPIES * GROWTH * BLOCK_BYTES + max(window, self._files.decoding)
         whole = whole_text_memory(self._files, self.tokenizer)
         return batches + 3 * block + 2 * step + text + whole + self._cache_bytes
 
