@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.loading.batch import Batch
-from ramlet.loading.division import Division
+from ramlet.loading.division import Division, checked_seed, whole_number
 from ramlet.loading.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Passed(NamedTuple):
 
 class ResumableLoader(_Dataset):
     seed: int
+    epochs: int | None
     batch_size: int
     """Sequences in a global batch, over all ranks."""
 
@@ -85,7 +86,7 @@ class ResumableLoader(_Dataset):
         as_rows: bool,
         read_ahead: int,
     ) -> None:
-        if read_ahead < 0:
+        if whole_number("read_ahead", read_ahead) < 0:
             raise SettingsError(f"read_ahead must be at least 0, not {read_ahead}")
         if (rank is None) != (world is None):
             raise SettingsError("give both rank and world, or neither to take those of torch.distributed")
@@ -99,6 +100,9 @@ class ResumableLoader(_Dataset):
         self._reading: ReadAhead[Read] | None = None
         self._process = os.getpid()
         _ = self.division  # checks the numbers
+
+    _later: Mapping[str, Any] = {}
+    """What older states do not have, and stands for."""
 
     _made_by: tuple[Callable[..., ResumableLoader], tuple[Any, ...], dict[str, Any]]
 
@@ -221,7 +225,7 @@ class ResumableLoader(_Dataset):
 
         A position in that loop stays, so a state that was restored does too. Without `epochs` there is one loop only.
         """
-        if self._pass() != epoch:
+        if self.epochs is not None and self._pass() != epoch:
             self.close()
             self._begin_pass(epoch)
             self._passed = None
@@ -236,6 +240,9 @@ class ResumableLoader(_Dataset):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resumes exactly from a state; ranks, micro-batches and the batch size may differ."""
+        if not isinstance(state, Mapping):
+            raise _damaged(f"it is a {type(state).__name__}")
+        state = {**self._later, **state}
         for name, now in self._identity().items():
             if name in state and state[name] == now:
                 continue
@@ -244,9 +251,17 @@ class ResumableLoader(_Dataset):
             raise DatasetError(
                 f"the state was saved with {name} {state.get(name)}, but now it is {now}: use the same, or start over"
             )
-        self.seed = int(state["seed"])
-        self._move(self._position_from(state))
-        self._passed = Passed(*state["passed"]) if "passed" in state else None
+        try:
+            seed, passed = checked_seed(state["seed"]), None
+            if "passed" in state:
+                batches, rows, workers = map(natural, state["passed"])
+                passed = Passed(batches, rows, workers)
+            self._move(self._position_from(state))
+        except KeyError as error:
+            raise _damaged(f"it has no {error.args[0]}") from None
+        except (TypeError, ValueError) as error:
+            raise _damaged(str(error)) from None
+        self.seed, self._passed = seed, passed
 
     def state_dict(self) -> dict[str, Any]:
         """`state`, by the name that torch, accelerate and Lightning call."""
@@ -285,6 +300,17 @@ class ResumableLoader(_Dataset):
         if place != (0, 1):  # a process that is spawned knows nothing of torch.distributed here
             settings = {**settings, "rank": place[0], "world": place[1]}
         return _made_again, (kind, given, {**settings, **self._settings_again()}, self.state())
+
+
+def natural(value: Any) -> int:
+    """A number of a state; ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise ValueError(f"{value!r} is no position")
+    return value
+
+
+def _damaged(why: str) -> DatasetError:
+    return DatasetError(f"this is not the state of a loader, or it is damaged ({why}): use another, or start over")
 
 
 def _made_again(

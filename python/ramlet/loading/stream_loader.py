@@ -31,8 +31,8 @@ from ramlet import _native
 from ramlet.errors import SettingsError, SourceChanged, SourceError, option
 from ramlet.inputs.settings import ReadSettings
 from ramlet.loading.batch import Kind, batches_memory, make_batch, row_arrays
-from ramlet.loading.division import Division, check_counts, check_seed
-from ramlet.loading.resumable import Read, ResumableLoader
+from ramlet.loading.division import Division, check_counts, checked_seed, whole_number
+from ramlet.loading.resumable import Read, ResumableLoader, natural
 from ramlet.loading.stream_blocks import Block, Blocks
 from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks, whole_text_memory
 from ramlet.runtime.budget import Budget
@@ -121,13 +121,13 @@ class StreamLoader(ResumableLoader):
             as_rows=as_rows,
             read_ahead=read_ahead,
         )
-        self.stride = seq_len if stride is None else stride
+        whole_number("seq_len", seq_len)
         counts = {"epochs": epochs, "max_examples": max_examples}
         check_counts(seq_len=seq_len, stride=stride, shuffle_buffer=shuffle_buffer, **counts)
+        self.stride = seq_len if stride is None else stride
         check_threads(threads)
-        check_seed(seed)
         self.seq_len = seq_len
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.epochs = epochs
         self.as_torch = as_torch
         self._kind = Kind(as_torch, as_jax)
@@ -149,7 +149,7 @@ class StreamLoader(ResumableLoader):
         reading = ReadSettings(
             documents=documents, doc_separator=doc_separator, text_field=text_field, format=format, on_error=on_error
         )
-        inputs = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+        inputs = _paths(source)
         self._name = ", ".join(os.fspath(each) for each in inputs)
         budget = None if memory is None else Budget.parse(memory)
         window = LARGEST_WINDOW if budget is None else min(max(LEAST_WINDOW, budget.total // 4), LARGEST_WINDOW)
@@ -247,7 +247,11 @@ class StreamLoader(ResumableLoader):
         return asdict(self._position)
 
     def _position_from(self, state: Mapping[str, Any]) -> _Position:
-        return _Position(**{name: state[name] for name in asdict(_Position())})
+        cursor = state["cursor"]
+        if cursor is not None and not isinstance(cursor, str):
+            raise ValueError(f"{cursor!r} is no position in a file")
+        names = ("epoch", "block", "skip", "position", "samples")
+        return _Position(cursor=cursor, **{name: natural(state[name]) for name in names})
 
     def _changed_data(self) -> SourceChanged:
         return SourceChanged(
@@ -267,6 +271,15 @@ class StreamLoader(ResumableLoader):
 
     def __repr__(self) -> str:
         return f"<ramlet.StreamLoader {self._name}: sequences of {self.seq_len:,}>"
+
+
+def _paths(source: Any) -> list[str | os.PathLike[str]]:
+    several = isinstance(source, Iterable) and not isinstance(source, (str, os.PathLike))
+    paths = list(source) if several else [source]
+    for path in paths:
+        if not isinstance(path, (str, os.PathLike)):
+            raise SettingsError(f"{option('source')} must be a path or several, not {path!r}")
+    return paths
 
 
 @dataclass(frozen=True)
