@@ -125,7 +125,7 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any, dict[str, Any], str]] = {
     "no optimizer": (lambda: nn.Linear(3, 2), batches(), mean, {"optimizer": None}, "optimizer gave a NoneType: give"),
     "device": (lambda: nn.Linear(3, 2), batches(), mean, {"device": "tpu"}, "a GPU such as cuda:1, not on 'tpu'"),
     "meta device": (lambda: nn.Linear(3, 2), batches(), mean, {"device": "meta"}, "cuda:1, not on 'meta'"),
-    "many GPUs": (lambda: nn.Linear(3, 2), batches(), mean, {"device": "cuda:99"}, "there is no cuda:99: PyTorch finds"),
+    "many GPUs": (lambda: nn.Linear(3, 2), batches(), mean, {"device": "cuda:99"}, "there is no cuda:99: PyTor"),
     "misspelt": (lambda: nn.Linear(3, 2), batches(), mean, {"max_step": 3}, "did you mean max_steps?"),
 }
 
@@ -240,7 +240,9 @@ def inserted(values: Any, place: str, value: Any) -> None:
         values[name] = value
 
 
-@pytest.mark.parametrize("place, value", [("data.batches", -4), ("data.batches", float("inf")), ("data.samples", -1)])
+@pytest.mark.parametrize(
+    ("place", "value"), [("data.batches", -4), ("data.batches", float("inf")), ("data.samples", -1)]
+)
 def test_a_damaged_position(place: str, value: float, tmp_path: Path) -> None:
     given: dict[str, Any] = {"max_steps": 4, "memory": AMPLE, "threads": 1, "out": tmp_path / "run"}
     with pytest.raises(ramlet.Interrupted):
@@ -253,7 +255,7 @@ def test_a_damaged_position(place: str, value: float, tmp_path: Path) -> None:
         ramlet.fit(nn.Linear(3, 2), batches(), mean, **given)
 
 
-@pytest.mark.parametrize("place, value", [("plan.optimizer", None), ("plan.optimizer", 3), ("plan.measured", None)])
+@pytest.mark.parametrize(("place", "value"), [("plan.optimizer", None), ("plan.optimizer", 3), ("plan.measured", None)])
 @pytest.mark.parametrize("steps", [2, 4])
 def test_a_damaged_plan(place: str, value: Any, steps: int, tmp_path: Path) -> None:
     """Of a run that was stopped, and of one that is done."""
@@ -264,5 +266,5 @@ def test_a_damaged_plan(place: str, value: Any, steps: int, tmp_path: Path) -> N
     noted = yaml.safe_load(file.read_text())
     inserted(noted, place, value)
     file.write_text(yaml.safe_dump(noted))
-    with pytest.raises(ramlet.RamletError, match="settings.yaml is damaged"):
+    with pytest.raises(ramlet.RamletError, match=r"settings.yaml is damaged"):
         ramlet.fit(nn.Linear(3, 2), batches(), mean, **given)

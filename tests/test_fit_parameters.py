@@ -135,7 +135,7 @@ def test_another_optimizer_of_the_same_kind_of_function(tmp_path: Path) -> None:
         with pytest.raises(ramlet.Interrupted):
             result = fit(nn.Linear(3, 2), batches, out, optimizer=optimizer, listener=StopAt(2), **given)
         for other in (torch.optim.Adam, lambda parameters: torch.optim.Adam(parameters), "adamw"):
-            with pytest.raises(ramlet.SettingsError, match="has a run with optimizer SGD, not [Aa]dam"):
+            with pytest.raises(ramlet.SettingsError, match=r"has a run with optimizer SGD, not [Aa]dam"):
                 fit(nn.Linear(3, 2), batches, out, optimizer=other, **given)
         result = fit(nn.Linear(3, 2), batches, out, optimizer=torch.optim.SGD, **given)
         assert result.plan.optimizer == "SGD"

@@ -1,4 +1,4 @@
-"""The memory of `ramlet.StreamLoader` where much is not its own, in a process of its own: HF's library, Parquet pages."""
+"""The memory of `ramlet.StreamLoader` that HF's library or Parquet files take, in a process of its own."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ def _fitted(
     with ModuleFolder(out) as folder:
         done = folder.statistics()
         noted = None if resume is False or not folder.has_model() else folder.noted()
-        decisive = {**settings.decisive(), "optimizer": subject.optimizer_name(optimizer), "precision": subject.precision}
+        name = subject.optimizer_name(optimizer)
+        decisive = {**settings.decisive(), "optimizer": name, "precision": subject.precision}
         described = {"settings": decisive, "data": [], "job": subject.described()}
         if noted is not None:
             folder.refuse_other_modules(noted, described, resume=bool(resume))

@@ -17,7 +17,7 @@ class ModuleFolder(RunFolder):
         counts = ("micro_batch", "batch_size", "accumulation")
         checks = {
             "settings": isinstance(noted["settings"], dict),
-            "plan": isinstance(plan, dict) and _PLANNED <= set(plan),
+            "plan": isinstance(plan, dict) and set(plan) >= _PLANNED,
             "plan.optimizer": isinstance(plan, dict) and isinstance(plan.get("optimizer"), str),
             **{f"plan.{name}": isinstance(plan, dict) and _is_count(plan.get(name)) for name in counts},
             **{f"plan.{name}": isinstance(plan, dict) and isinstance(plan.get(name), bool) for name in _SWITCHES},

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
@@ -238,7 +238,7 @@ class Loader(ResumableLoader):
         super()._yielded(batch)
         self._pass_ended = self._pass_ended and batch.position_after is None
 
-    _later = {"shift": False}
+    _later: ClassVar = {"shift": False}
 
     def _position_state(self) -> dict[str, Any]:
         epoch, position = divmod(self._position, len(self.examples))

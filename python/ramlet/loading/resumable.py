@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.loading.batch import Batch
@@ -101,7 +101,7 @@ class ResumableLoader(_Dataset):
         self._process = os.getpid()
         _ = self.division  # checks the numbers
 
-    _later: Mapping[str, Any] = {}
+    _later: ClassVar[Mapping[str, Any]] = {}
     """What older states do not have, and stands for."""
 
     _made_by: tuple[Callable[..., ResumableLoader], tuple[Any, ...], dict[str, Any]]
@@ -310,7 +310,9 @@ def natural(value: Any) -> int:
 
 
 def _damaged(why: str) -> DatasetError:
-    return DatasetError(f"this is not the state of a loader, or it is damaged ({why}): use another, or start over")
+    return DatasetError(
+        f"this is not the state of a loader, or it is damaged ({why}): use another, or start over", damaged=why
+    )
 
 
 def _made_again(

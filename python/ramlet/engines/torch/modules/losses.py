@@ -33,7 +33,9 @@ class Loss:
         self._ignored = _ignored_by(loss)
         self._class_weights = _class_weights(loss)
         if isinstance(loss, type):
-            raise SettingsError(f"{option('loss')} is the class {loss.__name__}: give an object of it, {loss.__name__}()")
+            raise SettingsError(
+                f"{option('loss')} is the class {loss.__name__}: give an object of it, {loss.__name__}()"
+            )
         if getattr(loss, "reduction", "mean") != "mean":
             raise SettingsError(
                 f"{type(loss).__name__} must have reduction='mean', because a step is the mean over its batch, "

@@ -158,7 +158,7 @@ def scratch_bytes(given: Given, module: nn.Module, device: torch.device, precisi
 
 
 def name_of(given: Given, module: nn.Module) -> str:
-    """For the plan and settings.yaml: a name of ours, or the class of the user's optimizer, also if a function makes it."""
+    """For the plan and settings.yaml: a name of ours, or the class of what the user's function makes."""
     if isinstance(given, str):
         return given
     return type(given if isinstance(given, torch.optim.Optimizer) else _made(given, module)).__name__
