@@ -456,8 +456,8 @@ class TestMemory:
         ({"rank": 1, "world": 1}, "rank must be from 0 to 0 with world=1, not 1"),
         ({"documents": "word"}, "documents must be one of file, line, not 'word'"),
         ({"seq_len": None}, "seq_len must be a whole number, not None"),
-        ({"source": 5}, "source must be a path or several, not 5"),
-        ({"source": ["a.txt", None]}, "source must be a path or several, not None"),
+        ({"source": 5}, "a path must be text or a path object, not 5"),
+        ({"source": ["a.txt", None]}, "a path must be text or a path object, not None"),
     ],
 )
 def test_settings_that_make_no_sense(

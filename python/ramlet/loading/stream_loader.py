@@ -29,6 +29,7 @@ from typing import Any
 
 from ramlet import _native
 from ramlet.errors import SettingsError, SourceChanged, SourceError, option
+from ramlet.inputs.paths import paths_of
 from ramlet.inputs.settings import ReadSettings
 from ramlet.loading.batch import Kind, batches_memory, make_batch, row_arrays
 from ramlet.loading.division import Division, check_counts, checked_seed, whole_number
@@ -149,7 +150,7 @@ class StreamLoader(ResumableLoader):
         reading = ReadSettings(
             documents=documents, doc_separator=doc_separator, text_field=text_field, format=format, on_error=on_error
         )
-        inputs = _paths(source)
+        inputs = paths_of(source)
         self._name = ", ".join(os.fspath(each) for each in inputs)
         budget = None if memory is None else Budget.parse(memory)
         window = LARGEST_WINDOW if budget is None else min(max(LEAST_WINDOW, budget.total // 4), LARGEST_WINDOW)
@@ -271,15 +272,6 @@ class StreamLoader(ResumableLoader):
 
     def __repr__(self) -> str:
         return f"<ramlet.StreamLoader {self._name}: sequences of {self.seq_len:,}>"
-
-
-def _paths(source: Any) -> list[str | os.PathLike[str]]:
-    several = isinstance(source, Iterable) and not isinstance(source, (str, os.PathLike))
-    paths = list(source) if several else [source]
-    for path in paths:
-        if not isinstance(path, (str, os.PathLike)):
-            raise SettingsError(f"{option('source')} must be a path or several, not {path!r}")
-    return paths
 
 
 @dataclass(frozen=True)

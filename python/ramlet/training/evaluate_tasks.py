@@ -26,6 +26,7 @@ from typing import Any
 from ramlet.engines import Model
 from ramlet.engines.opening import check_hardware
 from ramlet.errors import ModelError, SettingsError, SourceChanged, option
+from ramlet.inputs.paths import paths_of
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
@@ -203,12 +204,13 @@ def named_tasks(tasks: Paths | Sequence[Paths] | Mapping[str, Paths]) -> dict[st
     if isinstance(tasks, Mapping):
         named = dict(tasks)
     else:
-        listed = [tasks] if isinstance(tasks, (str, os.PathLike)) else list(tasks)
+        listed = paths_of(tasks)
         named = {Path(path).stem: path for path in listed}
         if len(named) < len(listed):
             raise SettingsError("two tasks have the same file name: give them names, as in {'one': path, 'two': path}")
     if not named:
         raise SettingsError("give at least one task to evaluate on")
+    paths_of(named.values())
     return named
 
 
