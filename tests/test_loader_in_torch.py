@@ -174,6 +174,11 @@ class TestWorkers:
         two.load_state_dict(one.state_dict())
         assert taken + ids(two) == ids(make())
 
+    def test_persistent_workers(self, make: Make) -> None:
+        """They would go on behind what they had read ahead when a loop was left."""
+        with pytest.raises(SettingsError, match="create the dataloader without persistent_workers"):
+            make().dataloader(num_workers=1, persistent_workers=True)
+
 
 class TestEpochs:
     def test_the_next_loop_is_the_next_epoch(self, make: Make) -> None:
