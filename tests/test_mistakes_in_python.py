@@ -33,6 +33,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no run to generate with": (lambda: ramlet.generate(3, "a"), "a path must be text or a path object, not 3"),  # type: ignore[arg-type]
     "no folder to train in": (lambda: train("data", None), "a path must be text or a path object, not None"),
     "a dataset that is no path": (lambda: evaluate("run", {"a": None}), "text or a path object, not None"),
+    "no dataset to read": (lambda: ramlet.Dataset(None), "text or a path object, not None"),  # type: ignore[arg-type]
+    "no run to report on": (lambda: ramlet.report(None), "text or a path object, not None"),  # type: ignore[arg-type]
+    "a number for a page": (lambda: ramlet.report("run", out=5), "text or a path object, not 5"),  # type: ignore[arg-type]
+    "no pipeline": (lambda: ramlet.run_pipeline(None), "text or a path object, not None"),  # type: ignore[arg-type]
     "no task": (lambda: ramlet.evaluate_tasks("run", None), "text or a path object, not None"),  # type: ignore[arg-type]
     "a number for a task": (lambda: ramlet.evaluate_tasks("run", 5), "text or a path object, not 5"),  # type: ignore[arg-type]
     "a task that is no path": (lambda: ramlet.evaluate_tasks("run", {"a": 5}), "path object, not 5"),  # type: ignore[dict-item]
