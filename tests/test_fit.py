@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -348,6 +349,20 @@ def test_longer_samples_than_were_measured(tmp_path: Path) -> None:
     fit(nn.Linear(3, 2), Growing(), tmp_path / "run", loss=loss, max_steps=10)
     assert seen[-1][1] == 9
     assert seen[-1][0] < 8
+
+
+def test_arrays_that_torch_does_not_take(tmp_path: Path) -> None:
+    """Reversed ones and those of another byte order are copied; text is a list, sliced like the tensors."""
+    x, names = np.arange(12, dtype=">f4").reshape(4, 3) / 12, np.array(["a", "b", "c", "d"])
+    seen: list[tuple[Any, list[str]]] = []
+
+    def watched(module: nn.Module, batch: Any) -> Tensor:
+        assert isinstance(batch["names"], list)
+        seen.append((batch["x"].tolist(), batch["names"]))
+        return module(batch["x"]).square().mean()
+
+    fit(nn.Linear(3, 2), [{"x": x[::-1], "names": names}], tmp_path / "run", loss=watched, max_steps=1, micro_batch=2)
+    assert seen[-2:] == [(x[::-1][:2].tolist(), ["a", "b"]), (x[::-1][2:].tolist(), ["c", "d"])]
 
 
 def test_a_report(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -11,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import ramlet
 from conftest import AMPLE
+from test_fit import StopAt
 
 X, Y = torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)
 
@@ -114,6 +118,14 @@ CASES: dict[str, tuple[Callable[[], Any], Any, Any, dict[str, Any], str]] = {
     "optimizer": (lambda: nn.Linear(3, 2), batches(), mean, {"optimizer": "adam"}, "unknown optimizer 'adam'"),
     "muon": (lambda: nn.Conv1d(4, 2, 1), batches(), mean, {"optimizer": "muon"}, "muon updates the matrices"),
     "precision": (lambda: nn.Linear(3, 2), batches(), mean, {"precision": "fp8"}, "fp32 or bf16"),
+    "empty batches": (lambda: nn.Linear(3, 2), [(X[:0], Y[:0])], mean, {}, "a batch of the loader is empty: leave out"),
+    "fp16": (lambda: nn.Linear(3, 2).half(), [(X.half(), Y)], mean, {}, "weight of the module is trained in float16"),
+    "a class": (lambda: nn.Linear(3, 2), batches(), nn.CrossEntropyLoss, {}, "an object of it, CrossEntropyLoss()"),
+    "complex loss": (lambda: nn.Linear(3, 2), batches(), lambda m, b: mean(m, b) * 1j, {}, "the loss is a complex num"),
+    "no optimizer": (lambda: nn.Linear(3, 2), batches(), mean, {"optimizer": None}, "optimizer gave a NoneType: give"),
+    "device": (lambda: nn.Linear(3, 2), batches(), mean, {"device": "tpu"}, "a GPU such as cuda:1, not on 'tpu'"),
+    "meta device": (lambda: nn.Linear(3, 2), batches(), mean, {"device": "meta"}, "cuda:1, not on 'meta'"),
+    "many GPUs": (lambda: nn.Linear(3, 2), batches(), mean, {"device": "cuda:99"}, "there is no cuda:99: PyTor"),
     "misspelt": (lambda: nn.Linear(3, 2), batches(), mean, {"max_step": 3}, "did you mean max_steps?"),
 }
 
@@ -167,6 +179,7 @@ import sys
 import tempfile
 
 import torch
+import yaml
 
 import ramlet
 from ramlet.engines.torch.base_memory import load_torch
@@ -215,3 +228,43 @@ def test_budgets_are_kept() -> None:
     needed, base = fit(0)
     assert needed
     assert fit(needed, base)[0] == 0
+
+
+def inserted(values: Any, place: str, value: Any) -> None:
+    *path, name = place.split(".")
+    for each in path:
+        values = values[each]
+    if value is None:
+        del values[name]
+    else:
+        values[name] = value
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [("data.batches", -4), ("data.batches", float("inf")), ("data.samples", -1)]
+)
+def test_a_damaged_position(place: str, value: float, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"max_steps": 4, "memory": AMPLE, "threads": 1, "out": tmp_path / "run"}
+    with pytest.raises(ramlet.Interrupted):
+        ramlet.fit(nn.Linear(3, 2), batches(), mean, listener=StopAt(2), **given)
+    file = tmp_path / "run" / "checkpoints" / "step_000002" / "state.json"
+    state = json.loads(file.read_text())
+    inserted(state, place, value)
+    file.write_text(json.dumps(state))
+    with pytest.raises(ramlet.ModelError, match=r"state.json is damaged \(data is invalid\)"):
+        ramlet.fit(nn.Linear(3, 2), batches(), mean, **given)
+
+
+@pytest.mark.parametrize(("place", "value"), [("plan.optimizer", None), ("plan.optimizer", 3), ("plan.measured", None)])
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_damaged_plan(place: str, value: Any, steps: int, tmp_path: Path) -> None:
+    """Of a run that was stopped, and of one that is done."""
+    given: dict[str, Any] = {"max_steps": 4, "memory": AMPLE, "threads": 1, "out": tmp_path / "run"}
+    with contextlib.suppress(ramlet.Interrupted):
+        ramlet.fit(nn.Linear(3, 2), batches(), mean, listener=StopAt(steps), **given)
+    file = tmp_path / "run" / "settings.yaml"
+    noted = yaml.safe_load(file.read_text())
+    inserted(noted, place, value)
+    file.write_text(yaml.safe_dump(noted))
+    with pytest.raises(ramlet.RamletError, match=r"settings.yaml is damaged"):
+        ramlet.fit(nn.Linear(3, 2), batches(), mean, **given)

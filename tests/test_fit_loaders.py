@@ -170,7 +170,7 @@ def test_evaluations_with_the_loader_of_the_training(data: Path, tmp_path: Path)
 
 
 def test_persistent_workers(data: Path, tmp_path: Path) -> None:
-    batches = loader(data).dataloader(num_workers=1, persistent_workers=True)
+    batches = DataLoader(loader(data), batch_size=None, num_workers=1, persistent_workers=True)
     with pytest.raises(ramlet.SettingsError, match="loader has persistent workers"):
         fit(bigram(), batches, tmp_path / "run", loss=next_token)
     with pytest.raises(ramlet.SettingsError, match="evals has persistent workers"):

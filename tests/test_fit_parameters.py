@@ -124,3 +124,18 @@ def test_muon_with_a_scalar(tmp_path: Path) -> None:
     result = fit(module, marked(), tmp_path / "run", loss=nn.CrossEntropyLoss(), optimizer="muon")
     assert result.plan.optimizer == "muon"
     assert float(module[1].scale.detach()) != 1.0
+
+
+def test_another_optimizer_of_the_same_kind_of_function(tmp_path: Path) -> None:
+    """The class of what it makes decides, not that of the function."""
+    batches = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))]
+    given: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "max_steps": 4}
+    for optimizer in (torch.optim.SGD, lambda parameters: torch.optim.SGD(parameters, lr=0.1)):
+        out = tmp_path / type(optimizer).__name__
+        with pytest.raises(ramlet.Interrupted):
+            result = fit(nn.Linear(3, 2), batches, out, optimizer=optimizer, listener=StopAt(2), **given)
+        for other in (torch.optim.Adam, lambda parameters: torch.optim.Adam(parameters), "adamw"):
+            with pytest.raises(ramlet.SettingsError, match=r"has a run with optimizer SGD, not [Aa]dam"):
+                fit(nn.Linear(3, 2), batches, out, optimizer=other, **given)
+        result = fit(nn.Linear(3, 2), batches, out, optimizer=torch.optim.SGD, **given)
+        assert result.plan.optimizer == "SGD"

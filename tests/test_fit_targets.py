@@ -144,3 +144,16 @@ def test_an_evaluation_without_targets(tmp_path: Path) -> None:
     blank = [with_blank_batches()[2]]
     with pytest.raises(ramlet.SettingsError, match="every target of the evaluation set val is ignored"):
         fit(linear(), batches(), tmp_path / "run", loss=nn.NLLLoss(), evals=blank)
+
+
+def test_criteria_that_ignore_nothing(tmp_path: Path) -> None:
+    """-100 is a number like any other to `L1Loss`."""
+    y = torch.tensor([[-100], [3], [-100], [5]])
+    whole, parts = nn.Linear(6, 1), nn.Linear(6, 1)
+    parts.load_state_dict(whole.state_dict())
+    x = torch.randn(4, 6)
+    for module, micro_batch in ((whole, 4), (parts, 1)):
+        out = tmp_path / f"in {micro_batch}"
+        result = fit(module, [(x, y)], out, loss=nn.L1Loss(), micro_batch=micro_batch, max_steps=3, lr=1e-1)
+        assert result.count == 12
+    assert_same(whole, parts, close=1e-4)

@@ -201,6 +201,29 @@ class TestRefused:
             self.refused(folder / "run", f"numbers too large for {dtype}: use bf16 or f32", dtype=dtype)
 
 
+def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
+    """q8_0 would make some number of them."""
+    model = model_of(replace(QK_NORM, vocab_size=257, width=64))
+    model.weights.matrices.mul_(float("nan"))
+    model.weights.refresh()
+    tokenizer_of("byte").save(tmp_path / "tokenizer.json")
+    save_model(model, tmp_path / "run", tokenizer_file=tmp_path / "tokenizer.json", end_id=256)
+    with pytest.raises(ModelError, match="weight is damaged, it has NaN or infinite numbers"):
+        export_model(tmp_path / "run", tmp_path / "out", to="gguf", dtype="q8_0")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"caf\xe9"), 'a""" \\N{x} {name}'])
+def test_names_that_are_no_text(tmp_path: Path, name: str) -> None:
+    """A name in Latin-1, and one that Python would not read as a string."""
+    run = saved(tmp_path, tokenizer_of("bpe"), replace(QK_NORM, vocab_size=1))
+    export_model(run, tmp_path / "gguf" / name, to="gguf")
+    modelfile = (tmp_path / "gguf" / name / "Modelfile").read_text(encoding="utf-8")
+    assert modelfile.startswith("# ollama create ")
+    export_model(run, tmp_path / "ready" / name, to="gguf-ready")
+    compile((tmp_path / "ready" / name / "to_gguf.py").read_text(encoding="utf-8"), "to_gguf.py", "exec")
+
+
 def test_pieces_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file does not depend on how much of a tensor is in memory at once."""
     run = saved(tmp_path, tokenizer_of("byte"), replace(SHAPES["scaled"], vocab_size=1))

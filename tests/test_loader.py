@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -419,11 +420,22 @@ class TestSettings:
             ({"seed": -1}, "seed must be from 0 to 18446744073709551615, not -1"),
             ({"seed": 1 << 64}, "seed must be from 0 to 18446744073709551615, not 18446744073709551616"),
             ({"split": "test"}, "unknown split 'test'"),
+            ({"seed": "1"}, "seed must be a whole number, not '1'"),
+            ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+            ({"seed": None}, "seed must be a whole number, not None"),
+            ({"rank": "0", "world": 2}, "rank must be a whole number, not '0'"),
+            ({"read_ahead": 1.5}, "read_ahead must be a whole number, not 1.5"),
+            ({"shuffle": "no"}, "shuffle and shift must be True or False, not 'no' and False"),
+            ({"val_fraction": "0.1"}, "val_fraction must be at least 0 and below 1, not '0.1'"),
         ],
     )
     def test_what_makes_no_sense(self, dataset: Path, wrong: dict[str, Any], sentence: str) -> None:
         with pytest.raises(SettingsError, match=sentence):
             Loader(dataset, **wrong)
+
+    def test_a_seed_of_numpy_is_an_ordinary_one(self, dataset: Path) -> None:
+        loader = Loader(dataset, seq_len=4, seed=cast(int, np.int64(3)))
+        assert json.loads(json.dumps(loader.state())) == Loader(dataset, seq_len=4, seed=3).state()
 
     @given(st.integers(1, 50), st.integers(1, 9), st.none() | st.integers(1, 60), st.integers(1, 200))
     def test_a_division_covers_everything(self, batch_size: int, world: int, micro: int | None, end: int) -> None:

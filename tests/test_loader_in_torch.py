@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import ramlet
 from oracles_training import make_data, sentences
 from ramlet.engines.torch import datasets
-from ramlet.errors import SettingsError
+from ramlet.errors import DatasetError, SettingsError
 
 Make = Callable[..., Any]
 
@@ -174,6 +174,11 @@ class TestWorkers:
         two.load_state_dict(one.state_dict())
         assert taken + ids(two) == ids(make())
 
+    def test_persistent_workers(self, make: Make) -> None:
+        """They would go on behind what they had read ahead when a loop was left."""
+        with pytest.raises(SettingsError, match="create the dataloader without persistent_workers"):
+            make().dataloader(num_workers=1, persistent_workers=True)
+
 
 class TestEpochs:
     def test_the_next_loop_is_the_next_epoch(self, make: Make) -> None:
@@ -214,6 +219,30 @@ class TestEpochs:
         next(iter(endless))
         endless.set_epoch(7)
         assert endless.samples == 6
+
+    def test_set_epoch_keeps_a_position_within_a_batch(self, make: Make) -> None:
+        """Without `epochs` there is one loop only, whatever a framework counts."""
+        whole = [row["input_ids"].tolist() for row in itertools.islice(make(epochs=None, as_rows=True), 8)]
+        rows = make(epochs=None, as_rows=True)
+        list(itertools.islice(rows, 3))
+        rows.set_epoch(1)
+        assert [row["input_ids"].tolist() for row in itertools.islice(rows, 5)] == whole[3:]
+
+    @pytest.mark.parametrize("name", ["seed", "epoch", "position", "passed"])
+    @pytest.mark.parametrize("value", [None, "x", -1, 1e300, [1], {}])
+    def test_a_damaged_state(self, make: Make, name: str, value: Any) -> None:
+        """It is refused, and changes nothing."""
+        loader = make()
+        taken = ids(itertools.islice(loader, 2))
+        state = {**loader.state(), name: value}
+        if value is None:
+            state.pop(name)
+        for wrong in (state, [state]):
+            if wrong == loader.state():
+                continue  # it needs no such value
+            with pytest.raises(DatasetError, match="this is not the state of a loader, or it is damaged"):
+                loader.restore(wrong)
+        assert taken + ids(loader) == ids(make())
 
 
 class TestLength:

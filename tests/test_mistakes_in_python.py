@@ -29,6 +29,17 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "threads of a plan": (lambda: ramlet.plan(params="1M", threads=-2), "threads must be at least 1"),
     "a vocabulary in words": (lambda: ramlet.plan(params="1M", vocab_size="8k"), "vocab_size must be a whole number"),  # type: ignore[arg-type]
     "a prompt that is no text": (lambda: ramlet.generate("run", 3), "prompt must be text, not int"),  # type: ignore[arg-type]
+    "no run to evaluate": (lambda: evaluate(None), "a path must be text or a path object, not None"),
+    "no run to generate with": (lambda: ramlet.generate(3, "a"), "a path must be text or a path object, not 3"),  # type: ignore[arg-type]
+    "no folder to train in": (lambda: train("data", None), "a path must be text or a path object, not None"),
+    "a dataset that is no path": (lambda: evaluate("run", {"a": None}), "text or a path object, not None"),
+    "no dataset to read": (lambda: ramlet.Dataset(None), "text or a path object, not None"),  # type: ignore[arg-type]
+    "no run to report on": (lambda: ramlet.report(None), "text or a path object, not None"),  # type: ignore[arg-type]
+    "a number for a page": (lambda: ramlet.report("run", out=5), "text or a path object, not 5"),  # type: ignore[arg-type]
+    "no pipeline": (lambda: ramlet.run_pipeline(None), "text or a path object, not None"),  # type: ignore[arg-type]
+    "no task": (lambda: ramlet.evaluate_tasks("run", None), "text or a path object, not None"),  # type: ignore[arg-type]
+    "a number for a task": (lambda: ramlet.evaluate_tasks("run", 5), "text or a path object, not 5"),  # type: ignore[arg-type]
+    "a task that is no path": (lambda: ramlet.evaluate_tasks("run", {"a": 5}), "path object, not 5"),  # type: ignore[dict-item]
     "too many samples": (lambda: ramlet.generate("run", "a", num_samples=10**30), "between 1 and 1,000,000,000"),
     "too large a k": (lambda: ramlet.generate("run", "a", top_k=10**30), "between 1 and 1,000,000,000"),
 }

@@ -144,3 +144,6 @@ def test_a_curve_keeps_its_shape_in_bounded_memory() -> None:
         assert value == pytest.approx(step / 1000, abs=1.0)
     assert svg({"none": Curve()}, 10) == ""
     assert "nan" not in svg({"flat": curve}, 10)
+    steep = Curve()
+    steep.add(1, 1e12)  # of a run that diverged before its first evaluation
+    assert "nan" not in svg({"one": steep}, 10)

@@ -455,10 +455,13 @@ class TestMemory:
         ({"read_ahead": -1}, "read_ahead must be at least 0, not -1"),
         ({"rank": 1, "world": 1}, "rank must be from 0 to 0 with world=1, not 1"),
         ({"documents": "word"}, "documents must be one of file, line, not 'word'"),
+        ({"seq_len": None}, "seq_len must be a whole number, not None"),
+        ({"source": 5}, "a path must be text or a path object, not 5"),
+        ({"source": ["a.txt", None]}, "a path must be text or a path object, not None"),
     ],
 )
 def test_settings_that_make_no_sense(
     corpus: Path, tokenizer: ramlet.Tokenizer, wrong: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        StreamLoader(corpus, tokenizer=tokenizer, **wrong)
+        StreamLoader(**{"source": corpus, "tokenizer": tokenizer, **wrong})

@@ -1,4 +1,4 @@
-"""The memory of `ramlet.StreamLoader` with tokenizers that HF's library runs, in a process of its own."""
+"""The memory of `ramlet.StreamLoader` that HF's library or Parquet files take, in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ import json, sys
 from ramlet.loading.stream_loader import StreamLoader
 from ramlet.runtime.memory import resident_memory
 
-loader = StreamLoader(sys.argv[1], tokenizer=sys.argv[2], seq_len=64, shuffle_buffer=1, epochs=1, read_ahead=0)
+memory = int(sys.argv[3]) if sys.argv[3:] else None
+given = {"seq_len": 64, "shuffle_buffer": 1, "epochs": 1, "read_ahead": 0, "memory": memory}
+loader = StreamLoader(sys.argv[1], tokenizer=sys.argv[2], **given)
 loader.tokenizer.encode_batch(["a"])
 before = resident_memory()
 count = sum(len(batch.input_ids) for batch in loader)
@@ -68,3 +70,18 @@ def test_no_more_than_the_text_has(tokenizer: Path, tmp_path: Path) -> None:
 
     assert counted("short.txt") == 5000 * HfEngine.MEMORY_PER_CHARACTER
     assert counted("short.txt.gz") == HfEngine.BATCH_CHARACTERS * HfEngine.MEMORY_PER_CHARACTER
+
+
+def test_pages_of_parquet_files(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"text": ["a b c " * 5000] * 1000, "other": ["of more"] * 1000})
+    path = tmp_path / "large.parquet"
+    parquet.write_table(table, path, use_dictionary=False, data_page_size=1 << 30, compression="zstd")
+    with pytest.raises(ramlet.BudgetError) as refused:
+        StreamLoader(path, tokenizer="byte", seq_len=64, shuffle_buffer=1, read_ahead=0, memory="2MB")
+    least = refused.value.facts["needed"]
+    assert least > 40_000_000  # 14 with usual pages
+    command = [sys.executable, "-c", SCRIPT, str(path), "byte", str(least)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    told = json.loads(done.stdout)
+    assert 30_000_000 < told["taken"] <= told["memory"] <= least, told

@@ -264,7 +264,7 @@ class TestItems:
             evaluate_tasks(run, ["a/x.jsonl", "b/x.jsonl"], **GIVEN)
         long = written(tmp_path / "long.jsonl", [{"question": "q", "choices": ["a", "b " * 60], "answer": 0}])
         with pytest.raises(
-            BrokenInput, match=r"choice 2 in line 1 of the task has .* tokens, more than the model's context"
+            BrokenInput, match=r"choice 2 in line 1 of .*long.jsonl has .* tokens, more than the model's context"
         ):
             evaluate_tasks(run, long, **GIVEN)
 
@@ -313,6 +313,15 @@ def test_on_a_device_what_is_set_aside_has_to_be_free_in_ram(run: Path, monkeypa
     opening.division(48, {"an item": 1000})
     with pytest.raises(BudgetError, match=r"needs at least 100000000MB: .* MB for an item"):
         opening.division(48, {"an item": 10**14})
+
+
+def test_one_refusal_names_the_largest_item(run: Path, tmp_path: Path) -> None:
+    """Not that of the first line that is too large: the next one would be refused again."""
+    lines = [{"question": "q", "choices": ["a", "b"] * count, "answer": 0} for count in (5_000, 10_000, 7_000)]
+    large = written(tmp_path / "large.jsonl", lines)
+    small = written(tmp_path / "small.jsonl", questions(3))
+    with pytest.raises(BudgetError, match=r"for line 2 of .*large.jsonl with 20,000 choices"):
+        evaluate_tasks(run, [small, large], **{**GIVEN, "memory": "20MB"})
 
 
 def test_long_questions_do_not_wait_for_each_other(run: Path) -> None:

@@ -62,6 +62,7 @@ def sentence(error: BaseException) -> str:
         (["progress", "recent"], ["x"]),
         (["progress", "scores"], {"val": {"loss": 1.0, "bits_per_byte": 2.0, "tokens": 3}}),
         (["progress", "best_scores"], {"val": {"loss": "1.0", "perplexity": 2.7, "bits_per_byte": None, "tokens": 3}}),
+        (["progress", "scores"], {"val": {"loss": 1.0, "perplexity": 2.7, "bips_per_byte": None, "tokens": 3}}),
         (["data"], []),
         (["data", "seed"], ...),
         (["data", "position"], "x"),

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from ramlet.dataset.manifest import Manifest, Shard, Split
 from ramlet.errors import DatasetError, SettingsError
+from ramlet.inputs.paths import check_path
 from ramlet.runtime.plurals import plural
 from ramlet.runtime.small_files import open_regular
 
@@ -48,6 +49,7 @@ class Dataset:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_path(path)
         self.path = Path(path)
         self.manifest = Manifest.read(self.path)
         self._first: dict[str, list[int]] = {}

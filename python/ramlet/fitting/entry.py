@@ -97,7 +97,8 @@ def _fitted(
     with ModuleFolder(out) as folder:
         done = folder.statistics()
         noted = None if resume is False or not folder.has_model() else folder.noted()
-        decisive = {**settings.decisive(), "optimizer": _named(optimizer), "precision": subject.precision}
+        name = subject.optimizer_name(optimizer)
+        decisive = {**settings.decisive(), "optimizer": name, "precision": subject.precision}
         described = {"settings": decisive, "data": [], "job": subject.described()}
         if noted is not None:
             folder.refuse_other_modules(noted, described, resume=bool(resume))
@@ -164,10 +165,6 @@ def plan_module(
             return planned(subject, source, chosen, optimizer, budget=budget, meter=meter, listener=Silent())
         except subject.engine.out_of_memory:
             raise ran_out(budget) from None
-
-
-def _named(optimizer: Any) -> str:
-    return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
 
 
 def _check_batches(count: int | None) -> None:

@@ -17,7 +17,8 @@ class ModuleFolder(RunFolder):
         counts = ("micro_batch", "batch_size", "accumulation")
         checks = {
             "settings": isinstance(noted["settings"], dict),
-            "plan": isinstance(plan, dict) and {"count", "row_size", "parts", "notes"} <= set(plan),
+            "plan": isinstance(plan, dict) and set(plan) >= _PLANNED,
+            "plan.optimizer": isinstance(plan, dict) and isinstance(plan.get("optimizer"), str),
             **{f"plan.{name}": isinstance(plan, dict) and _is_count(plan.get(name)) for name in counts},
             **{f"plan.{name}": isinstance(plan, dict) and isinstance(plan.get(name), bool) for name in _SWITCHES},
         }
@@ -42,6 +43,7 @@ class ModuleFolder(RunFolder):
 
 
 _SWITCHES = ("recompute", "reuse")
+_PLANNED = {"module", "device", "precision", "count", "unit", "row_size", "parts", "budget", "measured", "notes"}
 
 
 def _is_count(value: Any) -> bool:

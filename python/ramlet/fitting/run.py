@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramlet import __version__
-from ramlet.errors import BudgetError, RamletError, SettingsError, option
+from ramlet.errors import BudgetError, SettingsError, option
 from ramlet.fitting.folder import ModuleFolder
 from ramlet.fitting.job import FitJob, resolve
 from ramlet.fitting.source import Source, as_dict, check_loader, is_endless, length_of, loader_inside
@@ -181,12 +181,8 @@ class Fitting:
             progress = _progress(found, state)
             if progress.best is not None and not checkpoint.path_of(self.folder.path, progress.best).is_dir():
                 progress.forget_best()
-            try:
+            with checkpoint.restoring_data(found):
                 self.source.restore(state["data"])
-            except RamletError:
-                raise
-            except (KeyError, TypeError, ValueError):
-                raise checkpoint.damaged(found, "data is invalid") from None
         else:
             self.folder.begin()
         self.folder.note(text)  # from here on it is certain to start

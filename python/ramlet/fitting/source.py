@@ -16,10 +16,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ramlet.errors import SettingsError, option
+from ramlet.fitting.once import remaining, taken_from
 from ramlet.loading.batch import Batch
 from ramlet.loading.loader import Loader
 from ramlet.loading.resumable import ResumableLoader
@@ -39,11 +39,14 @@ class Source:
         check_loader(loader, "loader")
         self._loader, self._subject, self._seed, self._accumulation = loader, subject, seed, accumulation
         self._plan: ModulePlan | None = None
-        self._once = isinstance(loader, Iterator)
+        self._once = taken_from(loader) if isinstance(loader, Iterator) else None
+        """What was taken of an iterator, which can be read only once, by this run and those before."""
         self._inside = None if self._once else loader_inside(loader)
-        self._iterator: Iterator[Any] | None = loader if self._once else None
-        self._epoch = self._batches = self._samples = 0
-        """The number of the epoch, batches read of it, samples read in all."""
+        self._iterator: Iterator[Any] | None = remaining(loader, self._once) if self._once else None
+        self._epoch = self._samples = 0
+        """The number of the epoch, samples read in all."""
+        self._batches = self._once.batches if self._once else 0
+        """Batches read of the epoch."""
         self._skips = 0
         """Batches of the epoch to read again, because the loader cannot continue where it was."""
 
@@ -61,23 +64,26 @@ class Source:
 
         A loader's workers stay until `close`, as they do while training.
         """
-        before = _state_of(_with_state(self._loader))
+        before, first = _state_of(_with_state(self._loader)), self._batches
         if not self._once:
             self._begin()
         seen: list[Any] = []
         best: Any = None
-        for batch in self._first_batches():
-            if self._once:
-                seen.append(batch)
-            if self._subject.count(batch):
-                best = batch if best is None else max(best, batch, key=self._subject.size)
+        try:
+            for batch in self._first_batches():
                 if self._once:
-                    break
-        self._batches = 0
-        if self._once:
-            assert self._iterator is not None
-            self._iterator = chain(seen, self._iterator)
-        elif before is not None:
+                    seen.append(batch)
+                if self._subject.rows(batch) and self._subject.count(batch):
+                    best = batch if best is None else max(best, batch, key=self._subject.size)
+                    if self._once:
+                        break
+            if self._once and not seen:
+                raise self._ended()
+        finally:
+            self._batches = first
+            if self._once:
+                self._once.put_back(seen)
+        if before is not None:
             _with_state(self._loader).load_state_dict(before)
         if best is None:
             raise SettingsError(
@@ -140,14 +146,17 @@ class Source:
 
     def _next_epoch(self) -> None:
         if self._once:
-            raise SettingsError(
-                f"the loader ended after {plural(self._batches, 'batch', 'batches')}, and the run is longer: give one "
-                f"that can be read again, or a smaller {option('max_steps')}"
-            )
+            raise self._ended()
         self._epoch, self._batches = self._epoch + 1, 0
         if not _moves(self._loader):
             self._set_epoch()
         self._begin()
+
+    def _ended(self) -> SettingsError:
+        return SettingsError(
+            f"the loader ended after {plural(self._batches, 'batch', 'batches')}, and the run is longer: give one "
+            f"that can be read again, or a smaller {option('max_steps')}"
+        )
 
     def _set_epoch(self) -> None:
         if self._inside is not None:
@@ -171,7 +180,18 @@ class Source:
         return {"epoch": self._epoch, "batches": self._batches, "samples": self._samples, "loader": own}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._epoch, self._batches, self._samples = (int(state[name]) for name in ("epoch", "batches", "samples"))
+        places = [int(state[name]) for name in ("epoch", "batches", "samples")]
+        if min(places) < 0:
+            raise ValueError("a negative position")
+        self._epoch, self._batches, self._samples = places
+        if self._once:
+            self._skips = self._batches - self._once.batches
+            if self._skips < 0:
+                raise SettingsError(
+                    f"{plural(self._once.batches, 'batch was', 'batches were')} read from this iterator, and the run "
+                    f"continues after {self._batches:,}: give a loader that can be read again, or a new iterator"
+                )
+            return
         saved = _with_state(self._loader)
         if saved is not None and state["loader"] is not None:
             saved.load_state_dict(state["loader"])

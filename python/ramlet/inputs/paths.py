@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
 
 from ramlet.errors import SettingsError
 from ramlet.inputs.formats import split_suffixes, stem
 from ramlet.settings.names import nearest
 
 
-def check_path(name: str | os.PathLike[str]) -> None:
-    """Refuses what no system accepts as a path."""
+def check_path(name: Any) -> None:
+    """Refuses what is no path, and what no system accepts as one."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise SettingsError(f"a path must be text or a path object, not {name!r}")
     if "\0" in os.fsdecode(os.fspath(name)):
         raise SettingsError(f"{os.fspath(name)!r} is not a path: it contains a NUL character")
+
+
+def paths_of(given: Any) -> list[str | os.PathLike[str]]:
+    """One path or several, checked."""
+    several = isinstance(given, Iterable) and not isinstance(given, (str, os.PathLike))
+    paths = list(given) if several else [given]
+    for path in paths:
+        check_path(path)
+    return paths
 
 
 def nearest_path(name: str, *, folder_wanted: bool = False) -> str:

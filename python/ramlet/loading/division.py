@@ -10,8 +10,10 @@ So the global batches, and what is learned from them, do not depend on the numbe
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ramlet.errors import SettingsError
 
@@ -33,9 +35,18 @@ def check_counts(**counts: int | None) -> None:
             )
 
 
-def check_seed(seed: int) -> None:
-    if not 0 <= seed <= LAST_SEED:
-        raise SettingsError(f"seed must be from 0 to {LAST_SEED}, not {seed}")
+def whole_number(name: str, value: Any) -> int:
+    """As an ordinary integer, also of NumPy's; an error for anything else."""
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        return operator.index(value)
+    raise SettingsError(f"{name} must be a whole number, not {value!r}")
+
+
+def checked_seed(seed: Any) -> int:
+    number = whole_number("seed", seed)
+    if not 0 <= number <= LAST_SEED:
+        raise SettingsError(f"seed must be from 0 to {LAST_SEED}, not {number}")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ class Division:
 
     def __post_init__(self) -> None:
         check_counts(batch_size=self.batch_size, world=self.world, micro_batch=self.micro_batch)
-        if not 0 <= self.rank < self.world:
+        if not 0 <= whole_number("rank", self.rank) < self.world:
             raise SettingsError(f"rank must be from 0 to {self.world - 1} with world={self.world}, not {self.rank}")
 
     @property

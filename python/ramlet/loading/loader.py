@@ -32,13 +32,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from ramlet import _native
 from ramlet.errors import DatasetError, SettingsError, option
 from ramlet.loading.batch import Batch, Kind, batches_memory, make_batch
-from ramlet.loading.division import Division, Piece, check_counts, check_seed
-from ramlet.loading.resumable import Read, ResumableLoader, whole
+from ramlet.loading.division import Division, Piece, check_counts, checked_seed
+from ramlet.loading.resumable import Read, ResumableLoader, natural
 from ramlet.loading.tokens import Tokens, open_tokens
 from ramlet.runtime.digest import digest
 from ramlet.runtime.plurals import plural
@@ -110,13 +110,14 @@ class Loader(ResumableLoader):
         self.datasets, weights = _open(*self._opened)
         self.seq_len = _sequence_length(self.datasets, seq_len)
         self.stride = self.seq_len if stride is None else stride
-        check_seed(seed)
         if stride is not None and any(tokens.packed_length for tokens in self.datasets):
             raise SettingsError("a packed dataset has fixed sequences: do not give a stride")
         _check_one_tokenizer(self.datasets)
         if document_mask:
             _check_end_ids(self.datasets)
-        self.seed = seed
+        self.seed = checked_seed(seed)
+        if not isinstance(shuffle, bool) or not isinstance(shift, bool):
+            raise SettingsError(f"shuffle and shift must be True or False, not {shuffle!r} and {shift!r}")
         self.shuffle = shuffle
         self.shift = shift
         self.epochs = epochs
@@ -237,9 +238,7 @@ class Loader(ResumableLoader):
         super()._yielded(batch)
         self._pass_ended = self._pass_ended and batch.position_after is None
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Resumes exactly from a state; ranks, micro-batches and the batch size may differ."""
-        super().restore({"shift": False, **state})  # older states do not have it
+    _later: ClassVar = {"shift": False}
 
     def _position_state(self) -> dict[str, Any]:
         epoch, position = divmod(self._position, len(self.examples))
@@ -248,7 +247,9 @@ class Loader(ResumableLoader):
         return {"epoch": epoch, "position": position}
 
     def _position_from(self, state: Mapping[str, Any]) -> int:
-        epoch, position = whole(state["epoch"]), whole(state["position"])
+        epoch, position = natural(state["epoch"]), natural(state["position"])
+        if position > len(self.examples):
+            raise ValueError("beyond the end of an epoch")
         self._pass_ended = not position
         return epoch * len(self.examples) + position
 

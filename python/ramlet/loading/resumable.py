@@ -17,12 +17,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from ramlet.errors import DatasetError, RamletError, SettingsError
 from ramlet.loading.batch import Batch
-from ramlet.loading.division import Division
+from ramlet.loading.division import Division, checked_seed, whole_number
 from ramlet.loading.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ class Passed(NamedTuple):
 
 class ResumableLoader(_Dataset):
     seed: int
+    epochs: int | None
     batch_size: int
     """Sequences in a global batch, over all ranks."""
 
@@ -86,7 +86,7 @@ class ResumableLoader(_Dataset):
         as_rows: bool,
         read_ahead: int,
     ) -> None:
-        if read_ahead < 0:
+        if whole_number("read_ahead", read_ahead) < 0:
             raise SettingsError(f"read_ahead must be at least 0, not {read_ahead}")
         if (rank is None) != (world is None):
             raise SettingsError("give both rank and world, or neither to take those of torch.distributed")
@@ -100,6 +100,9 @@ class ResumableLoader(_Dataset):
         self._reading: ReadAhead[Read] | None = None
         self._process = os.getpid()
         _ = self.division  # checks the numbers
+
+    _later: ClassVar[Mapping[str, Any]] = {}
+    """What older states do not have, and stands for."""
 
     _made_by: tuple[Callable[..., ResumableLoader], tuple[Any, ...], dict[str, Any]]
 
@@ -222,7 +225,7 @@ class ResumableLoader(_Dataset):
 
         A position in that loop stays, so a state that was restored does too. Without `epochs` there is one loop only.
         """
-        if self._pass() != epoch:
+        if self.epochs is not None and self._pass() != epoch:
             self.close()
             self._begin_pass(epoch)
             self._passed = None
@@ -237,6 +240,9 @@ class ResumableLoader(_Dataset):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resumes exactly from a state; ranks, micro-batches and the batch size may differ."""
+        if not isinstance(state, Mapping):
+            raise _damaged(f"it is a {type(state).__name__}")
+        state = {**self._later, **state}
         for name, now in self._identity().items():
             if name in state and state[name] == now:
                 continue
@@ -245,9 +251,16 @@ class ResumableLoader(_Dataset):
             raise DatasetError(
                 f"the state was saved with {name} {state.get(name)}, but now it is {now}: use the same, or start over"
             )
-        seed, position = whole(state["seed"]), self._position_from(state)
-        passed = Passed(*map(whole, state["passed"])) if "passed" in state else None
-        self._move(position)
+        try:
+            seed, passed = checked_seed(state["seed"]), None
+            if "passed" in state:
+                batches, rows, workers = map(natural, state["passed"])
+                passed = Passed(batches, rows, workers)
+            self._move(self._position_from(state))
+        except KeyError as error:
+            raise _damaged(f"it has no {error.args[0]}") from None
+        except (TypeError, ValueError) as error:
+            raise _damaged(str(error)) from None
         self.seed, self._passed = seed, passed
 
     def state_dict(self) -> dict[str, Any]:
@@ -289,12 +302,17 @@ class ResumableLoader(_Dataset):
         return _made_again, (kind, given, {**settings, **self._settings_again()}, self.state())
 
 
-def whole(value: Any) -> int:
-    """A number of a state: none is negative."""
-    number = index(value)
-    if number < 0:
-        raise ValueError(f"the state is damaged (it has the number {number}): start over")
-    return number
+def natural(value: Any) -> int:
+    """A number of a state; ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise ValueError(f"{value!r} is no position")
+    return value
+
+
+def _damaged(why: str) -> DatasetError:
+    return DatasetError(
+        f"this is not the state of a loader, or it is damaged ({why}): use another, or start over", damaged=why
+    )
 
 
 def _made_again(

@@ -29,10 +29,11 @@ from typing import Any
 
 from ramlet import _native
 from ramlet.errors import SettingsError, SourceChanged, SourceError, option
+from ramlet.inputs.paths import paths_of
 from ramlet.inputs.settings import ReadSettings
 from ramlet.loading.batch import Kind, batches_memory, make_batch, row_arrays
-from ramlet.loading.division import Division, check_counts, check_seed
-from ramlet.loading.resumable import Read, ResumableLoader, whole
+from ramlet.loading.division import Division, check_counts, checked_seed, whole_number
+from ramlet.loading.resumable import Read, ResumableLoader, natural
 from ramlet.loading.stream_blocks import Block, Blocks
 from ramlet.loading.text_tokens import BLOCK_BYTES, TextFiles, token_chunks, whole_text_memory
 from ramlet.runtime.budget import Budget
@@ -121,13 +122,13 @@ class StreamLoader(ResumableLoader):
             as_rows=as_rows,
             read_ahead=read_ahead,
         )
-        self.stride = seq_len if stride is None else stride
+        whole_number("seq_len", seq_len)
         counts = {"epochs": epochs, "max_examples": max_examples}
         check_counts(seq_len=seq_len, stride=stride, shuffle_buffer=shuffle_buffer, **counts)
+        self.stride = seq_len if stride is None else stride
         check_threads(threads)
-        check_seed(seed)
         self.seq_len = seq_len
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.epochs = epochs
         self.as_torch = as_torch
         self._kind = Kind(as_torch, as_jax)
@@ -149,7 +150,7 @@ class StreamLoader(ResumableLoader):
         reading = ReadSettings(
             documents=documents, doc_separator=doc_separator, text_field=text_field, format=format, on_error=on_error
         )
-        inputs = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+        inputs = paths_of(source)
         self._name = ", ".join(os.fspath(each) for each in inputs)
         budget = None if memory is None else Budget.parse(memory)
         window = LARGEST_WINDOW if budget is None else min(max(LEAST_WINDOW, budget.total // 4), LARGEST_WINDOW)
@@ -196,7 +197,8 @@ class StreamLoader(ResumableLoader):
         batches = batches_memory(rows, self.seq_len, self.read_ahead, self.document_mask)
         block = (self._blocks.size * self.stride + self.seq_len + 1) * width
         step = self.division.batch_size * (self.seq_len + 1) * width
-        text = BLOCK_COPIES * GROWTH * BLOCK_BYTES + (self._files.window_bytes if self._files.windowed else 0)
+        window = self._files.window_bytes if self._files.windowed else 0
+        text = BLOCK_COPIES * GROWTH * BLOCK_BYTES + max(window, self._files.decoding)
         whole = whole_text_memory(self._files, self.tokenizer)
         return batches + 3 * block + 2 * step + text + whole + self._cache_bytes
 
@@ -246,8 +248,11 @@ class StreamLoader(ResumableLoader):
         return asdict(self._position)
 
     def _position_from(self, state: Mapping[str, Any]) -> _Position:
-        numbers = {name: whole(state[name]) for name in asdict(_Position()) if name != "cursor"}
-        return _Position(cursor=state["cursor"], **numbers)
+        cursor = state["cursor"]
+        if cursor is not None and not isinstance(cursor, str):
+            raise ValueError(f"{cursor!r} is no position in a file")
+        names = ("epoch", "block", "skip", "position", "samples")
+        return _Position(cursor=cursor, **{name: natural(state[name]) for name in names})
 
     def _changed_data(self) -> SourceChanged:
         return SourceChanged(

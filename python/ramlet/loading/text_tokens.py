@@ -53,6 +53,10 @@ class TextFiles:
         self.compressed = False
         """Whether some may have more text than bytes."""
         self.fingerprint = self._survey()
+        self.decoding = max(
+            (each.decoding(reading.text_field) for each in self._sources() if each.format == "parquet"), default=0
+        )
+        """What reading a Parquet file takes: the size of its pages is its writer's choice."""
 
     def _sources(self) -> Iterator[sources.Source]:
         for source in sources.expand(self._local, format=self.reading.format):

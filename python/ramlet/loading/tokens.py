@@ -94,8 +94,8 @@ class Tokens:
 def open_tokens(data: str | os.PathLike[str], split: str, val_fraction: float) -> Tokens:
     if split not in SPLITS:
         raise SettingsError(f"unknown split {split!r}: use train or val")
-    if not 0 <= val_fraction < 1:
-        raise SettingsError(f"val_fraction must be at least 0 and below 1, not {val_fraction}")
+    if not isinstance(val_fraction, (int, float)) or not 0 <= val_fraction < 1:
+        raise SettingsError(f"val_fraction must be at least 0 and below 1, not {val_fraction!r}")
     path = Path(data)
     if path.is_dir():
         return _of_folder(path, split)

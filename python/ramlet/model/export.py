@@ -64,7 +64,7 @@ PARAMETER num_ctx {context}
 _SCRIPT = '''\
 """Makes a .gguf of this folder, with a checkout of llama.cpp (https://github.com/ggml-org/llama.cpp):
 
-    python {folder}/to_gguf.py path/to/llama.cpp [options of its convert_hf_to_gguf.py]
+    python to_gguf.py path/to/llama.cpp [options of its convert_hf_to_gguf.py]
 
 Its converter recognizes tokenizers by a list of known vocabularies; this script names the pattern of this one.
 """
@@ -177,7 +177,7 @@ def export_model(
                 shutil.copyfile(generation, folder / generation.name)
             if pattern is not None:
                 with replacing(folder / "to_gguf.py") as file:
-                    file.write(_SCRIPT.format(folder=Path(out).name, name=pattern))
+                    file.write(_SCRIPT.format(name=pattern))
                 notes.append(f"next: python {Path(out) / 'to_gguf.py'} path/to/llama.cpp --outfile model.gguf")
             copy_tensors(
                 sources,
@@ -215,11 +215,12 @@ def _write_gguf(
 ) -> list[str]:
     """model.gguf, and a Modelfile for Ollama next to it; returns notes."""
     notes = list(vocabulary.notes)
-    others = write_gguf(shape, sources, vocabulary, folder / GGUF, dtype=dtype, name=out.name, progress=progress)
+    name = os.fsencode(out.name).decode(errors="replace")  # the file has UTF-8 only
+    others = write_gguf(shape, sources, vocabulary, folder / GGUF, dtype=dtype, name=name, progress=progress)
     if others:
         notes.append(f"{plural(len(others), 'matrix', 'matrices')} with rows that are no multiple of 32 are in f16")
     with replacing(folder / "Modelfile") as file:
-        file.write(_MODELFILE.format(name=out.name, file=GGUF, context=shape.context))
+        file.write(_MODELFILE.format(name=name, file=GGUF, context=shape.context))
     notes.append(f"next: llama-cli -m {out / GGUF}, or ollama create {out.name} -f {out / 'Modelfile'}")
     return notes
 

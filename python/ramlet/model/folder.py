@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.errors import ModelError
+from ramlet.inputs.paths import check_path
 from ramlet.model.hf_config import end_ids, shape_from_hf
 from ramlet.model.shape import Shape
 from ramlet.runtime.small_files import SMALL, read_json_object
@@ -61,6 +62,7 @@ class ModelFolder:
 
 def find_model(path: str | os.PathLike[str]) -> ModelFolder:
     """The model at a path: a run, a checkpoint, a folder of transformers, or a file in one."""
+    check_path(path)
     folder = Path(path)
     if folder.is_file():
         folder = folder.parent

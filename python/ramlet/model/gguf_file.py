@@ -180,7 +180,10 @@ def _converted(
             numbers = convert(piece, entry.dtype, wanted, made)
             if stored == "Q8_0":
                 matrix: npt.NDArray[np.float32] = np.frombuffer(numbers, np.float32).reshape(-1, width)
-                if max(matrix.max(), -matrix.min()) > LARGEST_Q8:
+                most = max(matrix.max(), -matrix.min())
+                if not math.isfinite(most):
+                    raise ModelError(f"{name} is damaged, it has NaN or infinite numbers: export another checkpoint")
+                if most > LARGEST_Q8:
                     raise OverflowError
                 numbers = gguf.quants.quantize(matrix, gguf.GGMLQuantizationType.Q8_0).tobytes()
         except OverflowError:

@@ -54,7 +54,8 @@ def svg(curves: Mapping[str, Curve], end: float) -> str:
         return ""
     values = [y for points in drawn.values() for _, y in points]
     low, high = min(values), max(values)
-    low, high = low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9
+    margin = max(0.05 * (high - low), 1e-9 * max(1.0, abs(low), abs(high)))
+    low, high = low - margin, high + margin
 
     def place(x: float, y: float) -> str:
         across = LEFT + x / max(end, 1) * (WIDTH - LEFT - 8)

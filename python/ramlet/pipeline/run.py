@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ramlet.errors import Interrupted, PipelineError, RamletError, SettingsError, option
+from ramlet.inputs.paths import check_path
 from ramlet.pipeline.due import Decision, decide
 from ramlet.pipeline.executor import Executor, StageExit
 from ramlet.pipeline.file import Pipeline, load
@@ -96,6 +97,7 @@ def run_pipeline(
         result = ramlet.run_pipeline("pipeline.yaml", memory="2GB")
         [(stage.name, stage.what) for stage in result.stages]  # [("tokenizer", "kept"), ("data", "made"), ...]
     """
+    check_path(path)
     pipeline = load(path)
     forced = [force] if isinstance(force, str) else list(force)
     for name in [*forced, *([only] if only is not None else [])]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ramlet.errors import SettingsError, option
 from ramlet.inputs.formats import first_bytes
+from ramlet.inputs.paths import check_path, paths_of
 from ramlet.reporting.found import Progress
 from ramlet.reporting.lineage import Lineage, LineageFinder
 from ramlet.reporting.page import BEGINNING, page
@@ -32,8 +33,9 @@ def report(
     ramlet.report("my-run")  # my-run/report.html
     ramlet.report(["run-a", "run-b"], out="compared.html")
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    return write_report(given, out)[0]
+    if out is not None:
+        check_path(out)
+    return write_report(paths_of(paths), out)[0]
 
 
 def write_report(

@@ -16,14 +16,14 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ramlet.engines import Learner
-from ramlet.errors import ModelError
+from ramlet.errors import ModelError, RamletError
 from ramlet.model.tensor_file import Stored, read_header, read_tensors_into, send_tensors, stored_bytes, write_tensors
 from ramlet.runtime.atomic_files import replacing, sync_folder
 from ramlet.runtime.checksum import file_checksum
@@ -144,6 +144,19 @@ def read_state(path: Path) -> dict[str, Any]:
 def damaged(path: Path, what: str) -> ModelError:
     """The error about an incomplete or invalid state.json."""
     return ModelError(f"{path / 'state.json'} is damaged ({what}): {_remedy(path)}")
+
+
+@contextmanager
+def restoring_data(path: Path) -> Iterator[None]:
+    """Inside the block a loader gets its position from the state.json of this checkpoint."""
+    try:
+        yield
+    except RamletError as error:
+        if "damaged" not in error.facts:
+            raise
+        raise damaged(path, "data is invalid") from None
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise damaged(path, "data is invalid") from None
 
 
 def _is_count(value: Any) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ramlet.engines.opening import check_hardware
 from ramlet.errors import DatasetError, ModelError, SettingsError, option
+from ramlet.inputs.paths import paths_of
 from ramlet.loading.division import check_counts
 from ramlet.loading.tokens import Tokens
 from ramlet.model.folder import ModelFolder, find_model
@@ -85,6 +86,7 @@ def evaluate(
         raise SettingsError(f"{option('data')} must be a dataset, or several by name, as in {{'law': 'law-data'}}")
     if not named:
         raise SettingsError("give at least one dataset to evaluate on")
+    paths_of(named.values())
     if not 1 <= length <= shape.context:
         raise SettingsError(
             f"{option('seq_len', length)} must be between 1 and the model's context of {shape.context:,}"

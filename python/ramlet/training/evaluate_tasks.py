@@ -7,10 +7,10 @@ The model answers with the choice that has the highest likelihood after the ques
 character (`acc_norm`); of a pair, it should give the first sentence the higher one. Numbers are those of
 lm-evaluation-harness on the same items (task_rows.py has what that means).
 
-A file is read twice: first all of it is checked, and the longest row found, for which the model is planned; then a
-window of items at a time is scored, in batches of rows of about the same length. Neither the window nor what is in a
-row depends on the budget. An item that takes more than a window (a question with 100,000 choices fits into one line) is
-refused before it is encoded, if the budget is too small for it.
+A file is read three times: first all of it is checked, and the item found that takes most; then the longest row, for
+which the model is planned; then a window of items at a time is scored, in batches of rows of about the same length.
+Neither the window nor what is in a row depends on the budget. If an item takes more than a window (a question with
+100,000 choices fits into one line), a budget that is too small for the largest is refused before anything is encoded.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 from ramlet.engines import Model
 from ramlet.engines.opening import check_hardware
 from ramlet.errors import ModelError, SettingsError, SourceChanged, option
+from ramlet.inputs.paths import paths_of
 from ramlet.model.folder import find_model
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
@@ -159,21 +160,23 @@ def evaluate_tasks(
         threads=threads,
         meter=meter,
     )
-    division = None
-    counts, longest, largest = {}, 1, 0
+    counts, largest = dict.fromkeys(files, 0), ("", 0, 0)
     for name, file in files.items():
-        counts[name] = 0
         for item in file:
             counts[name] += 1
-            if (needed := encoding.memory(item)) > max(largest, WINDOW_BYTES):
+            if (needed := encoding.memory(item)) > largest[1]:
                 what = f"line {item.line:,} of {file.path} with {plural(len(item.choices), 'choice')}"
-                # It holds for all items: what remains of this one in the heap would be counted twice later.
-                most = min(encoding.context, needed // TOKEN_BYTES)
-                division = opening.division(most, {what: WINDOW_BYTES + needed})
-            largest = max(largest, needed)
-            longest = max(longest, *map(len, scored(item, encoding).rows))
+                largest = what, needed, min(encoding.context, needed // TOKEN_BYTES)
+    what, needed, most = largest
+    division = None
+    if needed > WINDOW_BYTES:
+        # It holds for all items: what remains of this one in the heap would be counted twice later.
+        division = opening.division(most, {what: WINDOW_BYTES + needed})
+    longest = max(
+        (len(row) for file in files.values() for item in file for row in scored(item, encoding).rows), default=1
+    )
     if division is None:
-        division = opening.division(longest, {"the items of the tasks": WINDOW_BYTES + largest})
+        division = opening.division(longest, {"the items of the tasks": WINDOW_BYTES + needed})
     model = opening.load(longest, division)
     scores = {}
     for name, file in files.items():
@@ -201,12 +204,13 @@ def named_tasks(tasks: Paths | Sequence[Paths] | Mapping[str, Paths]) -> dict[st
     if isinstance(tasks, Mapping):
         named = dict(tasks)
     else:
-        listed = [tasks] if isinstance(tasks, (str, os.PathLike)) else list(tasks)
+        listed = paths_of(tasks)
         named = {Path(path).stem: path for path in listed}
         if len(named) < len(listed):
             raise SettingsError("two tasks have the same file name: give them names, as in {'one': path, 'two': path}")
     if not named:
         raise SettingsError("give at least one task to evaluate on")
+    paths_of(named.values())
     return named
 
 

@@ -37,6 +37,7 @@ class Item:
     context: str
     choices: tuple[str, ...]
     answer: int
+    file: str = "the task"
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _first(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _pair(path: Path, line: int, fields: Mapping[str, Any]) -> Item:
-    return Item(line, "", _texts(path, line, [fields[GOOD], fields[BAD]], "sentence"), 0)
+    return Item(line, "", _texts(path, line, [fields[GOOD], fields[BAD]], "sentence"), 0, str(path))
 
 
 def _question(path: Path, line: int, fields: Mapping[str, Any]) -> Item:
@@ -126,7 +127,7 @@ def _question(path: Path, line: int, fields: Mapping[str, Any]) -> Item:
     if not isinstance(choices, list) or len(choices) < 2:
         raise _broken(path, line, "has fewer than two choices")
     texts = _texts(path, line, choices, "choice")
-    return Item(line, question, texts, _answer(path, line, texts, labels, _first(fields, ANSWERS)))
+    return Item(line, question, texts, _answer(path, line, texts, labels, _first(fields, ANSWERS)), str(path))
 
 
 def _texts(path: Path, line: int, given: list[Any], what: str) -> tuple[str, ...]:

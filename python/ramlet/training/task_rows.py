@@ -72,8 +72,8 @@ class Encoding:
             first = min(len(before), len(ids) - 1)
             if len(ids) - first > self.context:
                 raise BrokenInput(
-                    f"choice {number} in line {item.line:,} of the task has {plural(len(ids) - first, 'token')}, more "
-                    f"than the model's context of {self.context:,}: remove the line"
+                    f"choice {number} in line {item.line:,} of {item.file} has {plural(len(ids) - first, 'token')}, "
+                    f"more than the model's context of {self.context:,}: remove the line"
                 )
             cut = max(0, len(ids) - self.context - 1)
             found.append(ids[cut:])

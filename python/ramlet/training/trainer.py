@@ -23,7 +23,7 @@ from ramlet import __version__
 from ramlet.engines import Engine, Ranks, Trainee
 from ramlet.engines.opening import Chosen
 from ramlet.engines.plan import Plan, ran_out
-from ramlet.errors import RamletError, SettingsError, option
+from ramlet.errors import SettingsError, option
 from ramlet.generation import Sampler
 from ramlet.model.dtypes import PRECISIONS
 from ramlet.model.files import save_description
@@ -216,7 +216,9 @@ class Trainer:
         progress = self._starting_point(trainee)
         loader = self.feed.loader(job.seq_len, job.sequences, plan.choice.micro_batch, ranks)
         if self._resumed is not None:
-            _restore(loader, *self._resumed)  # refuses a stream that has changed
+            found, state = self._resumed
+            with checkpoint.restoring_data(found):
+                loader.restore(state["data"])  # refuses a stream that has changed
         if ranks.first:
             self._describe(plan)
         trainee.prepare(plan, ranks.rank)
@@ -355,16 +357,6 @@ class Trainer:
         """Writes the best model next to its settings, and stats.json, which marks the run as finished."""
         statistics = finish_run(self._run, parameters=self.job.shape.parameters, budget=self.budget)
         return _result(self.folder.path, statistics)
-
-
-def _restore(loader: Any, path: Path, state: Mapping[str, Any]) -> None:
-    """Restores the position in the data from a checkpoint."""
-    try:
-        loader.restore(state["data"])
-    except RamletError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise checkpoint.damaged(path, "data is invalid") from None
 
 
 def _result(path: Path, statistics: dict[str, Any], *, already_done: bool = False) -> TrainResult:

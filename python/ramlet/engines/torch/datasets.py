@@ -14,6 +14,8 @@ from torch import distributed
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import IterableDataset as IterableDataset  # for the types of loaders
 
+from ramlet.errors import SettingsError
+
 T = TypeVar("T", bound=type)
 
 
@@ -52,6 +54,11 @@ class BatchLoader(DataLoader[Any]):
     """A DataLoader of batches as they are, with the state of its loader, which follows what was taken from it."""
 
     def __init__(self, loader: Any, **settings: Any) -> None:
+        if settings.get("persistent_workers"):
+            raise SettingsError(
+                "workers that persist do not know what was taken from them, and so not where the loader is: create the "
+                "dataloader without persistent_workers"
+            )
         super().__init__(loader, batch_size=None, collate_fn=_as_it_is, **settings)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

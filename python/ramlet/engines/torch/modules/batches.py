@@ -24,8 +24,19 @@ HOW = "a batch is a tensor, or a dict or tuple of tensors whose first dimension 
 
 
 def as_tensors(batch: Any) -> Any:
-    """The same batch with tensors instead of NumPy arrays."""
-    return _mapped(batch, lambda leaf: torch.as_tensor(leaf) if _is_array(leaf) else leaf)
+    """The same batch with tensors instead of NumPy arrays, and lists instead of arrays of text or objects."""
+    return _mapped(batch, lambda leaf: _as_tensor(leaf) if _is_array(leaf) else leaf)
+
+
+def _as_tensor(given: Any) -> Any:
+    import numpy as np
+
+    array = np.asarray(given)
+    if array.dtype.kind not in "biufc":
+        return array.tolist()
+    if not array.dtype.isnative or min(array.strides, default=0) < 0:  # such as array[::-1]
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(array)
 
 
 def rows(batch: Any) -> int:

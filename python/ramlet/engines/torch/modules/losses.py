@@ -30,8 +30,12 @@ class Loss:
         self._module, self._loss, self._precision = module, loss, precision
         self._shifts = loss is None and _is_causal(module)
         self._accepted = _accepted(module) if loss is None else None
-        self._ignored = getattr(loss, "ignore_index", IGNORED) if isinstance(loss, nn.Module) else IGNORED
+        self._ignored = _ignored_by(loss)
         self._class_weights = _class_weights(loss)
+        if isinstance(loss, type):
+            raise SettingsError(
+                f"{option('loss')} is the class {loss.__name__}: give an object of it, {loss.__name__}()"
+            )
         if getattr(loss, "reduction", "mean") != "mean":
             raise SettingsError(
                 f"{type(loss).__name__} must have reduction='mean', because a step is the mean over its batch, "
@@ -99,6 +103,8 @@ class Loss:
             return float(rows(batch))
         if self._shifts and targets.dim() > 1:
             targets = targets[:, 1:]  # the model never sees a target for its last position
+        if self._ignored is None:
+            return float(targets.numel())
         counted = targets != self._ignored
         if self._class_weights is None:
             return float(counted.sum())
@@ -142,6 +148,8 @@ def check_loss(loss: Any) -> None:
         raise SettingsError(
             f"the loss is no scalar, it has the shape {tuple(loss.shape)}: return its mean, or (sum, count)"
         )
+    if loss.is_complex():
+        raise SettingsError("the loss is a complex number, which has no order: return its real part or its magnitude")
     if not loss.requires_grad:
         raise SettingsError(
             "the loss has no gradient: compute it from the module's output, without detach(), item() or no_grad()"
@@ -150,6 +158,13 @@ def check_loss(loss: Any) -> None:
         raise SettingsError(
             f"the loss of the first batch is {float(loss.detach())}: check the data and the module's initial weights"
         )
+
+
+def _ignored_by(loss: Any) -> int | None:
+    """The target that it ignores; None if it is one of torch's for which every number is a target."""
+    known = isinstance(loss, nn.Module) and type(loss).__module__.startswith("torch.nn.")
+    ignored: int | None = getattr(loss, "ignore_index", None if known else IGNORED)
+    return ignored
 
 
 def _class_weights(loss: Any) -> Tensor | None:

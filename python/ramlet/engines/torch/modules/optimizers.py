@@ -95,7 +95,7 @@ def make(given: Given, module: nn.Module, settings: Hyperparameters, *, precisio
             )
         return _checked(given)
     if not isinstance(given, str):
-        return _checked(given([parameter for _, parameter in trained]))
+        return _made(given, module)
     if given not in NAMES:
         raise SettingsError(f"unknown optimizer {given!r}: use {', '.join(NAMES)}, or give a torch optimizer")
     betas: Any = (settings.beta1, settings.beta2)
@@ -113,6 +113,11 @@ def make(given: Given, module: nn.Module, settings: Hyperparameters, *, precisio
     if given == "adamw8bit":
         return AdamW8bit(groups, lr=0.0, betas=betas, eps=settings.eps, seed=settings.seed)
     return ModuleAdamW(groups, lr=0.0, betas=betas, eps=settings.eps, fused=True)
+
+
+def _made(given: Any, module: nn.Module) -> torch.optim.Optimizer:
+    """By the user's function."""
+    return _checked(given([parameter for _, parameter in trainable(module)]) if callable(given) else given)
 
 
 def _checked(optimizer: Any) -> torch.optim.Optimizer:
@@ -152,9 +157,11 @@ def scratch_bytes(given: Given, module: nn.Module, device: torch.device, precisi
     return max(2 * item * sum(each) for each in elements)
 
 
-def name_of(given: Given) -> str:
-    """For the plan: a name of ours, or the class of the user's optimizer."""
-    return given if isinstance(given, str) else type(given).__name__
+def name_of(given: Given, module: nn.Module) -> str:
+    """For the plan and settings.yaml: a name of ours, or the class of what the user's function makes."""
+    if isinstance(given, str):
+        return given
+    return type(given if isinstance(given, torch.optim.Optimizer) else _made(given, module)).__name__
 
 
 def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -364,7 +364,7 @@ class Search:
             accumulation=self._accumulation,
             micro_batch=rows,
             recompute=way.recompute or self.checkpointing.was_on,
-            optimizer=optimizers.name_of(way.optimizer),
+            optimizer=optimizers.name_of(way.optimizer, self._module),
             precision=self._precision,
             reuse=way.reuse,
             count=self._loss.count(self._batch),
@@ -402,6 +402,6 @@ class Search:
             self._budget,
             needed,
             {name: size for name, size in parts.items() if size},
-            how=f", with micro-batches of {rows}, {optimizers.name_of(way.optimizer)}{checkpointing}",
+            how=f", with micro-batches of {rows}, {optimizers.name_of(way.optimizer, self._module)}{checkpointing}",
             remedy=f"; give more {option('memory')}, or use a smaller module or shorter samples",
         )

@@ -9,6 +9,7 @@ The rest of ramlet knows torch only by this object (`open_subject` in ramlet.eng
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,8 +36,11 @@ from ramlet.errors import SettingsError, option
 from ramlet.model.tensor_file import read_tensors_into
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.plurals import plural
 
 PRECISIONS = ("fp32", "bf16")
+TRAINED = (torch.float32, torch.bfloat16, torch.float64)
+"""What parameters may be while they are trained. In fp16 an `eps` of 1e-8 is 0, and so a step without gradients NaN."""
 Module = nn.Module
 Optimizer = torch.optim.Optimizer
 
@@ -70,7 +74,14 @@ class Subject:
         if devices == ["meta"]:
             raise SettingsError("the module has no weights, only their shapes (meta): create it on a device")
         named_tensors(module)
-        where = torch.device(devices[0] if device in (None, "auto") else str(device))
+        for name, parameter in optimizers.trainable(module):
+            if parameter.dtype not in TRAINED:
+                kind = str(parameter.dtype).removeprefix("torch.")
+                raise SettingsError(
+                    f"{name} of the module is trained in {kind}, whose numbers are too coarse for updates: convert it "
+                    "with module.float() or module.bfloat16(), or freeze it"
+                )
+        where = _place(devices[0] if device in (None, "auto") else str(device))
         engine = TorchEngine.on(where.type)
         if where.type == "cuda":
             where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)
@@ -146,6 +157,9 @@ class Subject:
         """Those of a run that is done."""
         read_tensors_into(file, stored(named_tensors(self.module)))
 
+    def optimizer_name(self, optimizer: Any) -> str:
+        return optimizers.name_of(optimizer, self.module)
+
     def noted_plan(self, values: Mapping[str, Any]) -> ModulePlan:
         return ModulePlan.from_dict(values)
 
@@ -201,3 +215,16 @@ class Subject:
                         mean, weight = trainee.mean_loss(part)
                         total, count = total + mean * weight, count + weight
         return total / (count or 1.0), count
+
+
+def _place(name: str) -> torch.device:
+    """A device by its name, such as cuda:1."""
+    if re.fullmatch(r"(cpu|cuda(:\d{1,3})?)", name) is None:
+        raise SettingsError(f"a module is trained on cpu, cuda or a GPU such as cuda:1, not on {name!r}")
+    where = torch.device(name)
+    if where.index is not None and where.index >= torch.cuda.device_count():
+        raise SettingsError(
+            f"there is no {name}: PyTorch finds {plural(torch.cuda.device_count(), 'GPU')}, counted from 0; choose "
+            f"another {option('device')}"
+        )
+    return where
