@@ -20,6 +20,7 @@ import sys
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ FAR = 0.5  # pairs below are not looked at
 WIDTH = 0.05
 
 
+@cache
 def _unit_pattern() -> re.Pattern[str]:
     alone, word = [], []
     for code in range(sys.maxunicode + 1):
@@ -48,13 +50,10 @@ def _unit_pattern() -> re.Pattern[str]:
     return re.compile(f"[{ranges(alone)}]|[{ranges(word)}]+")
 
 
-UNIT = _unit_pattern()
-
-
 def units(text: str) -> list[str]:
     # str.lower has one rule that looks at the neighbors, that of the final sigma.
     lower = "".join(map(str.lower, text)) if "Σ" in text else text.lower()
-    return UNIT.findall(lower)
+    return _unit_pattern().findall(lower)
 
 
 def shingles(text: str) -> Any:

@@ -32,6 +32,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # On a CPU with AMX `--engine auto` would be torch: what tests expect must not depend on the CPU.
 os.environ.setdefault("RAMLET_VECTORS", "avx512bf16")
 
+# XLA spends most of its time on optimizing programs that run for milliseconds. What a test measures in a process of its
+# own leaves it out, because the compiler's memory counts too.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 # Not set in a user's shell either: it would hide output that is never flushed.
 os.environ.pop("PYTHONUNBUFFERED", None)
 

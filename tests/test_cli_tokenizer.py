@@ -58,9 +58,12 @@ def stats(folder: Path) -> dict[str, Any]:
 
 
 def many_words(size: int) -> str:
-    """Text whose distinct words grow with it."""
-    chance = random.Random(size)
-    return " ".join(chance.randbytes(chance.randint(1, 5)).hex() for _ in range(size // 7))
+    """Text whose distinct words grow with it: one to five random bytes each, in hexadecimal."""
+    chance = np.random.default_rng(size)
+    ends = np.cumsum(2 * chance.integers(1, 6, size // 7) + 1)
+    letters = np.frombuffer(b"0123456789abcdef", "u1")[chance.integers(0, 16, ends[-1], "u1")]
+    letters[ends - 1] = ord(" ")
+    return letters[:-1].tobytes().decode()
 
 
 def test_the_docstrings_examples() -> None:
@@ -353,7 +356,8 @@ class TestEncodeAndDecode:
     def test_the_budget_is_kept_with_many_ids_per_byte(
         self, tmp_path: Path, name: str, budget: int, words: list[str]
     ) -> None:
-        text = "".join(random.Random(0).choices("éàüöñçß ", k=6_000_000))
+        letters = np.array(list("éàüöñçß "))
+        text = letters[np.random.default_rng(0).integers(0, len(letters), 6_000_000)].tobytes().decode("utf-32-le")
         (tmp_path / "letters.txt").write_text(text)
         command = ["tokenizer", "encode", "letters.txt", "-T", name, "-t", "2", "--memory", str(budget), *words]
         done = subprocess.run(

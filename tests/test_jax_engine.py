@@ -319,7 +319,8 @@ def launched(program: str, *arguments: object, **environment: str) -> subprocess
 @pytest.mark.parametrize("optimizer", ["adamw8bit", pytest.param("muon8bit", marks=pytest.mark.slow)])
 def test_eight_devices_train_as_one(tmp_path: Path, optimizer: str) -> None:
     """In a process of its own: a CPU is several devices only if JAX is told before it starts."""
-    child = launched(DEVICES, tmp_path, optimizer, XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    child = launched(DEVICES, tmp_path, optimizer, XLA_FLAGS=flags)
     said, problem = child.communicate(timeout=500)
     assert child.returncode == 0, problem
     assert said.startswith("bytes")

@@ -138,7 +138,7 @@ def test_tasks_stay_within_the_smallest_budget(tmp_path: Path) -> None:
     def measured(memory: int) -> tuple[dict[str, Any], int]:
         words = ("eval", tmp_path / "run", "--task", tmp_path / "task.jsonl", "--memory", f"{memory}MB")
         command = [sys.executable, "-c", PEAK, *map(str, words), "--device", "cpu", "--engine", "jax", "--json"]
-        given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "XLA_FLAGS": ""}
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=given)
         *_, told, peak = done.stdout.splitlines()
         return json.loads(told), int(peak) * 1024

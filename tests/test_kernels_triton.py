@@ -78,11 +78,15 @@ if not INTERPRETED:
         assert all(callable(getattr(fused, name)) for name in names)
 
 else:
+    SUMS = "ramlet.engines.torch.kernels.fused_sums"
 
     @pytest.fixture(scope="module")
     def fused() -> Iterator[ModuleType]:
         with pytest.MonkeyPatch.context() as monkeypatch:
             mend_interpreter(monkeypatch)
+            # An interpreted tile costs its size, even where it is empty: few rows, and more columns than a GPU gets.
+            monkeypatch.setattr(f"{SUMS}._ROWS", 8)
+            monkeypatch.setattr(f"{SUMS}._COLUMNS", 32)
             yield importlib.import_module("ramlet.engines.torch.kernels.fused")
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,6 +130,9 @@ else:
     def test_norm_backward_of_more_rows_than_programs(fused: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         # Width 300: four rows a tile, so that each program has several tiles and the last one is not full.
         monkeypatch.setattr(fused, "GAIN_PROGRAMS", 3)
+        # The sums in tiles of the size that a GPU gets.
+        monkeypatch.setattr(f"{SUMS}._ROWS", 1024)
+        monkeypatch.setattr(f"{SUMS}._COLUMNS", 8)
         dy, x, gain = normal(1, 41, 300), normal(2, 41, 300), normal(3, 300)
         got, wanted = torch.zeros(300), torch.zeros(300)
         close(fused.norm_backward(dy, x, gain, 1e-5, got), plain.norm_backward(dy, x, gain, 1e-5, wanted), 4.0)
@@ -133,7 +140,7 @@ else:
 
     def test_sums_of_more_programs_than_a_tile_has_rows(fused: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         # 150 programs of a row each, against tiles of 128 in the second kernel.
-        monkeypatch.setattr("ramlet.engines.torch.kernels.fused_sums._ROWS", 128)
+        monkeypatch.setattr(f"{SUMS}._ROWS", 128)
         dy, x, gain = normal(1, 150, 2048), normal(2, 150, 2048), normal(3, 2048)
         got, wanted = torch.ones(2048), torch.ones(2048)
         fused.norm_backward(dy, x, gain, 1e-5, got)

@@ -38,8 +38,14 @@ def module_of(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+"""What an import can be inside: expressions are most of a file."""
+
+
 def imports(node: ast.AST, module: str, when: str = "load") -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, STATEMENTS):
+            continue
         inside = when
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and when == "load":
             inside = "call"
