@@ -18,9 +18,10 @@
 
 PYTHON ?= python3
 CARGO_FLAGS ?=
-# Two processes. All tests of a file run in the same process, so that shared fixtures are created once. Keep the order
-# of the files: xdist would move files with few tests to the end, and those have the longest tests.
-PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Four processes, for two cores: most tests wait for the disk and for processes that they start. All tests of a file run
+# in the same process, so that shared fixtures are created once. Keep the order of the files: xdist would move files with
+# few tests to the end, and those have the longest tests.
+PYTEST_FLAGS ?= -n 4 --dist loadfile --no-loadscope-reorder
 DEMO_FLAGS ?=
 LOCK_FLAGS ?=
 WHEEL_FLAGS ?= --strip --out dist
