@@ -118,7 +118,8 @@ class _End:
         if self.before is None:
             raise SourceError(
                 f"{why}; nothing was written: change the settings that dropped them, "
-                f"or give {option('allow_empty')} to write an empty dataset"
+                f"or give {option('allow_empty')} to write an empty dataset",
+                why=why,
             )
         return Prepared(self.folder.out, self.before.as_json(), statistics, already_done=False, nothing_new=why)
 
