@@ -125,7 +125,7 @@ def train(
 
       ramlet train --data law --init-from run --eval general=data --out run-law
     """
-    reading = {name: given.pop(name) for name in ("text_field", "documents") if name in given}
+    reading: Given = {name: given.pop(name) for name in ("text_field", "documents") if name in given}
     settings = RunSettings(**given)
     if sum(bool(each) for each in (data, input_, stream)) != 1:
         raise SettingsError("give the training data with one of --data, --input and --stream")
