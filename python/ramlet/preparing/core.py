@@ -39,7 +39,7 @@ def memory_needed(settings: PrepareSettings, tokenizer: Tokenizer | None, planne
     bounds = {"max_document_bytes": longest, "max_file_bytes": longest}
     per_thread, shared = _native.least_room(json.dumps({**planned.plan, **bounds}), merges)
     per_thread += ENCODER_BYTES + THREAD_BYTES + planned.decoding
-    shared += NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
+    shared += planned.excluding + NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
     if tokenizer is None:
         # A text has at most as many characters as bytes; a compressed one may have any.
         shared += CHARACTER_BYTES * (UNICODE if planned.decoding else min(UNICODE, size))
