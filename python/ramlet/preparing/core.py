@@ -44,7 +44,8 @@ def memory_needed(settings: PrepareSettings, tokenizer: Tokenizer | None, planne
         # A text has at most as many characters as bytes; a compressed one may have any.
         shared += CHARACTER_BYTES * (UNICODE if planned.decoding else min(UNICODE, size))
     elif tokenizer.kind == "hf":
-        shared += HfEngine.MEMORY_PER_BYTE * settings.largest_document
+        # A text is encoded as a whole, short ones in batches.
+        shared += HfEngine.MEMORY_PER_BYTE * max(longest, HfEngine.BATCH_CHARACTERS)
     return threads * per_thread + shared
 
 
@@ -66,6 +67,8 @@ class Core:
         self.progress = progress
 
         what = "at work, with the encoder"
+        if tokenizer is not None and tokenizer.kind == "hf":
+            what += ", which takes a document as a whole"
         self.threads = fitting_threads(self.budget, threads, self._least, what, peak=meter.peak)
         self._working = self._least(self.threads) - LEAST_CACHE
         """Bytes that the work takes, without the word cache."""
