@@ -284,6 +284,14 @@ def test_a_run_is_added_once(tmp_path: Path, lines: Path) -> None:
         add_run(manifest, manifest, [], manifest.runs[0])
 
 
+def test_a_part_that_is_repeated_counts_once(tmp_path: Path, lines: Path) -> None:
+    out = tmp_path / "data"
+    stages(lines, out, [name for name in NAMES[:-1] for _ in range(2)])
+    whole = sum(count_of(out / ".work", OutFolder(out).plan() or {}, name) for name in CORE)
+    stage(lines, out, "finish")
+    assert sum(node["parts"] for node in json.loads((out / "stats.json").read_text())["nodes"]) == whole
+
+
 @pytest.mark.parametrize("shard_bytes", [None, 2_000], ids=["tokens", "bytes"])
 def test_finished_is_what_the_same_command_made(tmp_path: Path, lines: Path, shard_bytes: int | None) -> None:
     out, other = tmp_path / "out", tmp_path / "other.txt"
