@@ -15,6 +15,7 @@ from ramlet.preparing.stages import STAGES
 from ramlet.preparing.work import Work
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.open_files import allow_open_files
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.tokenizer.encode import TOKEN_BYTES
 from ramlet.tokenizer.engines import HfEngine, NativeEngine
@@ -65,7 +66,8 @@ class Core:
         self.budget = meter.budget or Budget.parse("auto")
         self.tokenizer = tokenizer
         self.progress = progress
-
+        if work.settings.near is not None:
+            allow_open_files(len(work.plan["cache_listing"]))  # what earlier runs kept stays open
         what = "at work, with the encoder"
         if tokenizer is not None and tokenizer.kind == "hf":
             what += ", which takes a document as a whole"
