@@ -66,6 +66,10 @@ MISTAKES = {
     "YAML that is none": Mistake(
         "prepare broken.yaml", 1, "broken.yaml, line 2: not valid YAML", "expected ',' or ']'"
     ),
+    "a folder in the place of a pipeline": Mistake("run data", 1, "data is a folder, not a file", "give another path"),
+    "a file as the folder of a pipeline": Mistake(
+        "run in_file.yaml --dry-run", 1, "`work`, .*corpus.txt, is a file", "give a folder for the results"
+    ),
     "a GPU that is not there": Mistake(
         f"{TRAIN} --data data --device cuda --out new", 1, "PyTorch finds no GPU here", "use --device cpu"
     ),
@@ -147,6 +151,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "corpus.txt").write_text(sentences(150))
     (folder / "empty.txt").write_text("")
     (folder / "typo.yaml").write_text("inputs:\n  - corpus.txt\ntokenizr: tok\nout: new\n")
+    (folder / "in_file.yaml").write_text("text: corpus.txt\nwork: corpus.txt\n")
     (folder / "broken.yaml").write_text("inputs: [corpus.txt\nout: new\n")
     (folder / "program").write_bytes(b"\x7fELF\x02\x01\x01\0\0\0" * 200)
     (folder / "corpus.tar.gz").write_bytes(b"\x1f\x8b")
