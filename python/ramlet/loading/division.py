@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 
 MOST = 1 << 40
 """The largest number of sequences or tokens; the product of larger ones would overflow 64 bits."""
@@ -26,16 +26,16 @@ def check_counts(**counts: int | None) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise SettingsError(f"{name} must be a whole number, not {value!r}")
+            raise SettingsError(f"{option(name)} must be a whole number, not {value!r}")
         if not 1 <= value <= MOST:
             raise SettingsError(
-                f"{name} must be at least 1" + f" and at most {MOST:,}" * (value > MOST) + f", not {value}"
+                f"{option(name)} must be at least 1" + f" and at most {MOST:,}" * (value > MOST) + f", not {value}"
             )
 
 
 def check_seed(seed: int) -> None:
     if not 0 <= seed <= LAST_SEED:
-        raise SettingsError(f"seed must be from 0 to {LAST_SEED}, not {seed}")
+        raise SettingsError(f"{option('seed')} must be from 0 to {LAST_SEED}, not {seed}")
 
 
 @dataclass(frozen=True, slots=True)
