@@ -255,3 +255,16 @@ def test_a_disk_that_is_full(bench: Path, disk: Path, command: str) -> None:
         assert not (disk / "new" / name).exists()
     filler.unlink()
     assert told(disk, command).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["init", "doctor", "data merge a b --out c"])
+def test_a_current_folder_that_was_removed(tmp_path: Path, command: str) -> None:
+    words = [sys.executable, "-m", "ramlet", *command.split()]
+    home = Path(ramlet.__file__).parents[1]
+    gone = f"import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); os.execv({words[0]!r}, {words!r})"
+    environment = {**os.environ, "PYTHONPATH": str(home)}
+    done = subprocess.run([words[0], "-c", gone], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "error: the current folder was removed: change to another one and run the same command again\n"
+    )

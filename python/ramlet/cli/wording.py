@@ -6,6 +6,7 @@ sentence_of(error)      choose a smaller --seq-len, or pass --on-error skip
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -53,6 +54,8 @@ def sentence_of(error: BaseException, settings: Mapping[str, Setting] = NO_SETTI
 def _sentence(error: BaseException, settings: Mapping[str, Setting]) -> str:
     if isinstance(error, RamletError):
         return error.render(partial(as_flag, settings=settings)) + _elsewhere(error, settings)
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_homeless():
+        return "the current folder was removed: change to another one and run the same command again"
     if isinstance(error, OSError) and error.strerror:
         problem = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         remedy = _REMEDIES.get(error.errno or 0)
@@ -73,3 +76,12 @@ def _elsewhere(error: RamletError, settings: Mapping[str, Setting]) -> str:
     if not flags:
         return ""
     return f" ({' and '.join(flags)}: {'an option' if len(flags) == 1 else 'options'} of ramlet prepare)"
+
+
+def _is_homeless() -> bool:
+    """Whether the current folder was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
