@@ -147,6 +147,9 @@ def test_npy(ramlet: RunRamlet, corpus: Path) -> None:
     done = ramlet("prepare", "in.txt", "--format", "npy", "-T", "byte", *MEMORY)
     assert done.returncode == 0, done.stderr
     assert bytes(np.load(corpus / "in.npy").astype("u1")).decode().startswith("line 0 of a text\n")
+    other = ramlet("prepare", "in.txt", "--format", "npy", "-T", "gpt2", *MEMORY)  # which cannot be appended
+    said = other.stderr.splitlines()[-1]
+    assert said == "error: in.npy holds a dataset from other inputs or settings: choose another --out"
 
 
 def test_standard_input(ramlet: RunRamlet, corpus: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import RunRamlet
 from ramlet.demo.plausible import Plausible, plausible
 from ramlet.demo.script import FULL, QUICK, Script, steps_in
 from ramlet.demo.stdlib_text import gather
@@ -147,6 +148,21 @@ class TestScript:
         assert steps_in(FULL, FULL.steps * a_step / FULL.seconds / 2) == FULL.steps // 2
         assert steps_in(FULL, 1.0) == FULL.least_steps
         assert steps_in(QUICK, None) == QUICK.steps
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("mine/a.md", "mine", "mine holds something else (a.md is in it): choose another --out, or an empty folder"),
+        ("mine", "mine", "mine is a file: give a folder for the demo"),
+        ("mine/python.jsonl", "{}", "mine/python.jsonl is not the text of a demo: remove it, or choose another --out"),
+    ],
+)
+def test_a_folder_of_something_else(name: str, content: str, said: str, tmp_path: Path, ramlet: RunRamlet) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    assert ramlet("demo", "--quick", "--out", "mine").stderr == f"error: {said}\n"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [Path(name).name]
 
 
 def waiting_memory_in_it(refusal: str) -> int:

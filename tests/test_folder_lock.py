@@ -258,6 +258,11 @@ class TestTemporaryFiles:
         remove_left(tmp_path)
         assert not used.exists()
 
+    def test_where_folders_exist_but_no_file_can_be_created(self) -> None:
+        """As in /proc, whose error is that of a folder which another process has just removed."""
+        with pytest.raises(SettingsError, match="cannot write into /proc/x: No such file or directory; choose another"):
+            hold("/proc/x", "prepare")
+
     def test_a_name_as_long_as_names_may_be(self, tmp_path: Path) -> None:
         with hold(tmp_path / ("ü" * 127), "prepare"), replacing(tmp_path / ("ü" * 127)) as file:
             file.write("whole")

@@ -66,6 +66,10 @@ MISTAKES = {
     "YAML that is none": Mistake(
         "prepare broken.yaml", 1, "broken.yaml, line 2: not valid YAML", "expected ',' or ']'"
     ),
+    "a folder in the place of a pipeline": Mistake("run data", 1, "data is a folder, not a file", "give another path"),
+    "a file as the folder of a pipeline": Mistake(
+        "run in_file.yaml --dry-run", 1, "`work`, .*corpus.txt, is a file", "give a folder for the results"
+    ),
     "a GPU that is not there": Mistake(
         f"{TRAIN} --data data --device cuda --out new", 1, "PyTorch finds no GPU here", "use --device cpu"
     ),
@@ -147,6 +151,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "corpus.txt").write_text(sentences(150))
     (folder / "empty.txt").write_text("")
     (folder / "typo.yaml").write_text("inputs:\n  - corpus.txt\ntokenizr: tok\nout: new\n")
+    (folder / "in_file.yaml").write_text("text: corpus.txt\nwork: corpus.txt\n")
     (folder / "broken.yaml").write_text("inputs: [corpus.txt\nout: new\n")
     (folder / "program").write_bytes(b"\x7fELF\x02\x01\x01\0\0\0" * 200)
     (folder / "corpus.tar.gz").write_bytes(b"\x1f\x8b")
@@ -250,3 +255,16 @@ def test_a_disk_that_is_full(bench: Path, disk: Path, command: str) -> None:
         assert not (disk / "new" / name).exists()
     filler.unlink()
     assert told(disk, command).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["init", "doctor", "data merge a b --out c"])
+def test_a_current_folder_that_was_removed(tmp_path: Path, command: str) -> None:
+    words = [sys.executable, "-m", "ramlet", *command.split()]
+    home = Path(ramlet.__file__).parents[1]
+    gone = f"import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); os.execv({words[0]!r}, {words!r})"
+    environment = {**os.environ, "PYTHONPATH": str(home)}
+    done = subprocess.run([words[0], "-c", gone], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "error: the current folder was removed: change to another one and run the same command again\n"
+    )

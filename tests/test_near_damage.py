@@ -1,12 +1,15 @@
-"""Damage in what `prepare --near` spills is found and named, and a killed run goes on."""
+"""Damage in what `prepare --near` spills is found and named, a killed run goes on, and a cache may have many files."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import RunRamlet
 from ramlet.errors import RamletError
 from ramlet.preparing import core
 from test_near import run, texts, written
@@ -104,3 +107,21 @@ def test_a_damaged_cache_is_found(tmp_path: Path) -> None:
         else:
             path.write_bytes(whole)  # it was in a part that this run did not need
             run(late, tmp_path / f"c{at}", dedup_cache=str(cache), dedup="none")
+
+
+def test_a_cache_of_more_runs_than_files_may_be_open(tmp_path: Path, ramlet: RunRamlet) -> None:
+    words = ("-T", "byte", "--near", "0.8", "--dedup-cache", "cache", "--threads", "1")
+    for name in ("early", "late"):
+        (tmp_path / f"{name}.txt").write_text(f"a few words of an {name} text that are found in no other one")
+    assert ramlet("prepare", "early.txt", "--out", "early", *words).returncode == 0
+    (one,) = (tmp_path / "cache").glob("*.near")
+    for number in range(200):
+        (tmp_path / "cache" / f"{number:032x}.near").hardlink_to(one)
+    limited = (
+        "import resource, sys; from ramlet.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1])); "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", limited, "prepare", "late.txt", "--out", "late", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

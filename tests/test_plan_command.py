@@ -156,3 +156,8 @@ def test_where_nothing_fits_the_least_is_named(ramlet: RunRamlet, tmp_path: Path
     assert re.search(r"error: needs at least \d+MB", done.stderr)
     with pytest.raises(BudgetError, match="needs at least"):
         plan(memory="20MB", device="cpu")
+
+
+def test_a_count_is_named_as_it_is_given(ramlet: RunRamlet) -> None:
+    said = ramlet("plan", "--params", "1M", "--num-sequences", "0").stderr
+    assert said == "error: --num-sequences must be at least 1, not 0\n"

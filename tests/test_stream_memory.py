@@ -12,6 +12,7 @@ import pytest
 
 import ramlet
 from ramlet.loading.stream_loader import StreamLoader
+from ramlet.loading.text_tokens import PART_CHARACTERS
 from ramlet.tokenizer.engines import HfEngine
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -69,7 +70,7 @@ def test_no_more_than_the_text_has(tokenizer: Path, tmp_path: Path) -> None:
         return hf.memory() - native.memory()
 
     assert counted("short.txt") == 5000 * HfEngine.MEMORY_PER_CHARACTER
-    assert counted("short.txt.gz") == HfEngine.BATCH_CHARACTERS * HfEngine.MEMORY_PER_CHARACTER
+    assert counted("short.txt.gz") == PART_CHARACTERS * HfEngine.MEMORY_PER_CHARACTER
 
 
 def test_pages_of_parquet_files(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def demo(
     """
     engine = given.get("engine", "auto")
     choose_engine(engine, "cpu")
-    from ramlet.demo.script import FULL, QUICK, STAGE_BYTES, Script, begun_steps, steps_in
+    from ramlet.demo.script import FULL, QUICK, STAGE_BYTES, Script, begun_steps, refuse_foreign, steps_in
     from ramlet.demo.stdlib_text import gather
 
     budget = Budget.parse(memory)
@@ -79,6 +79,7 @@ def demo(
     budget.require(
         own + STAGE_BYTES, {"the largest of the stages": STAGE_BYTES, "the process that waits for them": own}
     )
+    refuse_foreign(out)
     script = Script(out, size, f"{(budget.total - own) // 10**6}MB", threads, engine)
     began = time.monotonic()
     show = _Runner(silent=json or quiet)

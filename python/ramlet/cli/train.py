@@ -22,13 +22,13 @@ from ramlet.settings.declared import options
 from ramlet.training.listener import Listener
 from ramlet.training.settings import DATA, KEEPING, LEARNING, LENGTH, MEMORY, MODEL, WATCHING, RunSettings
 
-STREAM = "Reading a stream"
+READING = "Reading text (--input, --stream)"
 
 
 @with_settings(
     *options(RunSettings),
-    *options(ReadSettings, "text_field", "documents", panel=STREAM),
-    panels=(DATA, STREAM, MODEL, LENGTH, LEARNING, MEMORY, WATCHING, KEEPING),
+    *options(ReadSettings, "text_field", "documents", panel=READING),
+    panels=(DATA, READING, MODEL, LENGTH, LEARNING, MEMORY, WATCHING, KEEPING),
 )
 def train(
     out: Annotated[
@@ -126,7 +126,7 @@ def train(
 
       ramlet train --data law --init-from run --eval general=data --out run-law
     """
-    reading = {name: given.pop(name) for name in ("text_field", "documents") if name in given}
+    reading: Given = {name: given.pop(name) for name in ("text_field", "documents") if name in given}
     settings = RunSettings(**given)
     if sum(bool(each) for each in (data, input_, stream)) != 1:
         raise SettingsError("give the training data with one of --data, --input and --stream")
@@ -186,6 +186,7 @@ def _train(
     data: list[str] | None,
     inputs: list[str] | None,
     tokenizer: str | None,
+    reading: dict[str, Any],
     threads: int | None,
     meter: Meter,
     printer: _Printer,
@@ -207,13 +208,22 @@ def _train(
                 out,
                 meter=meter,
                 tokenizer=tokenizer,
+                reading=reading,
                 threads=threads,
                 val_fraction=settings.val_fraction,
                 progress=lambda stage, done, total: printer.bar.update(stage, done, total or None),
             )
         )
     return run(
-        source, out, tokenizer=tokenizer, threads=threads, meter=meter, listener=printer, **rest, **asdict(settings)
+        source,
+        out,
+        tokenizer=tokenizer,
+        reading=reading,
+        threads=threads,
+        meter=meter,
+        listener=printer,
+        **rest,
+        **asdict(settings),
     )
 
 

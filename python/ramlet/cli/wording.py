@@ -6,6 +6,7 @@ sentence_of(error)      choose a smaller --seq-len, or pass --on-error skip
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -52,7 +53,9 @@ def sentence_of(error: BaseException, settings: Mapping[str, Setting] = NO_SETTI
 
 def _sentence(error: BaseException, settings: Mapping[str, Setting]) -> str:
     if isinstance(error, RamletError):
-        return error.render(partial(as_flag, settings=settings))
+        return error.render(partial(as_flag, settings=settings)) + _elsewhere(error, settings)
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_homeless():
+        return "the current folder was removed: change to another one and run the same command again"
     if isinstance(error, OSError) and error.strerror:
         problem = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         remedy = _REMEDIES.get(error.errno or 0)
@@ -61,3 +64,24 @@ def _sentence(error: BaseException, settings: Mapping[str, Setting]) -> str:
         return "the machine is out of memory: use a smaller --memory, or close other programs"
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"{reason}; this is a bug in ramlet, run the same command with --debug to see where"
+
+
+def _elsewhere(error: RamletError, settings: Mapping[str, Setting]) -> str:
+    """Whose options those about reading are, for commands that read text without having them, like train and init."""
+    from ramlet.inputs.settings import ReadSettings
+    from ramlet.settings.declared import declared
+
+    known = declared(ReadSettings)
+    flags = [known[name].flags[0] for name in error.settings if name in known and name not in settings]
+    if not flags:
+        return ""
+    return f" ({' and '.join(flags)}: {'an option' if len(flags) == 1 else 'options'} of ramlet prepare)"
+
+
+def _is_homeless() -> bool:
+    """Whether the current folder was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False

@@ -2,6 +2,7 @@
 
     manifest.py  ledger.py                  dataset_metadata.json: read, check, write; the ledger of the input
     reader.py                               `ramlet.Dataset`: documents and ids, read without memory mapping
+    texts.py                                the texts of documents, in pieces of bounded size
     shard_check.py  verify.py               checks every byte against the manifest
     adopt.py  merge.py                      shards moved in by hand; several datasets into one
     export/                                 the file formats of other trainers, one module each

@@ -11,6 +11,9 @@ from ramlet.dataset.manifest import Manifest
 from ramlet.dataset.reader import Dataset
 from ramlet.errors import RamletError
 
+DOCUMENT_BYTES, ID_BYTES = 1000, 300
+"""Of a sample, and of each of its ids with its token."""
+
 
 def figures(dataset: Dataset) -> dict[str, Any]:
     """The content of the manifest, for people."""
@@ -68,6 +71,12 @@ def _dropped(ledger: Ledger, unit: str) -> list[dict[str, Any]]:
     return [{"rule": rule.name, "why": rule.meaning, "count": count, "bytes": size} for rule, count, size in rows]
 
 
+def samples_bytes(dataset: Dataset, split: str, count: int, most_tokens: int) -> int:
+    """Memory that these samples take: each id and token is an object, and once more in JSON."""
+    documents = min(count, dataset.document_count(split))
+    return documents * DOCUMENT_BYTES + min(documents * most_tokens, dataset.splits[split].tokens) * ID_BYTES
+
+
 def samples(dataset: Dataset, split: str, count: int, seed: int, most_tokens: int) -> list[dict[str, Any]]:
     """Documents picked at random by the seed: number, count of ids, the first ids and their tokens."""
     total = dataset.document_count(split)
@@ -78,8 +87,8 @@ def samples(dataset: Dataset, split: str, count: int, seed: int, most_tokens: in
         vocabulary = dataset.tokenizer.vocabulary
     found = []
     for number in sorted(picked):
-        ids = dataset.document(split, number)
-        shown = ids[:most_tokens].tolist()
+        ids, length = dataset.beginning(split, number, most_tokens)
+        shown = ids.tolist()
         tokens = None if vocabulary is None else [vocabulary.get(one, b"\xef\xbf\xbd") for one in shown]
-        found.append({"split": split, "document": number, "tokens_in_all": len(ids), "ids": shown, "tokens": tokens})
+        found.append({"split": split, "document": number, "tokens_in_all": length, "ids": shown, "tokens": tokens})
     return found

@@ -98,6 +98,14 @@ class Dataset:
 
     def document(self, split: str, number: int) -> Ids:
         """The ids of one document, numbered from 0; in a packed dataset those of one piece, without padding."""
+        return self._read_ids(*self._place(split, number))
+
+    def beginning(self, split: str, number: int, most: int) -> tuple[Ids, int]:
+        """At most `most` ids that the document begins with, and how many it has."""
+        shard, start, stop = self._place(split, number)
+        return self._read_ids(shard, start, min(stop, start + most)), stop - start
+
+    def _place(self, split: str, number: int) -> tuple[Shard, int, int]:
         firsts = self._first_documents(split)
         if not 0 <= number < firsts[-1]:
             raise IndexError(
@@ -108,7 +116,7 @@ class Dataset:
         # A document begins where the previous one ends; the first of a shard has none before it.
         ends = self._read_ends(shard, max(within - 1, 0), within + 1)
         start = self.starts(ends[-1:], int(ends[0]) if within else 0)
-        return self._read_ids(shard, int(start[0]), int(ends[-1]))
+        return shard, int(start[0]), int(ends[-1])
 
     def documents(self, split: str) -> Iterator[Ids]:
         """Every document's ids, in order."""
@@ -121,6 +129,26 @@ class Dataset:
 
         A block has at most `block_ids` ids, or is one document that has more.
         """
+        for shard, base, stop, starts, ends in self._groups(split, block_ids):
+            yield self._read_ids(shard, base, stop), starts, ends
+
+    def document_parts(self, split: str, block_ids: int = BLOCK_IDS) -> Iterator[tuple[Ids, Ends, Ends]]:
+        """The same, but a document with more ids comes in several blocks: the first has only its start, the last only
+        its end, those in between neither.
+        """
+        for shard, base, stop, starts, ends in self._groups(split, block_ids):
+            for at in range(base, max(stop, base + 1), block_ids):
+                until = min(at + block_ids, stop)
+                begun, ended = starts if at == base else starts[:0], ends if until == stop else ends[:0]
+                yield self._read_ids(shard, at, until), begun, ended - np.uint64(at - base)
+
+    def longest(self, split: str) -> int:
+        """The number of ids of the longest document."""
+        groups = self._groups(split, BLOCK_IDS)
+        return max((int((ends - starts).max()) for _, _, _, starts, ends in groups), default=0)
+
+    def _groups(self, split: str, block_ids: int) -> Iterator[tuple[Shard, int, int, Ends, Ends]]:
+        """Of documents, by their ids: the shard, where they start and stop in it, and each of them from there."""
         for shard in self.shards(split):
             before = 0
             for ends in self.end_blocks(shard):
@@ -129,9 +157,8 @@ class Dataset:
                 while first < len(ends):
                     base = int(starts[first])
                     after = max(int(np.searchsorted(ends, np.uint64(base + block_ids), "right")), first + 1)
-                    ids = self._read_ids(shard, base, int(ends[after - 1]))
                     offset = np.uint64(base)
-                    yield ids, starts[first:after] - offset, ends[first:after] - offset
+                    yield shard, base, int(ends[after - 1]), starts[first:after] - offset, ends[first:after] - offset
                     first = after
                 before = int(ends[-1])
 

@@ -77,15 +77,19 @@ def _mark(manifest: Manifest) -> str:
 
 
 def _batches(dataset: Dataset) -> Iterator[tuple[list[str], int]]:
+    from ramlet.dataset.texts import pieces
+
     texts: list[str] = []
     characters = tokens = 0
+    text = bytearray()
     for split in dataset.splits:
-        for ids in dataset.documents(split):
-            tokens += len(ids)
-            numbers = ids.tolist()
-            if numbers and numbers[-1] == dataset.end_id:
-                numbers.pop()
-            texts.append(dataset.tokenizer.decode(numbers))
+        for piece, ids, ends in pieces(dataset, split):
+            tokens += ids
+            text += piece
+            if not ends:
+                continue
+            texts.append(text.decode("utf-8", "replace"))
+            text = bytearray()
             characters += len(texts[-1])
             if characters >= BATCH_CHARACTERS:
                 yield texts, tokens

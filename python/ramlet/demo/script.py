@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramlet.errors import SettingsError, option
 from ramlet.settings.owners import command_line
 
+TEXT = "python.jsonl"
 END = "<|endoftext|>"
 DOCUMENT_BYTES = 1 << 18
 """More than the sources of the standard library have, and a quarter of the default, which would need 50 MB more."""
@@ -71,7 +73,7 @@ class Script:
 
     def __init__(self, folder: Path, size: Size, memory: str, threads: int | None = None, engine: str = "auto") -> None:
         self.size = size
-        self.text = folder / "python.jsonl"
+        self.text = folder / TEXT
         self.dataset = folder / "dataset"
         self.run = folder / "run"
         self.page = folder / "report.html"
@@ -113,6 +115,19 @@ class Script:
         half = max(1, steps // 2)
         often = {"max_steps": steps, "eval_every": half, "sample_every": half, "sample_tokens": 120}
         return command_line("train", **self._model, **often, out=self.run, **self._limits)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuses a folder with something else in it, among which the results would be lost; a demo's own has its text."""
+    if (folder / TEXT).exists() or not folder.exists():
+        return
+    if not folder.is_dir():
+        raise SettingsError(f"{folder} is a file: give a folder for the demo")
+    other = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if other:
+        raise SettingsError(
+            f"{folder} holds something else ({other[0]} is in it): choose another {option('out')}, or an empty folder"
+        )
 
 
 def steps_in(size: Size, tokens_per_second: float | None) -> int:

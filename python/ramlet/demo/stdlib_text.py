@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramlet.errors import SourceError
+from ramlet.errors import SourceError, option
 from ramlet.runtime.atomic_files import replacing
 
 SKIPPED = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idlelib", "lib2to3"}
@@ -81,8 +81,11 @@ def _text(path: Path) -> str | None:
 
 def _gathered(target: Path) -> Gathered:
     files = size = 0
-    with target.open(encoding="utf-8") as lines:
-        for line in lines:
-            files += 1
-            size += len(json.loads(line)["text"].encode())
+    try:
+        with target.open(encoding="utf-8") as lines:
+            for line in lines:
+                files += 1
+                size += len(json.loads(line)["text"].encode())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise SourceError(f"{target} is not the text of a demo: remove it, or choose another {option('out')}") from None
     return Gathered(files, size)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ramlet.errors import SettingsError
+from ramlet.errors import SettingsError, option
 
 MOST = 1 << 40
 """The largest number of sequences or tokens; the product of larger ones would overflow 64 bits."""
@@ -28,10 +28,10 @@ def check_counts(**counts: int | None) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise SettingsError(f"{name} must be a whole number, not {value!r}")
+            raise SettingsError(f"{option(name)} must be a whole number, not {value!r}")
         if not 1 <= value <= MOST:
             raise SettingsError(
-                f"{name} must be at least 1" + f" and at most {MOST:,}" * (value > MOST) + f", not {value}"
+                f"{option(name)} must be at least 1" + f" and at most {MOST:,}" * (value > MOST) + f", not {value}"
             )
 
 
@@ -39,13 +39,13 @@ def whole_number(name: str, value: Any) -> int:
     """As an ordinary integer, also of NumPy's; an error for anything else."""
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         return operator.index(value)
-    raise SettingsError(f"{name} must be a whole number, not {value!r}")
+    raise SettingsError(f"{option(name)} must be a whole number, not {value!r}")
 
 
 def checked_seed(seed: Any) -> int:
     number = whole_number("seed", seed)
     if not 0 <= number <= LAST_SEED:
-        raise SettingsError(f"seed must be from 0 to {LAST_SEED}, not {number}")
+        raise SettingsError(f"{option('seed')} must be from 0 to {LAST_SEED}, not {number}")
     return number
 
 

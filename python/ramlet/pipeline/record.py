@@ -102,6 +102,8 @@ class Record:
             }
         except FileNotFoundError:
             return {}
+        except NotADirectoryError:
+            raise SettingsError(f"`work`, {self._work}, is a file: give a folder for the results") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingsError(
                 f"{self._path} cannot be read ({type(error).__name__}): remove it; stages then check their folders"

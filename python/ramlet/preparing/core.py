@@ -15,6 +15,7 @@ from ramlet.preparing.stages import STAGES
 from ramlet.preparing.work import Work
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
+from ramlet.runtime.open_files import allow_open_files
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, fitting_threads
 from ramlet.tokenizer.encode import TOKEN_BYTES
 from ramlet.tokenizer.engines import HfEngine, NativeEngine
@@ -39,12 +40,13 @@ def memory_needed(settings: PrepareSettings, tokenizer: Tokenizer | None, planne
     bounds = {"max_document_bytes": longest, "max_file_bytes": longest}
     per_thread, shared = _native.least_room(json.dumps({**planned.plan, **bounds}), merges)
     per_thread += ENCODER_BYTES + THREAD_BYTES + planned.decoding
-    shared += NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
+    shared += planned.excluding + NATIVE_CODE + LEAST_CACHE + TOKEN_BYTES * (tokenizer.vocab_size if tokenizer else 0)
     if tokenizer is None:
         # A text has at most as many characters as bytes; a compressed one may have any.
         shared += CHARACTER_BYTES * (UNICODE if planned.decoding else min(UNICODE, size))
     elif tokenizer.kind == "hf":
-        shared += HfEngine.MEMORY_PER_BYTE * settings.largest_document
+        # A text is encoded as a whole, short ones in batches.
+        shared += HfEngine.MEMORY_PER_BYTE * max(longest, HfEngine.BATCH_CHARACTERS)
     return threads * per_thread + shared
 
 
@@ -64,8 +66,11 @@ class Core:
         self.budget = meter.budget or Budget.parse("auto")
         self.tokenizer = tokenizer
         self.progress = progress
-
+        if work.settings.near is not None:
+            allow_open_files(len(work.plan["cache_listing"]))  # what earlier runs kept stays open
         what = "at work, with the encoder"
+        if tokenizer is not None and tokenizer.kind == "hf":
+            what += ", which takes a document as a whole"
         self.threads = fitting_threads(self.budget, threads, self._least, what, peak=meter.peak)
         self._working = self._least(self.threads) - LEAST_CACHE
         """Bytes that the work takes, without the word cache."""

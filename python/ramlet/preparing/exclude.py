@@ -10,6 +10,7 @@ What a word and an n-gram are, and how documents are compared, is in docs/design
 from __future__ import annotations
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,6 +37,10 @@ FOLDER = "exclude"
 LEAST_MEMORY, LARGEST_MEMORY = 4 << 20, 64 << 20
 """For sorting the hashes; more would not be faster."""
 LEAST_WINDOW = 8 << 20
+NUMPY_BYTES = 20 << 20
+"""NumPy, which only datasets need here, and blocks of ids."""
+TOKEN_BYTES = 500
+"""Of a tokenizer, while it is loaded."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class DatasetText:
             return DatasetText(name, Path(folder), (split,))
         return None
 
+    @property
+    def memory(self) -> int:
+        """In which its text is decoded."""
+        return NUMPY_BYTES + TOKEN_BYTES * Manifest.read(self.path).vocab_size
+
     @cached_property
     def mark(self) -> str:
         """Changes with its content."""
@@ -69,14 +79,13 @@ class DatasetText:
 
     def _rows(self) -> Iterator[tuple[str, bool]]:
         from ramlet.dataset.reader import Dataset
+        from ramlet.dataset.texts import pieces
 
         dataset = Dataset(self.path)
+        decoder = getincrementaldecoder("utf-8")("replace")
         for split in self.splits:
-            for ids in dataset.documents(split):
-                numbers = ids.tolist()
-                if numbers and numbers[-1] == dataset.end_id:
-                    numbers.pop()
-                yield dataset.tokenizer.decode(numbers), True
+            for text, _, ends in pieces(dataset, split):
+                yield decoder.decode(text, ends), ends
 
 
 @dataclass
@@ -110,6 +119,11 @@ class Excluded:
         field = self.settings.exclude_field or self.settings.text_field
         found = [source.decoding(field) for source in self._expand(files)] if files else []
         return max([*found, Source("", "jsonl", "gz", 0).decoding(field) if datasets else 0])
+
+    @property
+    def datasets(self) -> int:
+        """Memory in which the text of datasets is decoded."""
+        return max((part.memory for part in self.parts if isinstance(part, DatasetText)), default=0)
 
     def _expand(self, paths: Iterable[str]) -> Iterator[Source]:
         for source in sources.expand(paths):

@@ -60,10 +60,10 @@ def check_can_begin(work: Work, before: Manifest | None, tokenizer: Tokenizer | 
                 folder.finish()
         return Prepared(work.result, before.as_json(), {}, already_done=True)
     if before is not None and not work.append:
-        raise SettingsError(
-            f"{work.result} holds a dataset from other inputs or settings: "
-            f"{option('append')} adds to it, or choose another folder"
-        )
+        instead = f"{option('append')} adds to it, or choose another folder"
+        if folder.npy is not None:
+            instead = f"choose another {option('out')}"  # an npy file cannot be added to
+        raise SettingsError(f"{work.result} holds a dataset from other inputs or settings: {instead}")
     if work.append and before is not None:
         check_same(before, tokenizer, work.settings, work.plan["end_id"], folder.out)
     if work.plan["cache"]:
@@ -118,7 +118,8 @@ class _End:
         if self.before is None:
             raise SourceError(
                 f"{why}; nothing was written: change the settings that dropped them, "
-                f"or give {option('allow_empty')} to write an empty dataset"
+                f"or give {option('allow_empty')} to write an empty dataset",
+                why=why,
             )
         return Prepared(self.folder.out, self.before.as_json(), statistics, already_done=False, nothing_new=why)
 

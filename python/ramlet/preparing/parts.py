@@ -27,7 +27,7 @@ from ramlet.preparing.finish import Prepared, finish
 from ramlet.preparing.folder import OutFolder
 from ramlet.preparing.run import Run, opened
 from ramlet.preparing.settings import PrepareSettings
-from ramlet.preparing.stages import NAMES, STAGES, parts, require_ready
+from ramlet.preparing.stages import NAMES, STAGES, parts, require_ready, unfinished
 from ramlet.preparing.work import Work, command_of, nothing_planned
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.memory import peak_memory
@@ -112,10 +112,11 @@ def prepare_stage(
             if stage == "exclude":
                 Run(folder, work.settings, meter, threads, progress).read_excluded(work.planned.excluded)
             else:
+                left = set(unfinished(folder.work, work.plan, stage)).intersection(own)
                 worker = Worker(folder.work, os.uname().nodename)
                 worker.begins(stage, own)
                 _core(work, meter, threads, stage, progress).run(stage, own)
-                worker.ends(len(own), max(meter.peak, peak_memory()))
+                worker.ends(len(left), max(meter.peak, peak_memory()))
         return StageDone(out, stage, len(own), count)
 
 

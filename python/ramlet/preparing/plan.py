@@ -41,6 +41,8 @@ class Planned:
     """The least memory that the decoder of an input takes; 0 if all are plain text."""
     excluded: str = ""
     """Identity of the evaluation set, if there is one."""
+    excluding: int = 0
+    """Memory in which the text of datasets in it is decoded."""
     samples: list[tuple[str, int]] = field(default_factory=list)
     """Path and size of some inputs, by which another machine shows that it sees them."""
 
@@ -117,6 +119,7 @@ def make_plan(
         planned.plan["exclude_ngram"] = settings.exclude_ngram
         planned.excluded = excluded.identity
         planned.decoding = max(planned.decoding, excluded.decoding)
+        planned.excluding = excluded.datasets
     planned.inputs = {"fingerprint": fingerprint, "files": files, "bytes": total}
     return planned
 

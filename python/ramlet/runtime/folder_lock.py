@@ -34,6 +34,8 @@ LONGEST_NAME = 180
 TRIES = 5
 PAUSE = 0.02
 """Seconds between tries: another process may only be checking (`writer_of`), or about to write its name."""
+RACES = 100
+"""Tries to create the file in a folder that other processes may be removing."""
 PATIENCE = 20.0
 """Seconds to wait for the last parts of a killed run, which its cluster is about to end."""
 
@@ -207,7 +209,9 @@ def _open(target: Path, makes_folder: bool) -> tuple[Path, int, bool, list[Path]
     """The lock file's path and handle, whether it is new, and the folders created for it."""
     parent = target.parent
     created = [path for path in (parent, *parent.parents) if not path.exists()]
+    tries = 0
     while True:
+        tries += 1
         if makes_folder:
             parent.mkdir(parents=True, exist_ok=True)
         refused: OSError | None = None
@@ -215,9 +219,10 @@ def _open(target: Path, makes_folder: bool) -> tuple[Path, int, bool, list[Path]
             try:
                 return (path, *_opened(path), created)
             except FileNotFoundError:
-                if not makes_folder:
+                # Another process has just finished and removed the empty folder; or, as in /proc, no file can be there.
+                if not makes_folder or tries == RACES:
                     raise
-                refused = None  # another process has just finished and removed the empty folder
+                refused = None
                 break
             except OSError as error:
                 refused = refused or error

@@ -79,7 +79,7 @@ def open_regular(path: str | os.PathLike[str], error: type[RamletError], most: f
     if stat.S_ISREG(mode):
         raise _too_large(path, error, status.st_size, most)
     if stat.S_ISDIR(mode):
-        raise error(f"{path} is a folder, not a file: move it away")
+        raise error(f"{path} is a folder, not a file: give another path, or move it away")
     raise error(f"{path} is a device or a pipe, not a regular file: give another path, or remove it")
 
 

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramlet import _native
+from ramlet.errors import BudgetError, option
 from ramlet.inputs import sources
 from ramlet.inputs.settings import ReadSettings
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.plurals import plural
 from ramlet.runtime.threads import NATIVE_CODE, THREAD_BYTES, available_threads, check_threads
-from ramlet.tokenizer.engines import NativeEngine
+from ramlet.tokenizer.engines import HfEngine, NativeEngine
 from ramlet.tokenizer.tokenizer import CACHE_BYTES, Tokenizer
 
 if TYPE_CHECKING:
@@ -53,19 +54,32 @@ takes."""
 LONG_RUN_AS_NUMBERS = 40 << 20
 """Its ids as Python ints of 40 bytes each: what a stream returns, which is used to find special tokens."""
 
+WHOLE_CHARACTER = HfEngine.MEMORY_PER_CHARACTER + 10
+"""Of a document that is encoded as a whole: also its text, in parts and joined."""
+
 
 def divide_memory(
-    budget: Budget, vocab_size: int, threads: int, decoding: int = 0, *, streamed: bool = False, peak: int = 0
+    budget: Budget,
+    vocab_size: int,
+    threads: int,
+    decoding: int = 0,
+    *,
+    streamed: bool = False,
+    whole: bool = False,
+    peak: int = 0,
 ) -> tuple[int, int]:
     """Bytes for the word cache and for a block of text, once the tokenizer is loaded.
 
     A budget too small for the minimum of both is refused. `decoding` is the minimum that decompressing an input takes,
-    `streamed` whether special tokens are searched for, `peak` the peak memory of loading the tokenizer.
+    `streamed` whether special tokens are searched for, `whole` whether HF's library encodes whole documents (what they
+    may take is then the first number), `peak` the peak memory of loading the tokenizer.
     """
     import numpy  # noqa: F401 - ids are arrays: its memory must be counted
 
     engine = vocab_size * TOKEN_BYTES
     run = LONG_RUN + (LONG_RUN_AS_NUMBERS if streamed else 0)
+    if whole:
+        run += WHOLE_CHARACTER * HfEngine.BATCH_CHARACTERS
     own = NATIVE_CODE + run + decoding + threads * (FRONT_BYTES + THREAD_BYTES)
     least = SMALLEST_CACHE + own + BLOCK_COPIES * SMALLEST_BLOCK
     granted = budget.grant(
@@ -76,6 +90,8 @@ def divide_memory(
     left = granted - engine
     spare = left - own - SMALLEST_CACHE
     block = min(max(min(left // 3, spare) // BLOCK_COPIES, SMALLEST_BLOCK), LARGEST_BLOCK)
+    if whole:
+        return WHOLE_CHARACTER * HfEngine.BATCH_CHARACTERS + max(0, left - own - block * BLOCK_COPIES), block
     # Not all of it: the allocator keeps some of the memory that blocks of changing size have freed.
     cache = (left - own - block * BLOCK_COPIES) * 3 // 4
     return max(min(cache, CACHE_BYTES), SMALLEST_CACHE), block
@@ -90,11 +106,13 @@ def encode_files(
     threads: int | None = None,
     allowed_special: Collection[str] | str = (),
     block_bytes: int = LARGEST_BLOCK,
+    whole_bytes: int | None = None,
     counters: Callable[[dict[str, Any]], None] | None = None,
 ) -> Iterator[Arrays]:
     """The ids of all documents of the inputs, in order.
 
-    `scratch` is a folder in which compressed Parquet files are unpacked. `counters` is called after every batch, and
+    `scratch` is a folder in which compressed Parquet files are unpacked. `whole_bytes` is the memory for a document
+    that HF's library encodes as a whole; without it any is encoded. `counters` is called after every batch, and
     once more at the end, with what was read so far.
     """
     files = (source.spec() for source in sources.expand(inputs, format=settings.format))
@@ -117,7 +135,7 @@ def encode_files(
 
     check_threads(threads)
     if not isinstance(engine, NativeEngine):
-        yield from _whole_documents(tokenizer, batches(), threads, allowed_special)
+        yield from _whole_documents(tokenizer, batches(), threads, allowed_special, whole_bytes)
     elif allowed_special:
         yield from _streamed(tokenizer, batches(), allowed_special)
     else:
@@ -153,16 +171,30 @@ def _streamed(tokenizer: Tokenizer, batches: Iterator[Batch], allowed: Collectio
 
 
 def _whole_documents(
-    tokenizer: Tokenizer, batches: Iterator[Batch], threads: int | None, allowed: Collection[str] | str
+    tokenizer: Tokenizer,
+    batches: Iterator[Batch],
+    threads: int | None,
+    allowed: Collection[str] | str,
+    memory: int | None,
 ) -> Iterator[Arrays]:
     """Where it is unknown where text may be split, each document is joined first."""
+    most = None if memory is None else memory // WHOLE_CHARACTER
     parts: list[str] = []
+    characters = 0
     for batch in batches:
         documents = []
         for text, ends_document in batch:
             parts.append(text)
+            characters += len(text)
+            if most is not None and characters > most:
+                raise BudgetError(
+                    f"a document has more than {most:,} characters, and HF's library, which encodes it as a whole, may "
+                    f"take {HfEngine.MEMORY_PER_CHARACTER} bytes for each: give more {option('memory')}, or "
+                    f"{option('documents', 'line')} if each line is a document"
+                )
             if ends_document:
                 documents.append("".join(parts))
                 parts.clear()
+                characters = 0
         if documents:
             yield tokenizer.encode_batch(documents, threads, allowed)

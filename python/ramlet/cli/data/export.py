@@ -37,12 +37,16 @@ def export(
       ramlet data export my-dataset --to nanogpt --out for-nanogpt
     """
     from ramlet.dataset.export.run import export as write
-    from ramlet.dataset.manifest import Manifest
+    from ramlet.dataset.reader import Dataset
+    from ramlet.runtime.budget import Budget, using_budget
 
     # Loaded here, so that the budget counts what the format imports.
-    tokens_loaded = getattr(load_format(to), "tokens_loaded", None)
-    vocabulary = tokens_loaded(Manifest.read(dataset)) if tokens_loaded is not None else 0
-    with within(memory, silent=quiet or json, vocabulary=vocabulary) as (meter, bar):
+    needs = load_format(to)
+    with using_budget(Budget.parse(memory)):
+        opened = Dataset(dataset)
+    vocabulary = needs.tokens_loaded(opened.manifest) if hasattr(needs, "tokens_loaded") else 0
+    row = {"the longest document": needs.row_bytes(opened)} if hasattr(needs, "row_bytes") else {}
+    with within(memory, silent=quiet or json, vocabulary=vocabulary, more=row) as (meter, bar):
         done = write(
             dataset,
             to,

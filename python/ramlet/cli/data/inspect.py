@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ramlet.cli.data.options import DatasetPath, within
@@ -12,6 +13,7 @@ from ramlet.runtime.budget import format_bytes
 from ramlet.runtime.plurals import plural
 
 if TYPE_CHECKING:
+    from ramlet.cli.progress import Progress
     from ramlet.dataset.reader import Dataset
 
 SAMPLES = "Samples"
@@ -49,25 +51,34 @@ def inspect(
     ramlet data inspect my-dataset --samples 10 --seed 7 --split val
     ramlet data inspect my-dataset --repetition
     """
-    from ramlet.dataset.inspect import figures
+    from ramlet.dataset.inspect import figures, samples_bytes
     from ramlet.dataset.inspect import samples as pick
     from ramlet.dataset.reader import Dataset
+    from ramlet.runtime.budget import Budget, using_budget
 
-    opened = Dataset(dataset)
-    described = figures(opened)
-    picked = pick(opened, split, samples, seed, sample_tokens)
-    if json:
-        for one in picked:
-            tokens = one["tokens"]
-            one["text"] = None if tokens is None else b"".join(tokens).decode("utf-8", "replace")
-            one["tokens"] = None if tokens is None else [token_text(token) for token in tokens]
-        print_json({**described, "repetition": _repetition(opened, repetition, memory, silent=True), "samples": picked})
-        return
-    _show_statistics(described)
-    _show_lengths(described)
-    _show_dropped(described)
-    _show_repetition(_repetition(opened, repetition, memory, silent=False))
-    _show_samples(picked, packed=described["packed"] is not None)
+    with using_budget(Budget.parse(memory)):
+        opened = Dataset(dataset)
+    measured, measures = _measured(opened, repetition)
+    parts = {"the samples": samples_bytes(opened, split, samples, sample_tokens), **_longest(opened, measures)}
+    with within(memory, silent=json, vocabulary=opened.vocab_size, more=parts) as (_, bar):
+        described = figures(opened)
+        picked = pick(opened, split, samples, seed, sample_tokens)
+        if not json:
+            _show_statistics(described)
+            _show_lengths(described)
+            _show_dropped(described)
+        if measures:
+            measured = _measure(opened, bar, wanted=bool(repetition))
+        bar.close()
+        if json:
+            for one in picked:
+                tokens = one["tokens"]
+                one["text"] = None if tokens is None else b"".join(tokens).decode("utf-8", "replace")
+                one["tokens"] = None if tokens is None else [token_text(token) for token in tokens]
+            print_json({**described, "repetition": measured, "samples": picked})
+            return
+        _show_repetition(measured)
+        _show_samples(picked, packed=described["packed"] is not None)
 
 
 def _show_statistics(described: dict[str, Any]) -> None:
@@ -127,18 +138,32 @@ def _show_dropped(described: dict[str, Any]) -> None:
                 print(f"      {where}: {token_text(str(example.get('text', ''))[:80].encode(errors='replace'))}")
 
 
-def _repetition(dataset: Dataset, wanted: bool | None, memory: str, *, silent: bool) -> dict[str, Any] | None:
-    """Measured now, or before; None if neither."""
-    from ramlet.dataset.repetition import QUICK_TOKENS, measure, save, saved
-    from ramlet.errors import RamletError
+def _measured(dataset: Dataset, wanted: bool | None) -> tuple[dict[str, Any] | None, bool]:
+    """How repetitive the dataset was found to be before, and whether to measure it now."""
+    from ramlet.dataset.repetition import QUICK_TOKENS, saved
 
     found = None if wanted else saved(dataset.path, dataset.manifest)
     small = sum(split.tokens for split in dataset.splits.values()) <= QUICK_TOKENS
-    if found is not None or wanted is False or not (wanted or small):
-        return found
+    return found, found is None and wanted is not False and (bool(wanted) or small)
+
+
+def _longest(dataset: Dataset, measures: bool) -> dict[str, int]:
+    from ramlet.dataset.texts import longest_text
+    from ramlet.errors import RamletError
+
+    if not measures:
+        return {}
+    with suppress(RamletError, OSError):  # as below
+        return {"the longest document": longest_text(dataset)}
+    return {}
+
+
+def _measure(dataset: Dataset, bar: Progress, *, wanted: bool) -> dict[str, Any] | None:
+    from ramlet.dataset.repetition import measure, save
+    from ramlet.errors import RamletError
+
     try:
-        with within(memory, silent=silent, vocabulary=dataset.vocab_size) as (_, bar):
-            found = measure(dataset, lambda done, total: bar.update("counting repetitions", done, total, "tokens"))
+        found = measure(dataset, lambda done, total: bar.update("counting repetitions", done, total, "tokens"))
     except (RamletError, OSError):
         # Without a tokenizer there is no text; `verify` reports what is wrong with it.
         if wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -22,10 +22,12 @@ TOKEN_BYTES = 500
 
 
 @contextmanager
-def within(memory: str, *, silent: bool, vocabulary: int = 0) -> Iterator[tuple[Meter, Progress]]:
+def within(
+    memory: str, *, silent: bool, vocabulary: int = 0, more: Mapping[str, int] | None = None
+) -> Iterator[tuple[Meter, Progress]]:
     """The meter and progress of a command that works in blocks of fixed size; checks that they fit in the budget.
 
-    `vocabulary` is the vocabulary size of the tokenizer, if the command loads one.
+    `vocabulary` is the vocabulary size of the tokenizer, if the command loads one; `more` are bytes by what needs them.
     """
     import numpy  # noqa: F401 - its memory must be counted
 
@@ -35,6 +37,7 @@ def within(memory: str, *, silent: bool, vocabulary: int = 0) -> Iterator[tuple[
     parts = {"blocks of ids": BLOCKS}
     if vocabulary:
         parts["the tokenizer"] = vocabulary * TOKEN_BYTES
+    parts |= {what: size for what, size in (more or {}).items() if size}
     budget.grant(parts, "Python and NumPy", peak=peak_memory())
     with Meter(budget) as meter, Progress(meter, silent=silent) as bar:
         yield meter, bar

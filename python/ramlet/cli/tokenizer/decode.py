@@ -7,13 +7,16 @@ import sys
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 from ramlet.cli.options import Json, print_json
 from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.tokenizer.options import Pattern, TokenizerName
 from ramlet.errors import SettingsError, SourceError
 from ramlet.runtime.small_files import open_regular
+
+LONGEST_LINE = 1 << 16
+"""Characters of a line of ids that are decoded at once: `encode` prints a document per line."""
 
 
 def decode(
@@ -45,8 +48,10 @@ def decode(
     if ids and len(ids) == 1 and not re.fullmatch(r"[\d\s,\[\]]*", ids[0]):
         wide = loaded.vocab_size > 1 << 16 if dtype is None else dtype == "uint32"
         blocks = _from_file(Path(ids[0]), "<u4" if wide else "<u2")
+        if loaded.kind == "hf":  # which puts spaces between tokens: no two blocks of them may be joined
+            blocks = iter([[number for block in blocks for number in block]])
     else:
-        blocks = _from_words(iter(ids) if ids else iter(sys.stdin))
+        blocks = _from_words(iter(ids) if ids else sys.stdin if loaded.kind == "hf" else _in_parts(sys.stdin))
     if json:
         print_json({"text": b"".join(map(loaded.decode_bytes, blocks)).decode("utf-8", "replace")})
         return
@@ -54,6 +59,17 @@ def decode(
         sys.stdout.buffer.write(loaded.decode_bytes(block))
     if sys.stdout.isatty():
         print()
+
+
+def _in_parts(stream: TextIO) -> Iterator[str]:
+    """Its lines, long ones in parts that end between two numbers."""
+    rest = ""
+    while part := stream.readline(LONGEST_LINE):
+        part = rest + part
+        cut = max(map(part.rfind, " \t\n,]")) + 1 or (len(part) if len(part) > LONGEST_LINE else 0)
+        yield part[:cut]
+        rest = part[cut:]
+    yield rest
 
 
 def _from_words(lines: Iterator[str]) -> Iterator[list[int]]:

@@ -82,12 +82,17 @@ def encode(
         note("reading text from the terminal; press Ctrl-D to end it", quiet=quiet)
     threads = threads or available_threads()
     decoding = survey(names, format=settings.format, text_field=settings.text_field).decoding
+    whole = loaded.kind == "hf"
+    size = loaded.vocab_size
     cache, block_bytes = divide_memory(
-        budget, loaded.vocab_size, threads, decoding, streamed=bool(allowed), peak=peak_memory()
+        budget, size, threads, decoding, streamed=bool(allowed), whole=whole, peak=peak_memory()
     )
-    loaded.limit_cache(cache)
+    if not whole:
+        loaded.limit_cache(cache)
     with Meter(budget) as meter, TemporaryDirectory(prefix="ramlet-") as scratch:
         options: dict[str, Any] = {"threads": threads, "allowed_special": allowed, "block_bytes": block_bytes}
+        if whole:
+            options["whole_bytes"] = cache
         if out is None:
             result: dict[str, Any] = {"read": {}}
             counters = result["read"].update

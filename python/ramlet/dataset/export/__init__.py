@@ -1,7 +1,8 @@
 """A dataset in the file format of another trainer. A new format is a module here and a line in FORMATS.
 
 A module has `write(job)`, which gets an `Export` (run.py). If it loads the tokenizer it also has
-`tokens_loaded(manifest)`: how many tokens the budget has to count for that.
+`tokens_loaded(manifest)`: how many tokens the budget has to count for that. If it writes documents as a whole it has
+`row_bytes(dataset)`: the memory of the largest.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramlet.dataset.export.run import Export
-from ramlet.dataset.reader import Ids
+from ramlet.dataset.reader import Dataset, Ids
 from ramlet.errors import SettingsError, option
 
 try:
@@ -27,8 +27,16 @@ try:
 except ImportError:
     pa = None
 
+COPIES = 3
 FILE_BYTES = 500_000_000
 """Bytes of ids in an Arrow file, as in `datasets` itself."""
+
+
+def row_bytes(dataset: Dataset) -> int:
+    """Memory that the largest row takes: rows are written whole, and the next one is there when a file is closed."""
+    if dataset.sequence_length:
+        return 0
+    return COPIES * dataset.manifest.id_bytes * max(dataset.longest(split) for split in dataset.splits)
 
 
 def write(job: Export) -> None:

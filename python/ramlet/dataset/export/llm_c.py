@@ -50,17 +50,9 @@ def write(job: Export) -> None:
 
 def _end_id_first(dataset: Dataset, split: str, end_id: int) -> Iterator[Ids]:
     """The documents with the end id before them instead of after them."""
-    for ids, starts, ends in dataset.document_blocks(split):
+    for ids, starts, ends in dataset.document_parts(split):
         starts, ends = starts.astype(np.int64), ends.astype(np.int64)
         # Not every document has one: the last of an adopted shard may lack it.
-        ended = ids[ends - 1] == end_id
-        body = np.ones(len(ids), bool)
-        body[ends[ended] - 1] = False
-        sizes = ends - starts - ended + 1
-        result = np.empty(int(sizes.sum()), ids.dtype)
-        marks = np.cumsum(sizes) - sizes
-        rest = np.ones(len(result), bool)
-        rest[marks] = False
-        result[marks] = end_id
-        result[rest] = ids[body]
-        yield result
+        kept = np.ones(len(ids), bool)
+        kept[ends[ids[ends - 1] == end_id] - 1] = False
+        yield np.insert(ids, starts, end_id)[np.insert(kept, starts, True)]
