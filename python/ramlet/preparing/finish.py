@@ -60,10 +60,14 @@ def check_can_begin(work: Work, before: Manifest | None, tokenizer: Tokenizer | 
                 folder.finish()
         return Prepared(work.result, before.as_json(), {}, already_done=True)
     if before is not None and not work.append:
-        instead = f"{option('append')} adds to it, or choose another folder"
-        if folder.npy is not None:
-            instead = f"choose another {option('out')}"  # an npy file cannot be added to
-        raise SettingsError(f"{work.result} holds a dataset from other inputs or settings: {instead}")
+        if folder.npy is not None:  # which cannot be added to
+            raise SettingsError(
+                f"{work.result} holds a dataset from other inputs or settings: choose another {option('out')}"
+            )
+        raise SettingsError(
+            f"{work.result} holds a dataset from other inputs or settings: "
+            f"{option('append')} adds to it, or choose another folder"
+        )
     if work.append and before is not None:
         check_same(before, tokenizer, work.settings, work.plan["end_id"], folder.out)
     if work.plan["cache"]:
