@@ -655,6 +655,15 @@ def test_what_this_process_takes_is_told(place: Path, capsys: pytest.CaptureFixt
     assert heard.notes[1] == "memory: 32.0 MB of 120 MB for the process that waits, 88.0 MB for a stage"
 
 
+def test_a_budget_too_small_for_the_report_is_refused_before_the_first_stage(place: Path) -> None:
+    """Not after hours of training."""
+    path = write(place, memory="110MB", report=True)
+    with pytest.raises(BudgetError, match=r"^needs at least 116MB: 84\.0 MB for the report, 32\.0 MB for this process"):
+        run_pipeline(path)
+    assert not (place / "model" / "tokenizer").exists()
+    assert [stage.what for stage in run_pipeline(path, only="tokenizer").stages] == ["made"]
+
+
 @pytest.mark.parametrize(
     ("name", "sentence", "told"),
     [

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.errors import SettingsError, option
+from ramlet.reporting import REPORT_BYTES
 from ramlet.settings.owners import command_line
 
 TEXT = "python.jsonl"
 END = "<|endoftext|>"
 DOCUMENT_BYTES = 1 << 18
 """More than the sources of the standard library have, and a quarter of the default, which would need 50 MB more."""
-STAGE_BYTES = 84_000_000
-"""Enough for each command. The largest are `report`, which asks for 79 MB, `prepare` and `train`, for 60 and 53."""
+STAGE_BYTES = REPORT_BYTES
+"""Enough for each command: `report` needs the most, `prepare` asks for 60 MB and `train` for 53."""
 
 
 @dataclass(frozen=True)

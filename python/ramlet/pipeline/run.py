@@ -27,6 +27,7 @@ from ramlet.pipeline.process import run_stage
 from ramlet.pipeline.record import Record
 from ramlet.pipeline.stages import NAMES, Stage, fetch_folder, names_of, refuse_early, remote_text, stages
 from ramlet.pipeline.wording import with_keys
+from ramlet.reporting import REPORT_BYTES
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
 from ramlet.runtime.settled import waiting_memory
@@ -145,10 +146,12 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._ran: list[Stage] = []
+        self._ends_with_report = False
 
     def all(self, only: str | None, forced: list[str], dry_run: bool) -> Iterator[StageResult]:
         for line in self.pipeline.notes:
             self.listener.noted(line)
+        self._ends_with_report = "report" in names_of(self.pipeline) and only in (None, "report")
         for stage in stages(self.pipeline):
             decision = decide(stage, self.record.of(stage.name), forced=stage.name in forced)
             if only is None or stage.name == only:
@@ -247,7 +250,11 @@ class _Run:
 
     def _note_memory(self) -> None:
         own = waiting_memory()
-        self.budget.require(2 * own, "this process, which waits for the stages, and as much for a stage")
+        if self._ends_with_report:  # now, not after hours of training
+            parts = {"the report": REPORT_BYTES, "this process, which waits for the stages": own}
+            self.budget.require(own + REPORT_BYTES, parts)
+        else:
+            self.budget.require(2 * own, "this process, which waits for the stages, and as much for a stage")
         left = format_bytes(self.budget.total - own)
         self.listener.noted(
             f"memory: {format_bytes(own)} of {self.budget} for the process that waits, {left} for a stage"

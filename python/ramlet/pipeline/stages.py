@@ -108,7 +108,7 @@ def names_of(pipeline: Pipeline) -> list[str]:
         "tokenizer": pipeline.learned is not None,
         "data": pipeline.prepared is not None,
         "training": pipeline.trained is not None,
-        "report": pipeline.report,
+        "report": pipeline.report and (pipeline.prepared is not None or pipeline.trained is not None),
     }
     return [name for name in NAMES if wanted[name]]
 
