@@ -160,7 +160,7 @@ class Fitting:
         """Creates the optimizer, and everything that the loop needs."""
         subject, listener, settings = self.subject, self.listener, self.settings
         chosen = plan.optimizer if isinstance(self.optimizer, str) else self.optimizer
-        self._plan, self._trainee = plan, subject.trainee(chosen, settings)
+        self._plan, self._trainee = plan, subject.trainee(chosen, settings, plan)
         job = resolve(
             settings,
             self.steps,

@@ -49,6 +49,7 @@ from typing import Any
 
 from ramlet import _native
 from ramlet.engines.opening import require_torch
+from ramlet.runtime.memory import resident_memory
 from ramlet.runtime.settled import release_library_pages
 from ramlet.runtime.threads import available_threads
 
@@ -139,6 +140,32 @@ def _skip_compiler(torch: Any) -> None:
             setattr(function, "__dynamo_disable", function)
 
 
+SPARE = 16
+"""One part in this many of the budget is for the gaps that a single micro-batch may add."""
+
+
 def keep_large_blocks(keep: bool) -> None:
     """Whether the allocator keeps freed tensors, which is faster, or returns them at once, which is smaller."""
     _native.keep_large_blocks(keep)
+
+
+class KeptBlocks:
+    """Freed tensors are kept for reuse, until the gaps between them take what the budget leaves.
+
+    glibc finds no place for an aligned tensor where one of its size was freed (until 2.38), so gaps grow from step to
+    step: a module of 12 MB had 671 MB resident after its first step, and 802 after ten.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._most: int | None = budget - budget // SPARE
+
+    @property
+    def ended(self) -> bool:
+        return self._most is None
+
+    def check(self) -> None:
+        """Between two micro-batches. From then on freed tensors are returned at once: slower, with the same results."""
+        if self._most is not None and resident_memory() > self._most:
+            self._most = None
+            keep_large_blocks(False)
+            _native.release_freed_memory()

@@ -25,7 +25,7 @@ from torch import nn
 
 from ramlet.engines import EIGHT_BIT, Hyperparameters
 from ramlet.engines.plan import JITTER
-from ramlet.engines.torch.base_memory import keep_large_blocks
+from ramlet.engines.torch.base_memory import KeptBlocks, keep_large_blocks
 from ramlet.engines.torch.engine import TorchEngine
 from ramlet.engines.torch.modules import batches, optimizers
 from ramlet.engines.torch.modules.checkpointing import Checkpointing, has_batch_statistics
@@ -81,6 +81,8 @@ class Tried:
     """By size; those that fit."""
     least: int = 0
     """What the smallest allowed micro-batch needs, where it does not fit."""
+    gaps: bool = False
+    """Whether the gaps between kept tensors took what the budget leaves."""
 
     @property
     def floor(self) -> int:
@@ -182,7 +184,10 @@ class Search:
             return way, tried
         kept = way._replace(reuse=True)
         again = self._try(kept, wanted, most)
-        return (way, tried) if again.least else (kept, again)
+        if again.least or again.gaps:
+            keep_large_blocks(False)
+            return way, tried
+        return kept, again
 
     def _try(self, way: Way, wanted: int | None, most: int | None = None) -> Tried:
         """Measures a way, up to micro-batches of `most`; `least` is 0 if it fits."""
@@ -205,11 +210,14 @@ class Search:
             tried.needs(max(self._expected(tried), self._limit))
             return tried
         optimizer = optimizers.make(way.optimizer, self._module, self._settings, precision=self._precision)
-        trainee = ModuleTrainee(self._module, self._loss, optimizer, device=self._device, seed=self._settings.seed)
+        kept = KeptBlocks(self._budget.total) if self._on_cpu and way.reuse else None
+        given: dict[str, Any] = {"device": self._device, "seed": self._settings.seed, "kept": kept}
+        trainee = ModuleTrainee(self._module, self._loss, optimizer, **given)
         begun = bool(optimizer.state)
         try:
             self._grow(trainee, tried, wanted, most or self._rows, updates=not begun)
             tried.states = trainee.state_bytes()
+            tried.gaps = kept is not None and kept.ended
         finally:
             trainee.clear_gradients()
             if not begun:

@@ -1,7 +1,7 @@
 """A module that is trained, with its loss, on its device.
 
     subject = Subject.of(module, loss, device=None, threads=None, precision="fp32")
-    plan, trainee = subject.plan(batch, budget, meter, ...), subject.trainee("adamw", settings)
+    plan, trainee = subject.plan(batch, budget, meter, ...), subject.trainee("adamw", settings, plan)
 
 The rest of ramlet knows torch only by this object (`open_subject` in ramlet.engines.opening).
 """
@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ramlet.engines import Hyperparameters
-from ramlet.engines.torch.base_memory import keep_large_blocks
+from ramlet.engines.torch.base_memory import KeptBlocks, keep_large_blocks
 from ramlet.engines.torch.engine import TorchEngine
 from ramlet.engines.torch.modules import batches, optimizers
 from ramlet.engines.torch.modules.checkpointing import Checkpointing
@@ -163,9 +163,10 @@ class Subject:
     def noted_plan(self, values: Mapping[str, Any]) -> ModulePlan:
         return ModulePlan.from_dict(values)
 
-    def trainee(self, optimizer: Any, settings: Hyperparameters) -> ModuleTrainee:
+    def trainee(self, optimizer: Any, settings: Hyperparameters, plan: ModulePlan) -> ModuleTrainee:
         made = optimizers.make(optimizer, self.module, settings, precision=self.precision)
-        return ModuleTrainee(self.module, self.loss, made, device=self.device, seed=settings.seed)
+        kept = KeptBlocks(plan.budget) if plan.reuse and self.device.type == "cpu" else None
+        return ModuleTrainee(self.module, self.loss, made, device=self.device, seed=settings.seed, kept=kept)
 
     # Data.
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ramlet.engines.torch.base_memory import KeptBlocks
 from ramlet.engines.torch.modules.batches import placed
 from ramlet.engines.torch.modules.losses import Loss, check_loss
 from ramlet.engines.torch.modules.optimizers import trainable
@@ -30,9 +31,18 @@ class ModuleTrainee:
     """The trainable parameters of a module, their gradients and an optimizer."""
 
     def __init__(
-        self, module: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, *, device: torch.device, seed: int
+        self,
+        module: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        seed: int,
+        kept: KeptBlocks | None = None,
     ) -> None:
+        """`kept`: if the allocator keeps freed tensors, as a plan may want on a CPU."""
         self.model = module
+        self._kept = kept
         self.optimizer = optimizer
         self._loss, self._device, self._seed = loss, device, seed
         self._parameters = [parameter for _, parameter in trainable(module)]
@@ -71,6 +81,8 @@ class ModuleTrainee:
         if piece.number == 0:
             check_loss(loss)
         loss.reshape(()).backward() if count * scale == 1.0 else (loss.reshape(()) * (count * scale)).backward()
+        if self._kept is not None:
+            self._kept.check()
         return loss.detach().reshape(()).double() * count
 
     def update(self, rate: float, clip: float, correction: float = 1.0) -> Tensor:
