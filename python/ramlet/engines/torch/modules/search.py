@@ -210,14 +210,14 @@ class Search:
             tried.needs(max(self._expected(tried), self._limit))
             return tried
         optimizer = optimizers.make(way.optimizer, self._module, self._settings, precision=self._precision)
-        kept = KeptBlocks(self._budget.total) if self._on_cpu and way.reuse else None
-        given: dict[str, Any] = {"device": self._device, "seed": self._settings.seed, "kept": kept}
+        blocks = KeptBlocks(self._budget.total) if self._on_cpu and way.reuse else None
+        given: dict[str, Any] = {"device": self._device, "seed": self._settings.seed, "kept": blocks}
         trainee = ModuleTrainee(self._module, self._loss, optimizer, **given)
         begun = bool(optimizer.state)
         try:
             self._grow(trainee, tried, wanted, most or self._rows, updates=not begun)
             tried.states = trainee.state_bytes()
-            tried.gaps = kept is not None and kept.ended
+            tried.gaps = blocks is not None and blocks.ended
         finally:
             trainee.clear_gradients()
             if not begun:
