@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from oracles_dataset import checksums, write_dataset  # noqa: F401
@@ -50,6 +51,25 @@ def test_ends_that_are_garbage(tmp_path: Path, pack: int | None) -> None:
         index.write_bytes(chance.randbytes(index.stat().st_size))
         with pytest.raises(RamletError, match="is damaged"):
             list(Dataset(path).documents("train"))
+
+
+@pytest.mark.parametrize("pack", [None, 16])
+def test_one_end_that_is_not_in_its_place(tmp_path: Path, pack: int | None) -> None:
+    """Between others that are right: a reader of many documents at once must see it."""
+    path = write_dataset(tmp_path / "d", TRAIN, VAL, pack=pack)
+    index = max(path.glob("train/*.idx"), key=lambda file: file.stat().st_size)
+    whole = np.fromfile(index, "<u8")
+    for at, value in ((0, 1 << 49), (len(whole) // 2, 1 << 49), (len(whole) // 2, 0), (len(whole) - 1, 1 << 49)):
+        ends = whole.copy()
+        ends[at] = value
+        ends.tofile(index)
+        for read in (
+            Dataset(path).documents,
+            Dataset(path).document_parts,
+            lambda split: [Dataset(path).longest(split)],
+        ):
+            with pytest.raises(RamletError, match="is damaged"):
+                list(read("train"))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

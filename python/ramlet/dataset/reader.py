@@ -168,6 +168,8 @@ class Dataset:
         last = 0
         for start in range(0, count, BLOCK_ENDS):
             ends = self._read_ends(shard, start, min(start + BLOCK_ENDS, count))
+            if int(ends[0]) < last or bool((ends[1:] < ends[:-1]).any()) or int(ends[-1]) > shard.tokens:
+                raise DatasetError(f"{self.path / shard.index} is damaged: an end of a document is not in its place")
             last = int(ends[-1])
             yield ends
         # Without this check, ids after the last end would be dropped silently.
