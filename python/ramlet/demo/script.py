@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet.errors import SettingsError, option
-from ramlet.reporting import REPORT_BYTES
+from ramlet.runtime.settled import REPORT_BYTES
 from ramlet.settings.owners import command_line
 
 TEXT = "python.jsonl"

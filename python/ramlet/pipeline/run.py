@@ -27,10 +27,9 @@ from ramlet.pipeline.process import run_stage
 from ramlet.pipeline.record import Record
 from ramlet.pipeline.stages import NAMES, Stage, fetch_folder, names_of, refuse_early, remote_text, stages
 from ramlet.pipeline.wording import with_keys
-from ramlet.reporting import REPORT_BYTES
 from ramlet.runtime.budget import Budget, format_bytes
 from ramlet.runtime.meter import Meter
-from ramlet.runtime.settled import waiting_memory
+from ramlet.runtime.settled import REPORT_BYTES, waiting_memory
 from ramlet.settings.names import meant
 
 

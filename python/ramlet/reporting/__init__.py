@@ -16,6 +16,3 @@ No stage knows about reports, and a report only reads files. The charts are plai
 library would be the largest dependency of all, for six kinds of charts, and its pages need a megabyte of script to run
 before anything is visible.
 """
-
-REPORT_BYTES = 84_000_000
-"""A budget that is enough for `ramlet report`, which asks for 79 MB: for who runs it after other commands."""

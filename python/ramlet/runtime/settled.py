@@ -15,6 +15,8 @@ from ramlet.runtime.memory import resident_memory
 
 WAITING_GROWTH = 4_000_000
 WAITING_STEP = 8_000_000
+REPORT_BYTES = 84_000_000
+"""A budget that is enough for `ramlet report`, which asks for 79 MB: for who runs it after other commands."""
 
 
 def settled_memory() -> int:
