@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -97,3 +99,26 @@ def test_freed_tensors_do_not_count() -> None:
     assert living.now == 4 * size
     del kept
     assert living.now == 0
+
+
+FORKS = """
+import os, sys
+import torch
+from torch import nn
+from ramlet.engines.torch.modules.dry_run import pass_bytes
+from ramlet.engines.torch.modules.losses import Loss
+
+module = nn.Linear(4, 2)
+assert pass_bytes(module, Loss(module, lambda module, batch: module(batch).mean(), "fp32"), torch.ones(3, 4))
+module(torch.ones(3, 4)).sum().backward()
+child = os.fork()
+if not child:
+    module(torch.ones(3, 4)).sum().backward()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_processes_that_are_forked_afterwards_can_train() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

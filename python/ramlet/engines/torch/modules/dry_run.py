@@ -97,6 +97,9 @@ class Living(TorchDispatchMode):
 
 def pass_bytes(module: nn.Module, loss: Loss, batch: Any) -> int | None:
     """The peak of two micro-batches in a row, with their gradients; None if the module reads its numbers."""
+    # Autograd counts GPUs at its first backward pass. With one that is not there it would start a thread for it, and
+    # processes that are forked later could not train.
+    torch.ones(1, requires_grad=True).sum().backward()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     living = Living()
     own = [*module.named_parameters(), *module.named_buffers()]
