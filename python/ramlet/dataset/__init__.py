@@ -25,3 +25,6 @@ ids are one sequence, padded with `pad_id`, and the .idx has the ends of the pie
 sequence: a piece that ends in a later sequence than the previous one starts with that sequence, and the ids in between
 are padding.
 """
+
+TOKEN_BYTES = 500
+"""Upper bound for a token of a loaded tokenizer; GPT-2's take 460."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ramlet import _native
+from ramlet.dataset import TOKEN_BYTES
 from ramlet.dataset.manifest import NAME as MANIFEST
 from ramlet.dataset.manifest import SPLITS, Manifest
 from ramlet.errors import SettingsError, SourceChanged, SourceError, option
@@ -39,8 +40,6 @@ LEAST_MEMORY, LARGEST_MEMORY = 4 << 20, 64 << 20
 LEAST_WINDOW = 8 << 20
 NUMPY_BYTES = 20 << 20
 """NumPy, which only datasets need here, and blocks of ids."""
-TOKEN_BYTES = 500
-"""Of a tokenizer, while it is loaded."""
 
 
 @dataclass(frozen=True)

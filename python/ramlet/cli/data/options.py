@@ -9,6 +9,7 @@ from typing import Annotated
 
 from ramlet.cli.parameters import Argument, Option
 from ramlet.cli.progress import Progress
+from ramlet.dataset import TOKEN_BYTES
 from ramlet.runtime.budget import Budget
 from ramlet.runtime.meter import Meter
 
@@ -17,8 +18,6 @@ NewFolder = Annotated[Path, Option("--out", "-o", metavar="DIR", shown=False, he
 
 BLOCKS = 24_000_000
 """Upper bound for the blocks of a command: ids, their masks, document ends, a record batch."""
-TOKEN_BYTES = 500
-"""Upper bound for a token of a loaded tokenizer; GPT-2's take 460."""
 
 
 @contextmanager
