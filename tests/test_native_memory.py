@@ -85,8 +85,10 @@ def test_the_parts_of_an_arena_are_what_becomes_resident() -> None:
         before = resident_memory()
         model = step_of(shape, layout(choice, threads))
         grown = resident_memory() - before
-        parts = arena_parts(shape, layout(choice, threads))
-        assert abs(grown - sum(parts.values())) < 150_000, (choice, threads, grown, parts)
+        parts = sum(arena_parts(shape, layout(choice, threads)).values())
+        assert grown < parts + 150_000, (choice, threads, grown, parts)
+        # On a busy machine one of two threads may do all the work, and the scratch memory of the other is not written.
+        assert threads > 1 or grown > parts - 150_000, (choice, grown, parts)
         del model
 
 
