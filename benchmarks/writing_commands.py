@@ -158,9 +158,9 @@ def fresh(case: Case, world: Path, place: Path) -> Path:
 
 _VOLATILE = {
     *("seconds", "memory", "tokens_per_second", "measured", "peak", "parts", "predicted", "budget", "stages"),
-    *("notes", "reuse", "journal"),
+    *("notes", "reuse", "journal", "crc32"),
 }
-"""Keys that differ between runs: times, memory, predictions from measured memory, lengths of lines."""
+"""Keys that differ between runs: times, memory, predictions from measured memory, lengths and checksums of these."""
 
 
 def snapshot(place: Path) -> dict[str, bytes]:

@@ -90,6 +90,12 @@ def last_checkpoint(out: Path) -> Path:
     return out / "checkpoints" / f"step_{steps_kept(out)[-1]:06}"
 
 
+def write_state(file: Path, state: dict[str, Any]) -> None:
+    """A changed state.json, as an older version could have written it: without a checksum of its own."""
+    state.pop("crc32", None)
+    file.write_text(json.dumps(state))
+
+
 def left_behind(out: Path) -> dict[str, Any]:
     """Everything in a finished run that must not depend on interruptions: every byte except times."""
     last = last_checkpoint(out)
@@ -98,6 +104,7 @@ def left_behind(out: Path) -> dict[str, Any]:
     journal = state.pop("journal")
     assert journal == (out / "metrics.jsonl").stat().st_size
     state["progress"].pop("seconds")
+    state.pop("crc32")
     return {
         "model": (out / "model.safetensors").read_bytes(),
         "weights": (last / "model.safetensors").read_bytes(),

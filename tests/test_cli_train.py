@@ -173,6 +173,8 @@ def test_amounts_and_names(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--data", "d=heavy"], "the weight after = must be a number, as in d=0.5"),
         (["--data", "d", "--memory", "much"], "cannot read 'much' as memory"),
         (["--data", "none-here"], "no such file or folder: none-here"),
+        (["--data", "d", "--docs", "line"], "--docs is for text: a dataset was tokenized when it was prepared"),
+        (["--data", "d", "--tokenizer", "byte"], "--tokenizer is for text: a dataset was tokenized when it was"),
         (
             ["--stream", "none.txt"],
             "a stream is tokenized during training: give a --tokenizer",

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import ramlet
 from conftest import AMPLE
+from oracles_training import write_state
 from test_fit import StopAt
 
 X, Y = torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)
@@ -250,7 +251,7 @@ def test_a_damaged_position(place: str, value: float, tmp_path: Path) -> None:
     file = tmp_path / "run" / "checkpoints" / "step_000002" / "state.json"
     state = json.loads(file.read_text())
     inserted(state, place, value)
-    file.write_text(json.dumps(state))
+    write_state(file, state)
     with pytest.raises(ramlet.ModelError, match=r"state.json is damaged \(data is invalid\)"):
         ramlet.fit(nn.Linear(3, 2), batches(), mean, **given)
 

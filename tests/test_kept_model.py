@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oracles_training import last_checkpoint, make_data, metrics, run, steps_kept
+from oracles_training import last_checkpoint, make_data, metrics, run, steps_kept, write_state
 from ramlet.cli.train import _kept
 from ramlet.errors import Interrupted, SettingsError
 from ramlet.model.folder import find_model
@@ -199,7 +199,7 @@ def test_a_checkpoint_from_before_there_was_a_choice(
         del state["model"], state["schedule"]
         for name in ("evaluated", "best_tokens", "best_scores"):
             del state["progress"][name]
-        path.write_text(json.dumps(state))
+        write_state(path, state)
     assert find_model(out).weights == checkpoint(out, 5)
     evaluations_give(monkeypatch, 2.5, 2.6)
     assert run(data, out).statistics["model"] == {"step": 4, "averaged": 0}

@@ -214,6 +214,7 @@ def _train(
                 progress=lambda stage, done, total: printer.bar.update(stage, done, total or None),
             )
         )
+        tokenizer, reading = None, {}
     return run(
         source,
         out,

@@ -3,7 +3,8 @@
     RUN/checkpoints/step_000500/
       model.safetensors       the weights, by transformers' names
       optimizer.safetensors   the optimizer's states
-      state.json              step, position in the data, metrics, schedule; checksums of the two files; written last
+      state.json              step, position in the data, metrics, schedule; checksums of the two files and of itself;
+                              written last
 
 A checkpoint is written to a hidden folder, synced, and renamed: a kill leaves a complete one or none. Tensors are
 written and read in pieces of 16 MiB, directly from and into those of the run, so neither needs more memory than
@@ -16,6 +17,7 @@ import json
 import math
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -96,8 +98,15 @@ def save(run: Path, snapshot: Snapshot, *, only_state: bool = False) -> Path:
 
 
 def _write_state(folder: Path, snapshot: Snapshot, sums: Mapping[str, str]) -> None:
+    state = {"step": snapshot.step, **snapshot.state, "xxh64": dict(sums)}
     with replacing(folder / "state.json") as file:
-        json.dump({"step": snapshot.step, **snapshot.state, "xxh64": dict(sums)}, file, indent=1)
+        json.dump({**state, "crc32": _checksum(state)}, file, indent=1)
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    """Of everything in state.json except itself."""
+    others = {name: value for name, value in state.items() if name != "crc32"}
+    return f"{zlib.crc32(json.dumps(others).encode()):08x}"
 
 
 def is_complete(path: Path) -> bool:
@@ -125,6 +134,8 @@ def read_state(path: Path) -> dict[str, Any]:
         state = read_json_object(path / "state.json", ModelError)
     except (OSError, ModelError) as error:
         raise ModelError(f"{error}: {_remedy(path)}") from None
+    if state.get("crc32", _checksum(state)) != _checksum(state):  # older checkpoints do not have it
+        raise damaged(path, "its checksum does not match")
     scale = state.get("loss_scale")
     for name, holds in {
         "step": _is_count(state.get("step")),

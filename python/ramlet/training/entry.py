@@ -111,6 +111,9 @@ def _feed(
     from ramlet.training.feed import DataFeed, StreamFeed
 
     if data is not None:
+        of_text = [*reading] if tokenizer is None else ["tokenizer", *reading]
+        if of_text:
+            raise SettingsError(f"{option(of_text[0])} is for text: a dataset was tokenized when it was prepared")
         return DataFeed([(os.fspath(path), float(weight)) for path, weight in mix_of(data)], settings)
     if tokenizer is None:
         raise SettingsError(f"a stream is tokenized during training: give a {option('tokenizer')}")
