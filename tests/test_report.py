@@ -25,6 +25,7 @@ from ramlet.reporting.found import Finder
 from ramlet.reporting.lineage import LineageFinder
 from ramlet.runtime import small_files
 from ramlet.runtime.budget import Budget
+from ramlet.runtime.folder_lock import Lock, hold
 from ramlet.runtime.meter import Meter
 from ramlet.tokenizer.folder import train_to_folder
 from ramlet.tokenizer.settings import TrainSettings
@@ -132,6 +133,20 @@ def test_only_a_page_is_replaced(made: Path, tmp_path: Path) -> None:
     for _ in range(2):
         library.report(tmp_path / "data", page)
     assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_what_another_command_has_just_written(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was nothing when the report began, and a result of another command when its page was to be written."""
+    target = tmp_path / "ids.npy"
+
+    def hold_later(*given: Any, **options: Any) -> Lock:
+        target.write_bytes(b"\x93NUMPY")
+        return hold(*given, **options)
+
+    monkeypatch.setattr("ramlet.reporting.entry.hold", hold_later)
+    with pytest.raises(SettingsError, match="is not a report, and would be replaced"):
+        library.report(made / "tok", target)
+    assert target.read_bytes() == b"\x93NUMPY"
 
 
 def test_a_dataset_and_a_tokenizer_alone(made: Path, tmp_path: Path) -> None:

@@ -79,11 +79,11 @@ def demo(
     budget.require(
         own + STAGE_BYTES, {"the largest of the stages": STAGE_BYTES, "the process that waits for them": own}
     )
-    refuse_foreign(out)
     script = Script(out, size, f"{(budget.total - own) // 10**6}MB", threads, engine)
     began = time.monotonic()
     show = _Runner(silent=json or quiet)
     with hold(out, "demo"), Meter(budget) as meter:
+        refuse_foreign(out)
         out.mkdir(parents=True, exist_ok=True)
         show.heading("1  Text: the source code of Python's standard library")
         gathered = gather(script.text, size.text)

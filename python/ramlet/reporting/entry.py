@@ -49,13 +49,12 @@ def write_report(
     target = Path(out) if out is not None else Path(paths[0]) / NAME
     if target.is_dir():
         raise SettingsError(f"{target} is a folder: name a file for the page, as in {option('out', target / NAME)}")
-    if first_bytes(os.fspath(target), len(BEGINNING)) not in (b"", BEGINNING.encode()) and not is_stream(target):
-        raise SettingsError(
-            f"{target} is not a report, and would be replaced: choose another file with {option('out')}"
-        )
     try:
-        with hold(target, "report", makes_folder=False), replacing(target, streams=True) as file:
-            file.write(page(lineages))
+        with hold(target, "report", makes_folder=False):
+            # Now that nobody else writes it: another command may have written its own result there meanwhile.
+            _refuse_others(target)
+            with replacing(target, streams=True) as file:
+                file.write(page(lineages))
     except OSError as error:
         if isinstance(error, SettingsError) or error.strerror is None:
             raise
@@ -63,3 +62,10 @@ def write_report(
             f"cannot write {target}: {error.strerror}; choose another file with {option('out')} FILE"
         ) from None
     return target, lineages
+
+
+def _refuse_others(target: Path) -> None:
+    if first_bytes(os.fspath(target), len(BEGINNING)) not in (b"", BEGINNING.encode()) and not is_stream(target):
+        raise SettingsError(
+            f"{target} is not a report, and would be replaced: choose another file with {option('out')}"
+        )
