@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ramlet import cli
 from ramlet.errors import RamletError, SettingsError
 from ramlet.inputs.staging import Input
-from ramlet.pipeline import file, krill, places, proposal, stages
+from ramlet.pipeline import file, krill_config, places, proposal, stages
 from ramlet.pipeline.file import Pipeline, Section, load
 from ramlet.preparing.settings import PrepareSettings
 from ramlet.settings import owners
@@ -375,6 +375,6 @@ def test_a_thing_said_in_both_words_is_said_twice(read: Any) -> None:
         read("text: a\nsequence_len: 5\ndata: {pack: 6}\n")
 
 
-@pytest.mark.parametrize("module", [krill, owners, places, proposal])
+@pytest.mark.parametrize("module", [krill_config, owners, places, proposal])
 def test_examples_in_the_docs(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

@@ -4,7 +4,7 @@
 
     Usage: ramlet train [OPTIONS]
 
-    The budget decides how a step is split ...      its other paragraphs
+    To fit the memory budget, batches ...           its other paragraphs
 
     Examples:                                       its indented lines, and those that begin with `ramlet `
       ramlet train --data data --out run --params 10M

@@ -145,8 +145,8 @@ Memory = Annotated[str, memory_option()]
 DeviceMemory = Annotated[
     str,
     memory_option(
-        "Memory budget (GPU memory on a GPU, else RAM)",
-        "512MB, 2GB, 50% of what is free, or auto (90% of free GPU memory, 60% of free RAM)",
+        "Memory budget, of the GPU if one is used, else of RAM",
+        "512MB, 2GB, 50% of what is free, or auto (90% of free GPU memory, or 60% of free RAM)",
     ),
 ]
 Threads = Annotated[int | None, _threads_option()]

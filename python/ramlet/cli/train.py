@@ -71,8 +71,8 @@ def train(
             metavar="TOKENIZER",
             panel=DATA,
             shown=False,
-            help="gpt2, byte, char, a tokenizer file or folder, or a Hugging Face name; for --input, and for --stream "
-            "(not char).",
+            help="gpt2, byte, char (not with --stream), a tokenizer file or folder, or a Hugging Face name; for "
+            "--input and --stream.",
         ),
     ] = None,
     memory: DeviceMemory = "auto",
@@ -95,7 +95,8 @@ def train(
             metavar="[NAME=]DIR",
             panel=WATCHING,
             shown=False,
-            help="Also evaluate on this dataset, called general without a NAME; may be given several times.",
+            help="Also evaluate on this dataset. NAME labels its scores, 'general' if none is given; may be given "
+            "several times.",
         ),
     ] = None,
     resume: Annotated[
@@ -115,10 +116,10 @@ def train(
 ) -> None:
     """Train a model within a memory budget.
 
-    Give the data with --data, --input or --stream, and the model with --params, --config or --init-from.
+    Give the data with one of --data, --input and --stream, and the model with --params, --config or --init-from.
 
-    The budget decides how a step is split into micro-batches, never the batch size. After an interruption,
-    run the same command again to resume.
+    To fit the memory budget, batches are split into micro-batches; the batch size stays as it is given. After an
+    interruption, run the same command again to resume.
 
       ramlet train --data data --out run --params 10M --memory 2GB
 

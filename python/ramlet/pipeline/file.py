@@ -13,8 +13,8 @@
     report: true
 
 How text is read (`docs`, `text_field` ...) can be set at the top, for both tokenizer and data, or in a section. Paths
-are relative to the file. The keys of krill's config files work too (krill.py). Without `model` and `training`, the
-pipeline ends with the data.
+are relative to the file. The keys of krill's config files work too (krill_config.py). Without `model` and `training`,
+the pipeline ends with the data.
 
     pipeline = load("pipeline.yaml")
     pipeline.learned.settings, pipeline.prepared.settings, pipeline.trained.settings, pipeline.notes
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from ramlet.errors import SettingsError
 from ramlet.inputs.named import Input
 from ramlet.inputs.settings import ReadSettings
-from ramlet.pipeline import krill
+from ramlet.pipeline import krill_config as krill
 from ramlet.pipeline.places import input_at, path_at, tokenizer_at
 from ramlet.preparing.config_file import ConfigReader
 from ramlet.preparing.settings import PrepareSettings

@@ -26,19 +26,19 @@ class TrainSettings(TypedDict, total=False):
     seq_len: Amount | None
     """Sequence length in tokens."""
     kv_groups: Amount
-    """Query heads per key/value head (GQA); 1 is multi-head attention."""
+    """Query heads that share one key/value head (GQA); 1 is multi-head attention."""
     tied: bool
     """Tie the LM head to the embedding."""
     qk_norm: bool | None
     """RMSNorm of queries and keys, as in Qwen3."""
     batch_size: Amount
-    """Sequences per batch; split into micro-batches to fit the memory budget, never reduced."""
+    """Sequences per batch, over all processes; split into micro-batches to fit the memory budget, never reduced."""
     gradient_accumulation_steps: Amount
     """Batches per optimizer step. Not needed to save memory: micro-batches are automatic."""
     tokens_per_step: Amount | None
     """Tokens per optimizer step, instead of batch_size; rounded up to whole sequences."""
     max_steps: Amount | None
-    """Length of the run in steps; or give epochs or tokens."""
+    """Length of the run in steps; give at most one of this, epochs and tokens."""
     epochs: float | str | None
     """Length of the run in epochs."""
     tokens: Amount | None
@@ -50,11 +50,11 @@ class TrainSettings(TypedDict, total=False):
     warmup: Amount | None
     """Warmup steps."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] | None
-    """Schedule after the warmup; wsd: constant, then linear decay."""
+    """Schedule after the warmup; wsd (warmup-stable-decay) is constant, then decays linearly."""
     decay: float | str | None
     """Fraction of the steps, at the end of the run, over which wsd decays the learning rate."""
     average: float | str
-    """Average the weights over this last fraction of the run; kept if that lowers the validation loss; 0 disables."""
+    """Average the weights over this last fraction of the run; the average is kept if its loss is lower; 0 disables."""
     weight_decay: float | str
     """Weight decay; not for norms or, with muon, embeddings."""
     beta1: float | str
@@ -68,15 +68,15 @@ class TrainSettings(TypedDict, total=False):
     clip: float | str
     """Clip the gradient norm to this; 0 disables."""
     optimizer: Literal["auto", "adamw", "adamw8bit", "muon", "muon8bit"]
-    """Optimizer; auto: muon, or adamw for small batches and trained models; 8-bit states only if needed to fit."""
+    """Optimizer; auto: muon, but adamw for small batches and to train a model further; 8-bit states only if needed."""
     precision: Literal["auto", "fp8", "bf16", "fp16", "fp32"]
     """Compute dtype; auto: bf16 if fast, else fp16 on a GPU, fp32 on a CPU; fp8 is faster on recent GPUs."""
     weights: Literal["auto", "fp32", "bf16"]
-    """Dtype of the stored weights; auto uses bf16 only if fp32 does not fit."""
+    """Dtype of the weights in memory and in checkpoints; auto uses bf16 only if fp32 does not fit."""
     device: Literal["auto", "cpu", "cuda", "tpu"]
     """Device; auto uses a GPU or TPU if there is one."""
     engine: Literal["auto", "torch", "native", "jax"]
-    """What runs the model; auto: torch (if installed) on a GPU, with AMX or torchrun; jax on a TPU; else native."""
+    """What runs the model; auto: torch (if installed) on GPUs, CPUs with AMX, torchrun; jax on TPUs; else native."""
     seed: Amount
     """Seed for the initial weights, the data order and the samples."""
     stride: Amount | None
@@ -84,11 +84,11 @@ class TrainSettings(TypedDict, total=False):
     max_examples: Amount | None
     """Use only the first N sequences of the data, before shuffling."""
     shift: bool
-    """Shift the sequence boundaries from the second epoch on; not for packed data or streams."""
+    """Move the sequence boundaries in every epoch after the first; not for packed datasets or streams."""
     document_mask: bool
     """Prevent attention across document boundaries."""
     val_fraction: float | str
-    """Fraction held out for validation: the end of a .npy file, or documents of a text file."""
+    """Fraction held out for validation: the end of a .npy file, or documents of a text file; a dataset has its own."""
     shuffle_buffer: Amount
     """Size of a stream's shuffle buffer in sequences."""
     micro_batch: Amount | None
@@ -102,7 +102,7 @@ class TrainSettings(TypedDict, total=False):
     eval_tokens: Amount | None
     """Tokens per evaluation."""
     forgetting: float | str
-    """With init_from: warn when the loss on an evaluation set other than val rises by this many nats."""
+    """With init_from: warn when the loss on an evaluation set, except val, is this many nats above the first."""
     sample_every: Amount | None
     """Steps between samples of generated text; 0 disables."""
     sample_prompt: str

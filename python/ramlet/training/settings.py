@@ -71,7 +71,10 @@ class RunSettings(Declared):
         f"256, or 1,024 from {LARGE // 10**6}M parameters",
     )
     kv_groups: int = setting(
-        1, Count(most=MOST_GROUPS), "Query heads per key/value head (GQA); 1 is multi-head attention.", panel=MODEL
+        1,
+        Count(most=MOST_GROUPS),
+        "Query heads that share one key/value head (GQA); 1 is multi-head attention.",
+        panel=MODEL,
     )
     tied: bool = setting(True, Switch(), "Tie the LM head to the embedding.", opposite="untied", panel=MODEL)
 
@@ -82,7 +85,7 @@ class RunSettings(Declared):
     batch_size: int = setting(
         32,
         Count(metavar="B"),
-        "Sequences per batch; split into micro-batches to fit the memory budget, never reduced.",
+        "Sequences per batch, over all processes; split into micro-batches to fit the memory budget, never reduced.",
         panel=LENGTH,
     )
     gradient_accumulation_steps: int = setting(
@@ -100,7 +103,7 @@ class RunSettings(Declared):
     max_steps: int | None = setting(
         None,
         Count(),
-        "Length of the run in steps; or give {epochs} or {tokens}.",
+        "Length of the run in steps; give at most one of this, {epochs} and {tokens}.",
         called=("max_steps", "max_iters"),
         panel=LENGTH,
     )
@@ -127,7 +130,7 @@ class RunSettings(Declared):
     schedule: str | None = setting(
         None,
         Choice(SCHEDULES),
-        "Schedule after the warmup; wsd: constant, then linear decay.",
+        "Schedule after the warmup; wsd (warmup-stable-decay) is constant, then decays linearly.",
         panel=LEARNING,
         shown="wsd",
     )
@@ -142,7 +145,7 @@ class RunSettings(Declared):
     average: float = setting(
         0.0,
         share(below_one=True),
-        "Average the weights over this last fraction of the run; kept if that lowers the validation loss; 0 disables.",
+        "Average the weights over this last fraction of the run; the average is kept if its loss is lower; 0 disables.",
         panel=LEARNING,
         later=True,
     )
@@ -167,7 +170,7 @@ class RunSettings(Declared):
     optimizer: str = setting(
         "auto",
         Choice(("auto", *OPTIMIZERS)),
-        "Optimizer; auto: muon, or adamw for small batches and trained models; 8-bit states only if needed to fit.",
+        "Optimizer; auto: muon, but adamw for small batches and to train a model further; 8-bit states only if needed.",
         stands_for={"use_8bit_optimizer": "adamw8bit"},
         panel=MEMORY,
     )
@@ -181,7 +184,7 @@ class RunSettings(Declared):
     weights: str = setting(
         "auto",
         Choice(("auto", "fp32", "bf16")),
-        "Dtype of the stored weights; auto uses bf16 only if fp32 does not fit.",
+        "Dtype of the weights in memory and in checkpoints; auto uses bf16 only if fp32 does not fit.",
         panel=MEMORY,
     )
 
@@ -189,7 +192,7 @@ class RunSettings(Declared):
     engine: str = setting(
         "auto",
         Choice(("auto", *ENGINES)),
-        "What runs the model; auto: torch (if installed) on a GPU, with AMX or torchrun; jax on a TPU; else native.",
+        "What runs the model; auto: torch (if installed) on GPUs, CPUs with AMX, torchrun; jax on TPUs; else native.",
         panel=MEMORY,
         decides=False,
     )
@@ -209,7 +212,7 @@ class RunSettings(Declared):
     shift: bool = setting(
         False,
         Switch(),
-        "Shift the sequence boundaries from the second epoch on; not for packed data or streams.",
+        "Move the sequence boundaries in every epoch after the first; not for packed datasets or streams.",
         panel=DATA,
         later=True,
     )
@@ -217,7 +220,7 @@ class RunSettings(Declared):
     val_fraction: float = setting(
         0.1,
         share(below_one=True),
-        "Fraction held out for validation: the end of a .npy file, or documents of a text file.",
+        "Fraction held out for validation: the end of a .npy file, or documents of a text file; a dataset has its own.",
         panel=DATA,
     )
     shuffle_buffer: int = setting(
@@ -266,7 +269,7 @@ class RunSettings(Declared):
     forgetting: float = setting(
         0.1,
         Number(),
-        "With {init_from}: warn when the loss on an evaluation set other than val rises by this many nats.",
+        "With {init_from}: warn when the loss on an evaluation set, except val, is this many nats above the first.",
         panel=WATCHING,
         decides=False,
     )
@@ -285,7 +288,7 @@ class RunSettings(Declared):
         Count(least=0, metavar="STEPS"),
         "Steps between checkpoints.",
         panel=KEEPING,
-        shown=f"{{eval_every}}, or {EVALUATIONS} per run",
+        shown=f"as {{eval_every}} if that is given, else {EVALUATIONS} per run",
         decides=False,
     )
     keep: int = setting(
