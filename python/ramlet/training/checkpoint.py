@@ -134,7 +134,7 @@ def read_state(path: Path) -> dict[str, Any]:
         state = read_json_object(path / "state.json", ModelError)
     except (OSError, ModelError) as error:
         raise ModelError(f"{error}: {_remedy(path)}") from None
-    if state.get("crc32", _checksum(state)) != _checksum(state):  # older checkpoints do not have it
+    if "crc32" in state and state["crc32"] != _checksum(state):  # older checkpoints do not have it
         raise damaged(path, "its checksum does not match")
     scale = state.get("loss_scale")
     for name, holds in {
